@@ -1,17 +1,21 @@
-"""Calls of a filesystem of fsspec: awaited or blocking, and tried again by a policy. Errors become leaves of deepfs."""
+"""Calls of a filesystem of fsspec: awaited or blocking, and tried again by a policy.
+
+Errors become those of `deepfs.errors`, and answers are checked.
+"""
 
 import errno
+import io
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import anyio
-
+from deepfs.backends.gathering import gather_each
 from deepfs.backends.retries import Requests, RetryPolicy
 from deepfs.errors import (
     BackendError,
@@ -23,18 +27,32 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
+from deepfs.text import records
+from deepfs.text.flat_tree import FileStat
 from deepfs.threads.loop_bridge import call_on, is_stray, running_asyncio_loop
 
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["AwaitedCalls", "BlockingCalls", "FilesystemCalls", "calls_of", "is_transient", "leaf_errors"]
+__all__ = [
+    "AwaitedCalls",
+    "BlockingCalls",
+    "FilesystemCalls",
+    "calls_of",
+    "checked",
+    "is_transient",
+    "leaf_errors",
+    "protocols_of",
+    "stat_of",
+]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 
 _IN_FLIGHT: Final = 32
 """The most calls of one operation that wait for an async filesystem."""
+
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 _PASSING: Final = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}
@@ -69,20 +87,13 @@ def _leaf_of(error: Exception, path: str) -> DeepFSError:
         return IsDirectoryError(path)
     if isinstance(error, NotADirectoryError):
         return NotDirectoryError(path)
-    # `io.UnsupportedOperation` is an OSError, and a ValueError as well.
-    if isinstance(error, NotImplementedError) or number in _NOT_OFFERED or _is_unsupported(error):
+    if isinstance(error, NotImplementedError | io.UnsupportedOperation) or number in _NOT_OFFERED:
         return NotSupportedError.because(path, "the filesystem does not offer this")
     if isinstance(error, TimeoutError):
         return DeadlineError.because(path, "the filesystem did not answer in time")
     if number == errno.ENAMETOOLONG:
         return InvalidPathError(path, "it is too long for the filesystem")
     return BackendError(None, f"The filesystem failed ({type(error).__name__})")
-
-
-def _is_unsupported(error: Exception) -> bool:
-    from io import UnsupportedOperation
-
-    return isinstance(error, UnsupportedOperation)
 
 
 @contextmanager
@@ -96,13 +107,63 @@ def leaf_errors(path: str) -> Iterator[None]:
         raise _leaf_of(error, path) from error
 
 
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+_TAGS: Final = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "md5", "sha", "checksum")
+"""What filesystems call that which identifies the content of a file."""
+_TIMES: Final = (
+    "LastModified", "last_modified", "mtime", "modified", "updated", "modify", "last_commit", "date_time", "created"
+)  # fmt: skip
+"""What filesystems call the time of the last change. The last one is that of fsspec's memory, which sets it anew."""
+
+
+def checked(answer: Any, *kinds: type) -> Any:
+    """An answer of a filesystem. Raises BackendError if it is of none of these types."""
+    if not isinstance(answer, kinds):
+        raise BackendError(None, "The filesystem gave an answer that does not fit what it was asked")
+    return answer
+
+
+def stat_of(info: Mapping[str, Any]) -> FileStat:
+    """The stat of a file that a filesystem describes by `info`."""
+    size, modified_at = info.get("size"), _time_of(info)
+    size = size if isinstance(size, int) and size >= 0 else None
+    given = next((value for key in _TAGS if isinstance(value := info.get(key), str | int) and value != ""), None)
+    tag = given if given is not None or modified_at is None else (size, modified_at)
+    return FileStat(size, modified_at, modified_at, tag)
+
+
+def _time_of(info: Mapping[str, Any]) -> str | None:
+    given = next((value for key in _TIMES if (value := info.get(key)) is not None), None)
+    with suppress(ValueError, TypeError, OverflowError, OSError):
+        if isinstance(given, int | float):
+            given = datetime.fromtimestamp(given, UTC)
+        elif isinstance(given, str):
+            given = datetime.fromisoformat(given)
+        elif isinstance(given, tuple):
+            given = datetime(*given)  # Of an archive, without a time zone.
+        if isinstance(given, datetime):
+            return records.time_text(given)
+    return None
+
+
+def protocols_of(filesystem: Any) -> frozenset[str]:
+    """The names by which fsspec knows a filesystem, or a class of them."""
+    protocol = filesystem.protocol
+    return frozenset([protocol] if isinstance(protocol, str) else protocol)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
 class FilesystemCalls(ABC):
     """The calls of one filesystem. Coroutines of blocking calls never suspend."""
 
     def __init__(self, filesystem: Any, requests: Requests) -> None:
         self.filesystem: Any = filesystem
+        self.protocols: frozenset[str] = protocols_of(filesystem)
         self._requests = requests
-        self._named: dict[str, bool] = {}
+        self._taken: dict[tuple[str, str], bool] = {}
 
     @abstractmethod
     async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:
@@ -132,12 +193,13 @@ class FilesystemCalls(ABC):
 
     def takes(self, method: str, option: str) -> bool:
         """Whether a method of the filesystem has a parameter of this name."""
-        if method not in self._named:
+        key = method, option
+        if key not in self._taken:
             try:
-                self._named[method] = option in signature(self._function(method)).parameters
+                self._taken[key] = option in signature(self._function(method)).parameters
             except (AttributeError, TypeError, ValueError):
-                self._named[method] = False
-        return self._named[method]
+                self._taken[key] = False
+        return self._taken[key]
 
     def overrides(self, method: str) -> bool:
         """Whether the filesystem has its own version of a method of fsspec's base classes."""
@@ -191,28 +253,7 @@ class AwaitedCalls(FilesystemCalls):
             raise BackendError(None, "The filesystem cancelled a call") from error
 
     async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
-        given = list(items)
-        if len(given) == 1:
-            return [await function(given[0])]
-        outcomes: dict[int, T] = {}
-        errors: list[Exception] = []
-        numbered = enumerate(given)
-
-        async def work() -> None:
-            for number, item in numbered:
-                if errors:
-                    return
-                try:
-                    outcomes[number] = await function(item)
-                except Exception as error:
-                    errors.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(_IN_FLIGHT, len(given))):
-                tasks.start_soon(work)
-        if errors:
-            raise errors[0]
-        return [outcomes[number] for number in range(len(given))]
+        return await gather_each(function, items, most=_IN_FLIGHT, cancels=False)
 
 
 class BlockingCalls(FilesystemCalls):

@@ -6,13 +6,12 @@ names that lie elsewhere or are no valid paths, values of other types and links 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from msgspec.structs import replace
 
-from deepfs.backends._fsspec_calls import FilesystemCalls, is_transient, leaf_errors
+from deepfs.backends._fsspec_calls import FilesystemCalls, checked, is_transient, leaf_errors, stat_of
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -36,13 +35,6 @@ _LARGEST: Final = 1024 * 1024 * 1024
 _TEMPORARY: Final = ".deepfs-tmp-"
 """The start of the names of temporary files."""
 
-_TAGS: Final = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "md5", "sha", "checksum")
-"""What filesystems call that which identifies the content of a file."""
-_TIMES: Final = (
-    "LastModified", "last_modified", "mtime", "modified", "updated", "modify", "last_commit", "date_time", "created"
-)  # fmt: skip
-"""What filesystems call the time of the last change. The last one is that of fsspec's memory, which sets it anew."""
-
 _SAFE_RMDIR: Final = frozenset({"memory", "ftp", "sftp", "ssh", "smb"})
 """Filesystems whose `rmdir` fails where the directory is not empty. That of others may remove what is in it."""
 _ABSOLUTE: Final = frozenset({"sftp", "ssh"})
@@ -50,6 +42,7 @@ _ABSOLUTE: Final = frozenset({"sftp", "ssh"})
 _RENAMES: Final = frozenset({"ftp", "sftp", "ssh"})
 """Filesystems where a file that is being written can be read, and `mv` replaces a file as a whole."""
 _ARCHIVES: Final = frozenset({"libarchive", "tar", "zip"})
+"""Filesystems that can only be read unless they were opened in another mode."""
 _IF_MATCH: Final = frozenset({"s3", "s3a"})
 """Filesystems that pass the header If-Match on with a file to store."""
 
@@ -69,8 +62,7 @@ class _ReadFiles:
         self._tolerant = tolerant
         self._listed: dict[str, FileStat] = {}
         """What listings of this operation said."""
-        protocol = calls.filesystem.protocol
-        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self._protocols = calls.protocols
         marker = str(calls.filesystem.root_marker)
         self._begins_with_slash = f"{marker}{root}".startswith("/") or bool(self._protocols & _ABSOLUTE)
 
@@ -110,10 +102,10 @@ class _ReadFiles:
                 info = await self._calls.call("info", name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            kind = _checked(info, dict).get("type")
+            kind = checked(info, dict).get("type")
         if kind == "link" or info.get("islink"):
             raise PermissionDeniedError(path, "it is a link, which is not followed")
-        return None if kind != "file" else _stat_of(info)
+        return None if kind != "file" else stat_of(info)
 
     def _forget_listings(self) -> None:
         """Drop what the filesystem remembers of earlier listings: others may have changed files since."""
@@ -139,7 +131,7 @@ class _ReadFiles:
                 content = await self._calls.call("cat_file", self._name(path))
             except FileNotFoundError:
                 return None
-            return bytes(_checked(content, bytes, bytearray, memoryview))
+            return bytes(checked(content, bytes, bytearray, memoryview))
 
     async def children(self, prefix: str) -> dict[str, FileStat]:
         entries = await self._entries(_directory(prefix))
@@ -174,7 +166,7 @@ class _ReadFiles:
                 answer = await self._calls.call("find", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-            infos = _checked(answer, dict).values()
+            infos = checked(answer, dict).values()
             entries = list(self._checked_entries(directory, infos))
         return {entry.path: entry.stat for entry in entries if not entry.is_directory}
 
@@ -217,7 +209,7 @@ class _ReadFiles:
                 answer = await self._calls.call("ls", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return list(self._checked_entries(directory, _checked(answer, list, tuple)))
+            return list(self._checked_entries(directory, checked(answer, list, tuple)))
 
     def _checked_entries(self, directory: str, infos: Iterable[Any]) -> Iterator[_Entry]:
         inside = "/" if directory == "/" else f"{directory}/"
@@ -238,7 +230,7 @@ class _ReadFiles:
             elif kind != "file" or info.get("islink"):
                 yield _Entry(f"{path}/", False, FileStat())
             elif not path.rpartition("/")[2].startswith(_TEMPORARY):
-                yield _Entry(path, False, _stat_of(info))
+                yield _Entry(path, False, stat_of(info))
 
 
 class FilesystemFiles(_ReadFiles):
@@ -437,32 +429,3 @@ class FilesystemFiles(_ReadFiles):
 
 def _directory(prefix: str) -> str:
     return prefix.rstrip("/") or "/"
-
-
-def _checked(answer: Any, *kinds: type) -> Any:
-    if not isinstance(answer, kinds):
-        raise BackendError(None, "The filesystem gave an answer that does not fit what it was asked")
-    return answer
-
-
-def _stat_of(info: Mapping[str, Any]) -> FileStat:
-    size, modified_at = info.get("size"), _time_of(info)
-    size = size if isinstance(size, int) and size >= 0 else None
-    given = next((value for key in _TAGS if isinstance(value := info.get(key), str | int) and value != ""), None)
-    tag = given if given is not None or modified_at is None else (size, modified_at)
-    return FileStat(size, modified_at, modified_at, tag)
-
-
-def _time_of(info: Mapping[str, Any]) -> str | None:
-    given = next((value for key in _TIMES if (value := info.get(key)) is not None), None)
-    with suppress(ValueError, TypeError, OverflowError, OSError):
-        if isinstance(given, int | float):
-            given = datetime.fromtimestamp(given, UTC)
-        elif isinstance(given, str):
-            given = datetime.fromisoformat(given)
-        elif isinstance(given, tuple):
-            given = datetime(*given)  # Of an archive, without a time zone.
-        if isinstance(given, datetime):
-            given = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
-            return given.isoformat(timespec="microseconds")
-    return None

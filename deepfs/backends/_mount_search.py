@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar, get_args
 import anyio
 from msgspec.structs import replace
 
-from deepfs.backends._mounts import Mount, MountTable, gather, uncancelled
+from deepfs.backends._mounts import Mount, MountTable, uncancelled
+from deepfs.backends.gathering import gather
 from deepfs.errors import DeadlineError, DeepFSError, ErrorCode, error_about
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest

@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-import anyio
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
 from deepfs.errors import BackendError, DeepFSError, InvalidPathError
 from deepfs.search.request import PathFilter
-from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.text.judging import rebased
@@ -25,7 +23,7 @@ from deepfs.types import (
     renamed,
 )
 
-__all__ = ["Mount", "MountTable", "answered", "gather", "uncancelled"]
+__all__ = ["Mount", "MountTable", "answered", "uncancelled"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 T = TypeVar("T")
@@ -158,28 +156,3 @@ async def uncancelled(answer: Awaitable[T]) -> T:
         if is_stray(error):
             raise BackendError(None, f"{type(error).__name__}") from error
         raise
-
-
-async def gather(
-    calls: Sequence[Callable[[], Awaitable[T]]],
-    enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
-) -> list[T | None]:
-    """The results of `calls`, run concurrently; None for calls that were stopped once `enough(results)` was true."""
-    results: list[T | None] = [None] * len(calls)
-    if is_inline() or len(calls) == 1:
-        for index, call in enumerate(calls):
-            results[index] = await call()
-            if enough(results):
-                break
-        return results
-
-    async with anyio.create_task_group() as group:
-
-        async def one(index: int, call: Callable[[], Awaitable[T]]) -> None:
-            results[index] = await call()
-            if enough(results):
-                group.cancel_scope.cancel()
-
-        for index, call in enumerate(calls):
-            group.start_soon(one, index, call)
-    return results

@@ -1,116 +1,46 @@
-"""Requests to an object store by obstore: what an object is, how requests fail, and how a lost answer is resolved."""
+"""Requests to an object store by obstore: sent again by a policy, and resolved by looking if an answer is lost."""
 
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import anyio
 
 from deepfs.backends._object_keys import Keys, Place
+from deepfs.backends._object_versions import (
+    Found,
+    Tag,
+    found_object,
+    metadata,
+    outcome_of_put,
+    tag_of,
+    unknown_outcome,
+)
 from deepfs.backends.retries import Requests, RetryPolicy
 from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
-from deepfs.text import media, records
+from deepfs.text import records
 from deepfs.text.flat_tree import ChangedError, FileStat
 from deepfs.text.lines import version as content_version
 from deepfs.types import FileDataV2
 
-__all__ = ["Aborted", "Found", "ObjectClient", "Tag", "stat_of_listed"]
+__all__ = ["BLOCK_BYTES", "Aborted", "ObjectClient"]
 
 T = TypeVar("T")
 
-PART_BYTES: Final = 8 * 1024 * 1024
-"""The size of the parts of an upload. S3 takes 10,000 of them, so the largest file has 78 GiB."""
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+"""How much of a large object one request fetches or stores. S3 takes 10,000 parts, so the largest file has 78 GiB."""
 _MOST_PARTS: Final = 4
 """How many parts of a file are sent at once; so many are held in memory."""
 _PAGE: Final = 1000
-
-_CREATED: Final = "deepfscreated"
-_CHANGES: Final = "deepfschanges"
-_VERSION: Final = "deepfsversion"
-# The names of metadata are letters only: Azure takes no hyphen in them, and some proxies drop headers with underscores.
-_MOST_CHANGES: Final = 16
+"""How many objects a listing returns at once."""
 _ID_BYTES: Final = 9
+"""How many random bytes name a change."""
 
 
 class Aborted(Exception):  # noqa: N818
     """Raised by the chunks of an upload, so that the driver removes the parts that are stored."""
-
-
-class Tag(NamedTuple):
-    """Identifies a version of an object."""
-
-    e_tag: str | None
-    version: str | None = None
-    changes: tuple[str, ...] = ()
-    """The random names of the last changes of the object, the latest last; listings do not have them."""
-
-    def is_same(self, other: "Tag") -> bool:
-        """Whether the other tag identifies the same version of the content."""
-        return (self.e_tag, self.version) == (other.e_tag, other.version)
-
-
-class Found(NamedTuple):
-    """An object: what is known about it, and its content if it was fetched."""
-
-    stat: FileStat
-    content: bytes | None = None
-    content_version: str | None = None
-    """The version of the whole content, if its writer stored it."""
-
-    @property
-    def tag(self) -> Tag:
-        tag: Tag = self.stat.tag
-        return tag
-
-    def file(self) -> FileDataV2:
-        """The object as a file."""
-        stat = self.stat
-        return records.new_file(self.content or b"", created_at=stat.created_at, now=stat.modified_at)
-
-
-def stamp(time: datetime) -> str:
-    """The time as ISO 8601 in UTC. Listings and single objects agree on seconds only."""
-    return time.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + ".000000+00:00"
-
-
-def stat_of_listed(meta: Mapping[str, Any]) -> FileStat:
-    """The stat of an object in a listing."""
-    return FileStat(meta["size"], stamp(meta["last_modified"]), None, Tag(meta["e_tag"], meta["version"]))
-
-
-def _found(meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None) -> Found:
-    modified_at = stamp(meta["last_modified"])
-    created_at = attributes.get(_CREATED)
-    # A clock that is ahead of the store's must not make a file older than its creation.
-    created_at = modified_at if created_at is None or not _is_time(created_at) else min(created_at, modified_at)
-    changes = tuple(attributes.get(_CHANGES, "").split(".")) if attributes.get(_CHANGES) else ()
-    tag = Tag(meta["e_tag"], meta["version"], changes)
-    return Found(FileStat(meta["size"], modified_at, created_at, tag), content, attributes.get(_VERSION))
-
-
-_is_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00").fullmatch
-
-
-def metadata(path: str, created_at: str | None, change: str, before: Tag | None, version: str | None) -> dict[str, str]:
-    """The attributes to store with a file.
-
-    Args:
-        path: The path of the file; its type follows from its name.
-        created_at: When it was created.
-        change: The random name of this change.
-        before: The tag of the object that is replaced.
-        version: The version of the content, if known.
-    """
-    changes = (*(before.changes if before else ()), change)[-_MOST_CHANGES:]
-    given = {
-        "Content-Type": media.mime_type(path) or "text/plain",
-        _CREATED: created_at,
-        _CHANGES: ".".join(changes),
-        _VERSION: version,
-    }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -118,7 +48,6 @@ def metadata(path: str, created_at: str | None, change: str, before: Tag | None,
 _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-_MISSING: Final = 404
 _BEYOND: Final = 416
 _REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
 _LASTING: Final = frozenset(
@@ -173,6 +102,18 @@ def failure_of(error: Exception) -> DeepFSError:
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 
 
+def _failure_of_change(path: str, error: Exception) -> DeepFSError:
+    """As `failure_of`, for an error of a change; a ChangedError if its condition does not hold.
+
+    Raises `error` if it is not one of the driver.
+    """
+    if _kind(error) in _REFUSED:
+        return ChangedError(path)
+    if not isinstance(error, DeepFSError) and not is_driver_error(error):
+        raise error
+    return failure_of(error)
+
+
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +137,7 @@ class ObjectClient:
         self._requests = Requests(policy, is_transient)
         self._policy = policy
         self._is_conditional = is_conditional
-        self._resends = place.is_given
+        self._driver_resends = place.is_given
         self._in_memory = type(place.store).__name__ == "MemoryStore"
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
@@ -243,8 +184,8 @@ class ObjectClient:
                 raise
             meta, attributes = result.meta, result.attributes
             if not whole or (limit is not None and meta["size"] > limit):
-                return _found(meta, attributes)
-            return _found(meta, attributes, bytes(await result.bytes_async()))
+                return found_object(meta, attributes)
+            return found_object(meta, attributes, bytes(await result.bytes_async()))
 
         return await self.send(attempt)
 
@@ -292,28 +233,31 @@ class ObjectClient:
         is_lost = False
         for failed in range(1, self._policy.attempts + 1):
             try:
-                tag, failure = await self._put_once(path, content, attributes, mode)
-                if tag is not None:
-                    return tag
-                is_refused = isinstance(failure, ChangedError)
-                if is_refused and not (is_lost or self._resends):
+                answer = await self._put_once(path, content, attributes, mode)
+                if isinstance(answer, Tag):
+                    return answer
+                failure, is_refused = answer, isinstance(answer, ChangedError)
+                # A refusal may be due to this very put, if it was sent before.
+                if is_refused and not (is_lost or self._driver_resends):
                     raise failure
                 is_lost |= not is_refused
                 found = await self.stat(path)
             except BackendError:
                 if is_lost:
-                    raise _unknown(path, "it does not answer now") from None
+                    raise unknown_outcome(path, "it does not answer now") from None
                 raise
-            tag = _resolved(path, found, before, change, is_lost=is_lost)
+            tag = outcome_of_put(path, found, before, change, is_lost=is_lost)
             if tag is not None:
                 return tag
             await anyio.sleep(self._policy.delay(failed))
         raise failure
 
-    async def _put_once(
-        self, path: str, content: bytes, attributes: dict[str, str], mode: Any
-    ) -> tuple[Tag | None, DeepFSError]:
-        """Send a put once; the tag of the object, or why it has none: a ChangedError, or the error of a lost answer."""
+    async def _put_once(self, path: str, content: bytes, attributes: dict[str, str], mode: Any) -> Tag | DeepFSError:
+        """Send a put once.
+
+        Returns the tag of the object, or why there is none: a ChangedError, or the error of an answer that was lost.
+        Raises other errors.
+        """
         key = self.keys.key(path)
 
         async def attempt() -> Mapping[str, Any]:
@@ -325,21 +269,13 @@ class ObjectClient:
         try:
             answer = await self._requests.send(attempt, attempts=1)
         except Exception as error:
-            failure = self._put_failure(path, error)
+            failure = _failure_of_change(path, error)
             is_final = not (isinstance(failure, ChangedError) or is_transient(error))
         else:
-            tag = Tag(answer["e_tag"], answer["version"], tuple(attributes[_CHANGES].split(".")))
-            return tag, ChangedError(path)
+            return tag_of(answer, attributes)
         if is_final:
             raise failure
-        return None, failure
-
-    def _put_failure(self, path: str, error: Exception) -> DeepFSError:
-        if _kind(error) in _REFUSED:
-            return ChangedError(path)
-        if not isinstance(error, DeepFSError) and not is_driver_error(error):
-            raise error
-        return failure_of(error)
+        return failure
 
     def _mode(self, before: Tag | None, *, creates: bool) -> Any:
         if not self._is_conditional or (before is None and not creates):
@@ -361,7 +297,7 @@ class ObjectClient:
             except Exception as error:
                 if isinstance(error, FileNotFoundError):
                     return
-                failure, is_final = self._put_failure(path, error), not is_transient(error)
+                failure, is_final = _failure_of_change(path, error), not is_transient(error)
             else:
                 return
             if is_final:
@@ -372,7 +308,7 @@ class ObjectClient:
             if before is not None and not found.tag.is_same(before):
                 if before.changes and before.changes[-1] in found.tag.changes:
                     raise ChangedError(path)
-                raise _unknown(path)
+                raise unknown_outcome(path)
             await anyio.sleep(self._policy.delay(failed))
         raise failure
 
@@ -381,7 +317,7 @@ class ObjectClient:
         change = secrets.token_urlsafe(_ID_BYTES)
         tag, created_at = (before.tag, before.created_at) if before else (None, None)
         attributes = metadata(path, created_at or records.timestamp(), change, tag, None)
-        options: dict[str, Any] = {"chunk_size": PART_BYTES, "max_concurrency": _MOST_PARTS}
+        options: dict[str, Any] = {"chunk_size": BLOCK_BYTES, "max_concurrency": _MOST_PARTS}
         key = self.keys.key(path)
         failure: DeepFSError
         try:
@@ -389,7 +325,7 @@ class ObjectClient:
         except Exception as error:
             if isinstance(error, Aborted):
                 return
-            failure = self._put_failure(path, error)
+            failure = _failure_of_change(path, error)
         else:
             return
         # The answer to the last request may be lost.
@@ -427,28 +363,3 @@ class ObjectClient:
             return False
 
         return await self.send(attempt)
-
-
-def _resolved(path: str, found: Found | None, before: Tag | None, change: str, *, is_lost: bool) -> Tag | None:
-    """The tag of what a put stored, by what is `found` now; None if it stored nothing and may be sent again.
-
-    Raises ChangedError if another change came first, and BackendError if it cannot be found out.
-    """
-    if found is not None and change in found.tag.changes:
-        return found.tag
-    if before is None or found is None:
-        if (before is None) == (found is None):
-            return None
-        raise ChangedError(path)
-    if found.tag.is_same(before) and found.tag.changes == before.changes:
-        return None
-    # An object names its last changes. If it names the one before ours and not ours, ours was never made.
-    if is_lost and not (before.changes and before.changes[-1] in found.tag.changes):
-        raise _unknown(path)
-    raise ChangedError(path)
-
-
-def _unknown(path: str, why: str = "the file changed since") -> BackendError:
-    return BackendError(
-        path, f"the answer of the object store was lost, and {why}: read the file to see what was stored"
-    )

@@ -1,19 +1,21 @@
 """The objects under a prefix as flat storage: requests at once, listings without markers, changes under conditions."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends._object_client import Found, ObjectClient, Tag, stat_of_listed
+from deepfs.backends._object_client import ObjectClient
 from deepfs.backends._object_index import IndexSearch, SearchIndex
 from deepfs.backends._object_keys import Keys
-from deepfs.backends._object_streams import read_window, version_of_unread
+from deepfs.backends._object_streams import read_window
+from deepfs.backends._object_versions import Found, Tag, index_tag, stat_of_listed
 from deepfs.backends.flat_requests import Page, Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind
+from deepfs.backends.gathering import Prefetch, gather_each
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles
@@ -25,33 +27,10 @@ __all__ = ["Bucket", "ObjectFiles", "ReadWindow", "call_on_asyncio"]
 
 T = TypeVar("T")
 
-_IN_FLIGHT: Final = 100
-"""The most requests of one operation that are sent at once."""
-_AHEAD_BYTES: Final = 64 * 1024 * 1024
-"""The most bytes of files that a search fetches before it needs them."""
 _MAX_KNOWN: Final = 65_536
 """The most empty objects that a backend remembers."""
 _MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
-
-
-async def _each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """Do the work for each item, for at most 100 items at once. Raises the first error, after which none is begun."""
-    if len(items) == 1:
-        await work(items[0])
-        return
-    remaining = iter(items)
-
-    async def worker() -> None:
-        for item in remaining:
-            await work(item)
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(len(items), _IN_FLIGHT)):
-                tasks.start_soon(worker)
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
 
 
 async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
@@ -89,76 +68,7 @@ class _Objects(StoredFiles):
 
     def is_version(self, path: str, if_match: str) -> bool:
         found = self._found.get(path)
-        return found is not None and if_match == version_of_unread(found)
-
-
-class _Prefetch:
-    """Fetches files in the order in which a search needs them, some of them before it asks for them."""
-
-    def __init__(self, fetch: Callable[[str], Awaitable[Found | None]], sizes: Mapping[str, FileStat]) -> None:
-        self._fetch = fetch
-        self._sizes = sizes
-        self._queue: list[str] = []
-        self._seen: set[str] = set()
-        self._wanted = 0
-        """How many files of the queue the search has asked for."""
-        self._next = 0
-        self._running = 0
-        self._held = 0
-        self._fetched: dict[str, Found | DeepFSError | None] = {}
-        self._missing: set[str] = set()
-        self._arrived = anyio.Event()
-        self.tasks: Any = None
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._fetched
-
-    async def take(self, wanted: Sequence[str], ahead: Sequence[str]) -> dict[str, Found]:
-        """The files at `wanted`; those `ahead` are fetched meanwhile."""
-        new = [path for path in (*wanted, *ahead) if path not in self._seen]
-        self._queue += new
-        self._wanted += len(wanted)
-        self._seen.update(new)
-        self._missing = {path for path in wanted if path not in self._fetched}
-        self._start()
-        if self._missing:
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        taken = {path: self._fetched.pop(path) for path in wanted}
-        self._held -= sum(map(self._size, wanted))
-        self._start()
-        for answer in taken.values():
-            if isinstance(answer, DeepFSError):
-                raise answer
-        return {path: answer for path, answer in taken.items() if isinstance(answer, Found)}
-
-    def _size(self, path: str) -> int:
-        known = self._sizes.get(path)
-        return known.size or 0 if known else 0
-
-    def _start(self) -> None:
-        # No more files are fetched before they are needed than may be under way at once.
-        end = min(len(self._queue), self._wanted + _IN_FLIGHT)
-        while self._next < end and self._running < _IN_FLIGHT and self._has_room():
-            path = self._queue[self._next]
-            self._next += 1
-            self._running += 1
-            self._held += self._size(path)
-            self.tasks.start_soon(self._run, path)
-
-    def _has_room(self) -> bool:
-        return self._held == 0 or self._held + self._size(self._queue[self._next]) <= _AHEAD_BYTES
-
-    async def _run(self, path: str) -> None:
-        try:
-            self._fetched[path] = await self._fetch(path)
-        except DeepFSError as error:
-            self._fetched[path] = error
-        self._running -= 1
-        self._missing.discard(path)
-        if not self._missing:
-            self._arrived.set()
-        self._start()
+        return found is not None and if_match == found.version_of_unread()
 
 
 class Bucket(Struct):
@@ -183,7 +93,7 @@ class ObjectFiles(AsyncStorage):
         self._client = bucket.client
         self._keys = bucket.keys
         self._sizes: Mapping[str, FileStat] = {}
-        self._prefetch: _Prefetch | None = None
+        self._prefetch: Prefetch[Found] | None = None
         self._tags: dict[str, Tag] = {}
         self._search: IndexSearch | None = None
 
@@ -191,7 +101,6 @@ class ObjectFiles(AsyncStorage):
         return await call_on_asyncio(partial(self._carry_out, plan, kind))
 
     async def _carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        self._listings = anyio.Semaphore(_IN_FLIGHT)  # Made here, on the loop that uses it.
         if kind != "search":
             return await super().carry_out(plan, kind)
         outcome: T | Exception
@@ -206,35 +115,32 @@ class ObjectFiles(AsyncStorage):
         return outcome
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        found: dict[str, FileStat] = {}
-
-        async def look(path: str) -> None:
-            if (answer := await self._client.stat(path)) is not None:
-                found[path] = answer.stat
-
-        await _each([path for path in paths if self._keys.fits(path)], look)
-        return found
+        found = await self._each(self._client.stat, paths)
+        return {path: each.stat for path, each in found.items()}
 
     async def get(self, paths: Sequence[str]) -> _Objects:
         if self._prefetch is not None:
             return await self.get_first(paths, ())
-        found: dict[str, Found] = {}
+        return _Objects(await self._each(self._fetch, paths))
 
-        async def fetch(path: str) -> None:
-            if (answer := await self._fetch(path)) is not None:
-                found[path] = answer
-
-        await _each([path for path in paths if self._keys.fits(path)], fetch)
-        return _Objects(found)
+    async def _each(self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str]) -> dict[str, Found]:
+        """What `ask` finds at `paths`."""
+        asked = [path for path in paths if self._keys.fits(path)]
+        answers = await gather_each(ask, asked)
+        return {path: found for path, found in zip(asked, answers, strict=True) if found is not None}
 
     async def get_first(self, paths: Sequence[str], ahead: Sequence[str]) -> _Objects:
         if self._prefetch is None:
-            self._prefetch = _Prefetch(self._fetch, self._sizes)
-            self._prefetch.tasks = self._tasks
+            self._prefetch = Prefetch(self._fetch, self._size, self._tasks)
         return _Objects(await self._prefetch.take(paths, ahead))
 
     def _fetch(self, path: str) -> Awaitable[Found | None]:
         return self._client.fetch(path, limit=_MAX_HELD_BYTES)
+
+    def _size(self, path: str) -> int:
+        """The size of a file by the last listing."""
+        listed = self._sizes.get(path)
+        return listed.size or 0 if listed else 0
 
     async def read_window(self, path: str, offset: int, limit: int) -> ReadResult | None:
         """The window of a read, for which only a part of a large text is fetched; None if there is no file."""
@@ -248,12 +154,11 @@ class ObjectFiles(AsyncStorage):
         listed: dict[str, FileStat] = {}
         if not self._keys.fits(prefix):
             return listed
-        async with self._listings:  # An upload of many files asks for as many listings at once.
-            async for page in self._client.pages(self._keys.key(prefix)):
-                self._add(listed, page, prefix)
-                if limit is not None and len(listed) >= limit and await self._without_markers(listed):
-                    break
-            await self._without_markers(listed)
+        async for page in self._client.pages(self._keys.key(prefix)):
+            self._add(listed, page, prefix)
+            if limit is not None and len(listed) >= limit and await self._without_markers(listed):
+                break
+        await self._without_markers(listed)
         self._sizes = listed
         return listed
 
@@ -343,16 +248,7 @@ class ObjectFiles(AsyncStorage):
             await self._remove_all(removals, additions)
 
     async def _put_all(self, additions: Sequence[Change], *, moves: bool) -> None:
-        done: dict[str, Tag] = {}
-        failures: list[DeepFSError] = []
-
-        async def put(change: Change) -> None:
-            try:
-                done[change.path] = await self._put(change)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await _each(additions, put)
+        done, failures = await _try_each(self._put, additions)
         if not failures:
             self._tags = done
             return
@@ -361,9 +257,11 @@ class ObjectFiles(AsyncStorage):
         _raise_partly(failures, done)
 
     async def _put(self, change: Change) -> Tag:
-        if change.after is None:
-            raise AssertionError("a removal is no put")
+        assert change.after is not None
         return await self._client.put(change.path, change.after, change.origin, creates=change.condition == "create")
+
+    async def _delete(self, change: Change) -> None:
+        await self._client.delete(change.path, change.origin)
 
     async def _take_back(self, additions: Sequence[Change], done: dict[str, Tag]) -> None:
         """Delete the files that were added, if nobody has changed them since; those remain in `done`."""
@@ -380,26 +278,15 @@ class ObjectFiles(AsyncStorage):
                 return
             del done[change.path]
 
-        await _each(additions, remove)
+        await gather_each(remove, additions)
 
     async def _remove_all(self, removals: Sequence[Change], additions: Sequence[Change]) -> None:
-        # Deleting has no condition. So what must be the version that was read, because its copy takes its place or the
-        # caller named it, is looked at just before.
+        # Deleting has no condition, so files whose content was read, for a copy or for `if_match`, are looked at first.
         if failure := await self._changed(removals):
-            done = dict(self._tags) if additions else {}
-            await self._take_back(additions, done) if additions else None
+            done = dict(self._tags)
+            await self._take_back(additions, done)
             _raise_partly([failure], done)
-        deleted: list[str] = []
-        failures: list[DeepFSError] = []
-
-        async def delete(change: Change) -> None:
-            try:
-                await self._client.delete(change.path, change.origin)
-                deleted.append(change.path)
-            except DeepFSError as error:
-                failures.append(error)
-
-        await _each(removals, delete)
+        deleted, failures = await _try_each(self._delete, removals)
         if failures:
             _raise_partly(failures, [*deleted, *(change.path for change in additions)])
 
@@ -412,12 +299,30 @@ class ObjectFiles(AsyncStorage):
             found = await self.stat(list(read))
         except DeepFSError as error:
             return error
-        same = (path in found and found[path].tag.is_same(tag) for path, tag in read.items())
-        return None if all(same) else ChangedError(next(iter(read)))
+        changed = (path for path, tag in read.items() if path not in found or not found[path].tag.is_same(tag))
+        path = next(changed, None)
+        return None if path is None else ChangedError(path)
 
 
-def _raise_partly(failures: Sequence[DeepFSError], done: Any) -> None:
-    """Raise for the failures of some changes: the first one if nothing is `done`."""
+async def _try_each(
+    make: Callable[[Change], Awaitable[T]], changes: Sequence[Change]
+) -> tuple[dict[str, T], list[DeepFSError]]:
+    """Make the changes at once. Returns the results of those that were made, by path, and the errors of the others."""
+    done: dict[str, T] = {}
+    failures: list[DeepFSError] = []
+
+    async def attempt(change: Change) -> None:
+        try:
+            done[change.path] = await make(change)
+        except DeepFSError as error:
+            failures.append(error)
+
+    await gather_each(attempt, changes)
+    return done, failures
+
+
+def _raise_partly(failures: Sequence[DeepFSError], done: Collection[str]) -> NoReturn:
+    """Raise the error of an operation of which some changes failed, and those of the paths `done` were made."""
     if not done:
         raise next((error for error in failures if not isinstance(error, ChangedError)), failures[0])
     has_failed = any(not isinstance(error, ChangedError) for error in failures)
@@ -432,7 +337,7 @@ class _PartlyChangedError(PartlyDoneError):
 
 
 class ReadWindow(Struct, frozen=True):
-    """Asks for a window of a file."""
+    """Asks for a window of a file, as a plan does. The answer is that of `ObjectFiles.read_window`."""
 
     path: str
     offset: int
@@ -440,8 +345,3 @@ class ReadWindow(Struct, frozen=True):
 
     def ask(self, storage: Any) -> Any:
         return storage.read_window(self.path, self.offset, self.limit)
-
-
-def index_tag(stat: FileStat) -> str:
-    """The tag of an object as a text that listings, too, know of; for a store without ETags, the time of its change."""
-    return stat.tag.e_tag or (f"at {stat.modified_at}" if stat.modified_at else "")

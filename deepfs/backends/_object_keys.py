@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
 
-__all__ = ["MAX_KEY_BYTES", "Keys", "Place", "as_store", "check_key", "identity", "store_of_url"]
+__all__ = ["Keys", "Place", "as_store", "check_key", "identity", "store_of_url"]
 
-MAX_KEY_BYTES: Final = 1024
+_MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, Google Cloud Storage and Azure take, in UTF-8."""
 
 _AREA: Final = 0xF000
@@ -68,7 +68,7 @@ class Keys:
 
     def fits(self, path: str) -> bool:
         """Whether the key of `path` is short enough for an object store."""
-        return len(self.key(path).encode()) <= MAX_KEY_BYTES
+        return len(self.key(path).encode()) <= _MAX_KEY_BYTES
 
 
 def check_key(keys: Keys, path: str) -> None:
@@ -76,7 +76,7 @@ def check_key(keys: Keys, path: str) -> None:
     if not keys.fits(path):
         size = len(keys.key(path).encode())
         raise InvalidPathError(
-            path, f"its key would have {size:,} bytes, and object stores take at most {MAX_KEY_BYTES:,}"
+            path, f"its key would have {size:,} bytes, and object stores take at most {_MAX_KEY_BYTES:,}"
         )
 
 

@@ -6,24 +6,18 @@ from typing import Final
 
 import anyio
 
-from deepfs.backends._object_client import Aborted, Found, ObjectClient
+from deepfs.backends._object_client import BLOCK_BYTES, Aborted, ObjectClient
+from deepfs.backends._object_versions import Found
 from deepfs.disk.reading import MAX_WHOLE, Limits, NotTextError, WindowScan
 from deepfs.errors import ConflictError, TooLargeError
 from deepfs.text import media, records
 from deepfs.text.arguments import bytes_given
 from deepfs.types import FileDataV2, ReadResult
 
-__all__ = ["BLOCK_BYTES", "Parts", "beginning", "read_window", "rechunked", "version_of_unread"]
+__all__ = ["Parts", "beginning", "read_window", "rechunked"]
 
-BLOCK_BYTES: Final = 8 * 1024 * 1024
-"""How much of a large object is fetched or stored by one request."""
 _ATTEMPTS: Final = 5
 """How often a file is read from its start if it changes meanwhile."""
-
-
-def version_of_unread(found: Found) -> str:
-    """A version for an object that is not read whole, made of its tag."""
-    return f"e-{found.tag.e_tag}-{found.tag.version or ''}"
 
 
 # --- windows of text -------------------------------------------------------------------------------------------------
@@ -74,7 +68,7 @@ async def _read_large(
     stat = first.stat
     shown = scan.window()
     data = FileDataV2(shown.text, "utf-8", stat.created_at, stat.modified_at, media.mime_type(path))
-    return records.read_window(data, shown, first.content_version or version_of_unread(first))
+    return records.read_window(data, shown, first.content_version or first.version_of_unread())
 
 
 async def _part(client: ObjectClient, path: str, first: Found, start: int) -> bytes:

@@ -7,11 +7,14 @@ trigrams: then the walk goes on, up to a limit.
 
 import re
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any, Final
 
 from msgspec import Struct
 
-from deepfs.backends._postgres_files import STAT, Changes, PostgresFiles, behind, end_of, stat_of_row
+from deepfs.backends._postgres_changes import Changes
+from deepfs.backends._postgres_files import PostgresFiles
+from deepfs.backends._postgres_rows import STAT, behind, end_of, stats_of_rows
 from deepfs.backends._postgres_schema import INDEXED, ODD, SMALL, UNINDEXED, Abilities
 from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
@@ -21,6 +24,7 @@ from deepfs.text.flat_tree import FileStat
 __all__ = ["SearchedFiles"]
 
 _FIRST_STEP: Final = 200
+"""How many files the first step of a walk compares; each step doubles the number."""
 _LONGEST_STEP: Final = 8_000
 _FEW: Final = 0.02
 """The share of fitting files below which the index takes less time than the walk."""
@@ -29,14 +33,21 @@ _PAGE: Final = 5_000
 _TOO_MANY: Final = 100_000
 """If the index finds more rows than this, in all namespaces, the walk takes less time."""
 _MOST_CLAUSES: Final = 4
-_ESCAPED: Final = re.compile(r"[\\%_]")
+"""The most conditions of one kind that a query has."""
+_WILDCARD: Final = re.compile(r"[\\%_]")
+"""What LIKE does not take literally."""
+
+# pg_trgm takes trigrams of words, which it pads with blanks. A text has trigrams if it holds three letters or digits in
+# a row, or a whole word of two.
 _ASCII_RUN: Final = re.compile(r"[A-Za-z0-9]{3}")
 _BOUNDED: Final = re.compile(r"(?<=[\x00-/:-@\[-`{-\x7f])[A-Za-z0-9]{2}(?=[\x00-/:-@\[-`{-\x7f])")
 _LAST_WORD: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f][A-Za-z0-9]{2,}\Z")
+"""The last word of a text that ends a path, if it begins within the text."""
 
 
 def _like(text: str) -> str:
-    return _ESCAPED.sub(r"\\\g<0>", text)
+    """A pattern of LIKE that matches the text only."""
+    return _WILDCARD.sub(r"\\\g<0>", text)
 
 
 def _containing(clause: Iterable[str]) -> list[str]:
@@ -79,11 +90,11 @@ class _Trigrams:
             return False
         if _ASCII_RUN.search(text) or _BOUNDED.search(text):
             return True
-        return not self._only_ascii and any(run.isalnum() for run in zip_runs(text))
+        return not self._only_ascii and any(run.isalnum() for run in _runs_of_three(text))
 
 
-def zip_runs(text: str) -> Iterable[str]:
-    """All stretches of three characters."""
+def _runs_of_three(text: str) -> Iterable[str]:
+    """All runs of three characters."""
     return (text[start : start + 3] for start in range(len(text) - 2))
 
 
@@ -115,16 +126,6 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
     )
 
 
-def _end_of(prefix: str) -> str:
-    """The first text behind all that begin with `prefix`."""
-    if prefix.endswith("/"):
-        return end_of(prefix)
-    last = ord(prefix[-1]) + 1
-    if last > 0x10FFFF:
-        return _end_of(prefix[:-1])
-    return prefix[:-1] + chr(0xE000 if 0xD800 <= last < 0xE000 else last)
-
-
 class SearchedFiles(PostgresFiles):
     """The files of a namespace, with the state of one search.
 
@@ -138,7 +139,7 @@ class SearchedFiles(PostgresFiles):
     def __init__(self, changes: Changes, namespace: str, *, max_bytes: int, max_scanned: int) -> None:
         super().__init__(changes, namespace)
         self._max_bytes = max_bytes
-        self._max_scanned = max_scanned
+        self._max_scanned: float = max_scanned
         self._texts: _Texts | None = None
         self._end = ""
         self._step = _FIRST_STEP
@@ -149,7 +150,7 @@ class SearchedFiles(PostgresFiles):
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         if self._texts is None:
             prefix, self._texts = _texts(request, files, await self.client.known(self.namespace))
-            self._end = _end_of(prefix)
+            self._end = end_of(prefix)
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL
         else:
@@ -162,7 +163,7 @@ class SearchedFiles(PostgresFiles):
         """The next files in the order of their paths."""
         query, values = self._walk(start, root)
         rows, end = _split(await self.rows(query, *values))
-        found = {row["path"]: stat_of_row(row) for row in rows}
+        found = stats_of_rows(rows)
         if end["size"] < self._step:
             return Page(found)
         self._in_vain += end["size"] - len(found)
@@ -194,9 +195,9 @@ class SearchedFiles(PostgresFiles):
         query, values = self._by_trigrams(start)
         rows, end = _split(await self.rows(query, *values))
         if end["size"] > _TOO_MANY:
-            self._by_index, self._index_helps, self._max_scanned = False, False, _ANY_NUMBER
+            self._by_index, self._index_helps, self._max_scanned = False, False, inf
             return Page(found, _before(start))
-        found |= {row["path"]: stat_of_row(row) for row in rows}
+        found |= stats_of_rows(rows)
         return Page(found, rows[-1]["path"] if len(rows) == _PAGE else None)
 
     def _by_trigrams(self, start: str) -> tuple[str, list[Any]]:
@@ -232,9 +233,6 @@ def _split(rows: Iterable[Any]) -> tuple[list[Any], Any]:
     return [row for row in found if row["version"] is not None], end
 
 
-_ANY_NUMBER: Final = 2**62
-
-
 def _before(start: str) -> str:
     """The path that a page ends with so that the next one begins at `start`, which `behind` returned."""
     return start[:-1]
@@ -262,7 +260,7 @@ def _contents(texts: _Texts, values: list[Any]) -> str:
 
 
 _ODD_BYTES: Final = r"position('\xe284aa'::bytea IN bytes) > 0 OR position('\xc5bf'::bytea IN bytes) > 0"
-
+"""As `ODD`, for the bytes of a file that is no text."""
 
 _ESCAPES: Final = [chr(byte) if 0 < byte < 128 else f"\\{byte:03o}" for byte in range(256)]
 _ESCAPES[ord("\\")] = "\\\\"

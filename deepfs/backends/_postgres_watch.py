@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 
 from deepfs.backends._postgres_client import Client, failure_of, is_transient
-from deepfs.backends._postgres_files import contents
+from deepfs.backends._postgres_files import small_contents
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError
 from deepfs.sync import shielded
@@ -84,7 +84,7 @@ class _Watch:
         found = {}
         if changed:
             with suppress(BackendError):
-                found = await contents(self._client, self._namespace, changed)
+                found = await small_contents(self._client, self._namespace, changed)
         versions = {path: version(content) for path, content in found.items()}
         return [ChangeEvent(event.path, event.kind, versions.get(event.path)) for event in events]
 

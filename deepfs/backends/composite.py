@@ -9,8 +9,9 @@ from typing import TypeVar, cast
 from msgspec.structs import replace
 
 from deepfs.backends._mount_search import MountSearch
-from deepfs.backends._mounts import Mount, MountTable, answered, gather
+from deepfs.backends._mounts import Mount, MountTable, answered
 from deepfs.backends._trees import End, are_one
+from deepfs.backends.gathering import gather
 from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,

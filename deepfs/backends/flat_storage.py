@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-import anyio
-
 from deepfs.backends.flat_requests import Apply, Plan, Primitive, Request, Together, Work
+from deepfs.backends.gathering import gather_each
 from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.flat import search_deadline, searched
@@ -309,23 +308,8 @@ class AsyncStorage(Storage):
         if type(request) is Work:
             return self._searched(request)
         if type(request) is Together:
-            return self._answers(request.requests)
+            return gather_each(lambda each: each.ask(self), request.requests)
         if type(request) is Apply and self.apply_waits:
             return shielded(partial(request.ask, self))
         answer: Awaitable[Any] = request.ask(self)
         return answer
-
-    async def _answers(self, requests: Sequence[Primitive]) -> Any:
-        """The answers to several requests at once; raises the first error."""
-        answers: list[Any] = [None] * len(requests)
-
-        async def ask(number: int, request: Primitive) -> None:
-            answers[number] = await request.ask(self)
-
-        try:
-            async with anyio.create_task_group() as tasks:
-                for number, request in enumerate(requests):
-                    tasks.start_soon(ask, number, request)
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return answers

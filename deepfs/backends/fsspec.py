@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
-from deepfs.backends._fsspec_calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors
+from deepfs.backends._fsspec_calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors, protocols_of
 from deepfs.backends._fsspec_files import FilesystemFiles
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
@@ -220,7 +220,7 @@ class _Source:
     calls: FilesystemCalls | None = None
 
     def __init__(self, filesystem: Any, root: str) -> None:
-        self.protocols = _protocols(filesystem)
+        self.protocols = protocols_of(filesystem)
         self.root = root
         self.is_async = bool(filesystem.async_impl)
         is_shared = "memory" in self.protocols and filesystem.store is type(filesystem).store
@@ -246,7 +246,7 @@ class _UrlSource(_Source):
         first, chained, behind = url.partition("::")
         first = f"{first}://" if chained and "://" not in first else first
         kind = get_filesystem_class(split_protocol(first)[0] or "file")
-        self.protocols = _protocols(kind)
+        self.protocols = protocols_of(kind)
         self.root = _joined(str(kind._strip_protocol(first)), root)
         self.is_async = bool(kind.async_impl)
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
@@ -315,11 +315,6 @@ def _unwrapped(given: Any) -> tuple[Any, str]:
     if not isinstance(given, AbstractFileSystem):
         raise TypeError(f"url_or_filesystem is a URL or a filesystem of fsspec, not {type(given).__name__}")
     return given, "/".join(root.rstrip("/") for root in roots if root.strip("/")) or str(given.root_marker)
-
-
-def _protocols(filesystem: Any) -> frozenset[str]:
-    protocol = filesystem.protocol
-    return frozenset([protocol] if isinstance(protocol, str) else protocol)
 
 
 def _joined(root: str, inner: str) -> str:

@@ -1,7 +1,6 @@
 """Files in an object store: S3, Google Cloud Storage, Azure or memory, by obstore."""
 
 import secrets
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -9,29 +8,25 @@ from collections.abc import (
     Hashable,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import anyio
 
 from deepfs.backends import flat_plans as plans
-from deepfs.backends._object_client import Found, ObjectClient
+from deepfs.backends._object_client import BLOCK_BYTES, ObjectClient
 from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
 from deepfs.backends._object_index import Objects, SearchIndex
 from deepfs.backends._object_keys import Keys, Place, as_store, check_key, identity, store_of_url
-from deepfs.backends._object_streams import (
-    BLOCK_BYTES,
-    Parts,
-    beginning,
-    rechunked,
-)
+from deepfs.backends._object_streams import Parts, beginning, rechunked
+from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import Storage
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.retries import RetryPolicy, until_accepted
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -44,7 +39,7 @@ from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, FileStat, change_of
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
@@ -107,8 +102,7 @@ class ObjectStoreBackend(StorageBackend):
         self._retries = retries or RetryPolicy()
         place = self._opened(store, prefix, options)
         self._keys = Keys(place.root, place.above)
-        self._bucket = place.scope
-        self._unsafe = unsafe_overwrites
+        self._bucket_id = place.scope
         self._is_checked = unsafe_overwrites
         self._in_memory = type(place.store).__name__ == "MemoryStore"
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
@@ -143,14 +137,14 @@ class ObjectStoreBackend(StorageBackend):
         return self._files()
 
     def _scope(self) -> Hashable:
-        return self._bucket
+        return self._bucket_id
 
     async def astorage_place(self, path: str) -> StoragePlace:
         whole = self._keys.whole(paths.normalize(path))
-        return flat_place(self._bucket, whole, storage=self._bucket, is_sole=self._in_memory)
+        return flat_place(self._bucket_id, whole, storage=self._bucket_id, is_sole=self._in_memory)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        return path_locks(self._bucket).hold(*map(self._keys.whole, held))
+        return path_locks(self._bucket_id).hold(*map(self._keys.whole, held))
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         check_key(self._keys, path)
@@ -272,18 +266,22 @@ class ObjectStoreBackend(StorageBackend):
     # --- changing ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        responses = await super().aupload_files(files)
-        deadline = time.monotonic() + self._retries.contention
-        # A part of the files may have changed while they were replaced; the others are stored.
-        while time.monotonic() < deadline:
-            again = [number for number, response in enumerate(responses) if response.error == ErrorCode.CONFLICT]
-            if not again:
-                break
-            for number, response in zip(
-                again, await super().aupload_files([files[number] for number in again]), strict=True
-            ):
-                responses[number] = response
-        return responses
+        upload = super().aupload_files
+        responses: dict[int, FileUploadResponse] = {}
+        remaining = list(range(len(files)))
+
+        async def attempt() -> None:
+            nonlocal remaining
+            answers = await upload([files[number] for number in remaining])
+            responses.update(zip(remaining, answers, strict=True))
+            # A part of the files may have changed while they were replaced; the others are stored.
+            remaining = [number for number in remaining if responses[number].error == ErrorCode.CONFLICT]
+            if remaining:
+                raise ChangedError(files[remaining[0]][0])
+
+        with suppress(ChangedError):  # The responses tell it.
+            await until_accepted(attempt, self._retries.contention)
+        return [responses[number] for number in range(len(files))]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         try:
@@ -347,7 +345,7 @@ class ObjectStoreBackend(StorageBackend):
 
     async def _check_conditions(self) -> None:
         """Refuse changes if the store ignores the conditions of puts. It is found out once."""
-        if self._is_checked or self._bucket in _checked:
+        if self._is_checked or self._bucket_id in _checked:
             return
         # The name is too long for a path of the contract, so that nobody meets the object.
         key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
@@ -359,7 +357,7 @@ class ObjectStoreBackend(StorageBackend):
             )
         self._is_checked = True
         if not self._in_memory:
-            _checked.add(self._bucket)
+            _checked.add(self._bucket_id)
 
 
 _checked: set[Hashable] = set()

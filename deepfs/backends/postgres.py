@@ -6,8 +6,9 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from deepfs.backends._postgres_changes import Changes
 from deepfs.backends._postgres_client import Client, check_dsn
-from deepfs.backends._postgres_files import MAX_KEY_BYTES, Changes, check_key
+from deepfs.backends._postgres_rows import check_key, has_key
 from deepfs.backends._postgres_schema import Names
 from deepfs.backends._postgres_search import SearchedFiles
 from deepfs.backends._postgres_watch import watched
@@ -145,7 +146,7 @@ class PostgresBackend(StorageBackend):
             return False
         if "_before_apply" in self.__dict__ or type(self)._before_apply is not StorageBackend._before_apply:
             return False
-        fits = len(path.encode()) <= MAX_KEY_BYTES - len(self._namespace())
+        fits = has_key(self._namespace(), path)
         return fits and is_text(old) and is_text(new) and not is_binary_name(path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable
 from time import monotonic, sleep
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -15,6 +15,11 @@ from deepfs.text.flat_tree import ChangedError
 __all__ = ["Requests", "RetryPolicy", "until_accepted"]
 
 T = TypeVar("T")
+
+_CONTENTION: Final = 30.0
+"""How long an operation is planned anew while others change the same files, in seconds."""
+_PAUSE: Final = 0.02
+"""The longest pause before that, in seconds."""
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -39,7 +44,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     timeout: float = 30.0
     first_delay: float = 0.05
     longest_delay: float = 2.0
-    contention: float = 30.0
+    contention: float = _CONTENTION
     failures_to_open: int = 20
     open_seconds: float = 2.0
 
@@ -96,9 +101,7 @@ class Requests:
                 with anyio.fail_after(self.policy.timeout):
                     answer = await attempt()
             except Exception as error:
-                if not self.has_failed(error):
-                    raise
-                if failed == most:
+                if not self._count_failure(error) or failed == most:
                     raise
             else:
                 self._failures = 0
@@ -126,7 +129,7 @@ class Requests:
             try:
                 answer = attempt()
             except Exception as error:
-                if not self.has_failed(error) or failed == most:
+                if not self._count_failure(error) or failed == most:
                     raise
             else:
                 self._failures = 0
@@ -134,15 +137,8 @@ class Requests:
             sleep(self.policy.delay(failed))
         raise AssertionError("unreachable")
 
-    def has_failed(self, error: Exception) -> bool:
-        """Record the outcome of an attempt that raised.
-
-        Args:
-            error: What it raised.
-
-        Returns:
-            Whether the server failed, so that its answer is missing; otherwise `error` is its answer.
-        """
+    def _count_failure(self, error: Exception) -> bool:
+        """Count an error of an attempt if the server failed. Returns whether it did; else the error is its answer."""
         if not isinstance(error, TimeoutError) and not self._is_transient(error):
             self._failures = 0
             return False
@@ -161,12 +157,6 @@ class Requests:
             )
         # One caller tries whether the server is back; the others are refused until its request has ended.
         self._open_until = monotonic() + self.policy.open_seconds
-
-
-_CONTENTION = 30.0
-"""How long an operation is retried while others change the same files, in seconds."""
-_PAUSE = 0.02
-"""The longest pause before such a retry, in seconds."""
 
 
 async def until_accepted(attempt: Callable[[], Awaitable[T]], seconds: float = _CONTENTION) -> T:

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 
-from deepfs.backends._mounts import gather
+from deepfs.backends.gathering import gather
 from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AlreadyExistsError,

@@ -26,6 +26,7 @@ __all__ = [
     "searchable",
     "size_of",
     "text_of",
+    "time_text",
     "timestamp",
     "to_v1",
 ]
@@ -49,6 +50,12 @@ def timestamp() -> str:
         second = now // 1_000_000_000
         known = _second = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{known[1]}.{now % 1_000_000_000 // 1000:06}+00:00"
+
+
+def time_text(time: datetime) -> str:
+    """A time as files have it: ISO 8601, UTC, with microseconds. Without a time zone it is taken for UTC."""
+    given = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return given.isoformat(timespec="microseconds")
 
 
 def new_file(

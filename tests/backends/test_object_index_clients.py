@@ -10,7 +10,7 @@ import pytest
 
 from deepfs.backends._object_client import Tag
 from deepfs.backends._object_copies import MARK
-from deepfs.backends._object_files import index_tag
+from deepfs.backends._object_versions import index_tag
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend

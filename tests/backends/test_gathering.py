@@ -1,0 +1,64 @@
+"""Several async calls at once."""
+
+import gc
+import weakref
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from deepfs.backends.gathering import gather_each
+from deepfs.errors import BackendError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_results_come_in_order_and_no_more_calls_run_than_allowed() -> None:
+    running, most = 0, 0
+
+    async def double(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(0.001 * (10 - number))
+        running -= 1
+        return 2 * number
+
+    assert await gather_each(double, range(10), most=3) == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
+    assert most == 3
+    assert await gather_each(double, []) == []
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+async def test_after_an_error_none_begins_and_others_are_cancelled_only_on_request(cancels: bool) -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    async def call(number: int) -> None:
+        begun.append(number)
+        if number == 1:
+            await anyio.sleep(0.002)
+            raise BackendError(None, "first")
+        await anyio.sleep(0.02)
+        ended.append(number)
+
+    with pytest.raises(BackendError, match="first"):
+        await gather_each(call, range(9), most=3, cancels=cancels)
+    assert sorted(begun) == [0, 1, 2]
+    assert sorted(ended) == ([] if cancels else [0, 2])
+
+
+async def test_an_error_is_no_garbage_that_waits_for_the_collector() -> None:
+    async def fail(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise BackendError(None, f"{number}")
+
+    gc.disable()
+    try:
+        try:
+            await gather_each(fail, range(3))
+        except BackendError as error:
+            left = weakref.ref(error)
+        assert left() is None
+    finally:
+        gc.enable()

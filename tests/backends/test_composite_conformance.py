@@ -16,8 +16,10 @@ from support.files import content_of
 from support.graphs import InNode
 from support.raw import RawMemory
 from support.state_suite import OverState
+from support.suite_parts import few_on_trio
 
 
+@few_on_trio
 class TestCompositeOfAll(OverState, BackendConformance):
     """A composite whose default backend, the state, holds the files of the suite; all other backends are mounted."""
 

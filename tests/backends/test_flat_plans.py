@@ -29,6 +29,7 @@ from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.raw import file_of, raw_bytes
+from support.suite_parts import few_on_trio
 
 MIB = 1024 * 1024
 
@@ -252,6 +253,7 @@ class TaggedBackend(StorageBackend):
         return RemoteFiles(self.tagged)
 
 
+@few_on_trio
 class TestTaggedBackend(BackendConformance, FileAndDirectory):
     """The suite, on a storage whose listings have no contents and that compares only tags."""
 

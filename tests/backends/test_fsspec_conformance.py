@@ -10,6 +10,7 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.threads.loop_bridge import call_on
 from support.flat_trees import FileAndDirectory
 from support.fsspec_memory import AsyncMemory
+from support.suite_parts import few_on_trio
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,7 @@ def _empty_memory() -> None:
     MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
+@few_on_trio
 class TestMemory(BackendConformance, BackendStateMachine):
     @pytest.fixture
     def backend(self) -> FsspecBackend:

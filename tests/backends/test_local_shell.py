@@ -22,6 +22,7 @@ from deepfs.process import MAX_COMMANDS
 from deepfs.testing.tasks import gather
 from deepfs.types import ExecuteResponse
 from support.processes import appeared, gone, pause
+from support.waiting import until_tasks_wait
 
 __all__ = ["pause"]
 
@@ -199,7 +200,7 @@ async def test_concurrent_commands_are_bounded_and_first_come_first_served(tmp_p
     async with anyio.create_task_group() as tasks:
         for number in range(len(fifos)):
             tasks.start_soon(run, number)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
         first = await begun(MAX_COMMANDS)
         assert sorted(first) == list(range(MAX_COMMANDS))
         later = range(MAX_COMMANDS, len(fifos))
@@ -214,7 +215,7 @@ async def test_long_commands_of_one_backend_do_not_hold_up_another(tmp_path: Pat
     async with anyio.create_task_group() as tasks:
         for _ in range(MAX_COMMANDS + 1):
             tasks.start_soon(busy.aexecute, "sleep 100.375")
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         with anyio.fail_after(60):
             assert (await other.aexecute("echo")).output == "\n"
         tasks.cancel_scope.cancel()

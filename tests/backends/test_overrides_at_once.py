@@ -19,6 +19,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
 from deepfs.testing.tasks import gather
 from deepfs.types import GrepResult, WriteResult
+from support.waiting import until_tasks_wait
 
 Act = Callable[[], Awaitable[Any]]
 
@@ -171,7 +172,7 @@ class TestCancellation:
         async with anyio.create_task_group() as tasks:
             for number in range(40):
                 tasks.start_soon(backend.awrite, f"/{number}.txt", "x")
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             with anyio.move_on_after(0.3) as scope:
                 await backend.awrite("/late.txt", "x")
             release.set()

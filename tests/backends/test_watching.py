@@ -25,6 +25,7 @@ from deepfs.testing.conformance.watching import WatchingConformance, WatchReader
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
 from support.store_suite import NAMESPACE, StoreConformance
+from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -248,9 +249,9 @@ async def test_a_watch_begins_between_two_changes() -> None:
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(backend.awrite, "/begun-before", "x")
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             group.start_soon(watch)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             begun = bool(readers)
             files.may_store.set()
     assert not begun, "a change that has begun would not be told"

@@ -8,6 +8,7 @@ from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.compat.v1 import adapt_backend_protocol
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
+from support.suite_parts import few_on_trio
 from support.v1_backend import DuckS3, S3Operations
 
 
@@ -97,11 +98,13 @@ for _name in " ".join(INEXPRESSIBLE.values()).split():
     setattr(V1Conformance, _name, None)
 
 
+@few_on_trio
 class TestDuck(V1Conformance):
     def over_bucket(self) -> BackendProtocol:
         return adapt_backend_protocol(DuckS3(self.bucket))
 
 
+@few_on_trio
 class TestInherited(V1Conformance):
     def over_bucket(self) -> BackendProtocol:
         return S3Backend(self.bucket)

@@ -17,7 +17,7 @@ from deepfs.disk import watching as disk_watching
 from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
 from deepfs.testing.conformance.watching import WatchReader, watching
 from deepfs.types import ChangeEvent
-from support.waiting import until
+from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -255,7 +255,7 @@ async def test_nothing_is_left_of_watches_that_ended(root: Path) -> None:
             for _ in range(10):
                 group.start_soon(wait)
             await until(lambda: len(waiting) == 10)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             assert await anyio.to_thread.run_sync(held) == before + 10
             group.cancel_scope.cancel()
     for path in ("/", "/../x"):

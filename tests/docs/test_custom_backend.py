@@ -16,6 +16,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.testing.conformance.transfer import TransferConformance
 from support.rooted import RootedBackend
+from support.suite_parts import few_on_trio
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -37,6 +38,7 @@ class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
     """The test class of the page, unchanged."""
 
 
+@few_on_trio
 class TestMounted(PAGE["TestKeyValueBackend"]):
     """The same backend in a directory of a composite."""
 

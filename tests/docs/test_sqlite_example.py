@@ -16,6 +16,7 @@ from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.processes import printed_at_once
 from support.raw import file_of, raw_bytes
+from support.suite_parts import few_on_trio
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sqlite_backend.py"
 PROCESSES: Final = 2
@@ -50,6 +51,7 @@ def _peek(file: Path, path: str) -> bytes | None:
     return raw_bytes(row and FileDataV2(*row))
 
 
+@few_on_trio
 class TestSqliteExample(BackendConformance, BackendStateMachine, FileAndDirectory):
     """The suite; raw access uses the driver directly."""
 

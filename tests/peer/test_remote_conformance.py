@@ -66,9 +66,15 @@ class TestModal(_OverService):
     service = "modal"
 
 
+_TRANSPORT = pytest.mark.suite_parts("cancellation", "concurrency", "paths", "reading", "transfer", "writing")
+"""What the SDKs differ in: how commands and bytes get there and back. What runs in the sandbox is the same for all."""
+
+
+@_TRANSPORT
 class TestDaytona(_OverService):
     service = "daytona"
 
 
+@_TRANSPORT
 class TestDeno(_OverService):
     service = "deno"

@@ -9,6 +9,7 @@ from deepfs import FilesystemBackend, MemoryBackend
 from deepfs.policy import FilesystemPermission, PermissionedBackend
 from deepfs.testing import BackendConformance
 from support.raw import RawMemory
+from support.suite_parts import few_on_trio
 
 DENIED_ELSEWHERE = [
     FilesystemPermission(["read"], ["/never/seen/**"], "deny"),
@@ -16,6 +17,7 @@ DENIED_ELSEWHERE = [
 ]
 
 
+@few_on_trio
 class TestNoRules(RawMemory, BackendConformance):
     """An empty list of rules allows everything."""
 
@@ -29,6 +31,7 @@ class TestNoRules(RawMemory, BackendConformance):
         return PermissionedBackend(self.memory, [])
 
 
+@few_on_trio
 class TestAllAllowed(RawMemory, BackendConformance):
     """The first rule allows everything."""
 
@@ -48,6 +51,7 @@ class TestDeniedElsewhere(RawMemory, BackendConformance):
         return PermissionedBackend(self.memory, DENIED_ELSEWHERE)
 
 
+@few_on_trio
 class TestOnDisk(BackendConformance):
     """The same rules over real files, where symlinks are resolved too."""
 

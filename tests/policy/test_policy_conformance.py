@@ -6,6 +6,7 @@ from deepfs import MemoryBackend
 from deepfs.policy import AuditedBackend, Call, HistoryBackend, HookedBackend
 from deepfs.testing import BackendConformance
 from support.raw import RawMemory
+from support.suite_parts import few_on_trio
 
 
 def nothing(call: Call, result: object = None) -> None:
@@ -16,6 +17,7 @@ async def nothing_async(call: Call, result: object = None) -> None:
     """An async hook that does nothing."""
 
 
+@few_on_trio
 class TestGuarded(RawMemory, BackendConformance):
     """Hooks that do nothing, and an audit log that is discarded."""
 
@@ -35,6 +37,7 @@ class TestHistory(RawMemory, BackendConformance):
         return HistoryBackend(self.memory)
 
 
+@few_on_trio
 class TestHistoryElsewhere(RawMemory, BackendConformance):
     """Versions in another backend."""
 

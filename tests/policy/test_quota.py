@@ -19,6 +19,7 @@ from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
 from deepfs.text.entries import TreeListing
 from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
 from support.raw import RawMemory
+from support.waiting import until_tasks_wait
 
 EXCEEDED = "quota_exceeded"
 
@@ -492,7 +493,7 @@ class TestFailuresDuringChanges:
             group.start_soon(begin)
             await counting.wait()
             group.start_soon(follow)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             first.cancel()
         assert codes == [EXCEEDED]
         assert await stored(files) == (90, 1)

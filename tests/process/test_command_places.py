@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from deepfs.process.running import _ASSURED, _MAX_ASSURED, MAX_COMMANDS, _Places
+from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ class Commands:
         for name in names:
             self._scopes[name], self._ends[name] = anyio.CancelScope(), anyio.Event()
             self._tasks.start_soon(self._run, name)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
 
     async def _run(self, name: str) -> None:
         with self._scopes[name]:
@@ -36,12 +37,12 @@ class Commands:
     async def end(self, *names: str) -> None:
         for name in names:
             self._ends[name].set()
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
 
     async def cancel(self, *names: str) -> None:
         for name in names:
             self._scopes[name].cancel()
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
 
     def new(self) -> list[str]:
         """The commands that started since the last call."""
@@ -119,7 +120,7 @@ async def test_a_command_that_is_cancelled_as_it_gets_its_place_gives_it_back() 
         commands.new()
         commands._ends["a0"].set()
         commands._scopes["a32"].cancel()
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         assert commands.new() == ["a33"]
         tasks.cancel_scope.cancel()
     assert commands.places._taken == 0

@@ -10,10 +10,12 @@ from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import BackendConformance
 from support.sandboxes import raw_peek, raw_put
+from support.suite_parts import few_on_trio
 
 pytestmark = pytest.mark.anyio
 
 
+@few_on_trio
 class TestConformance(BackendConformance):
     root: Path
 

@@ -14,7 +14,7 @@ import pytest
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import loop_callbacks
-from support.waiting import until
+from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_requests_with_one_key_are_batched(answering: Answering, held_lane
         for number in range(5):
             tasks.start_soon(answering.batcher.ask, "a", number)
         tasks.start_soon(answering.batcher.ask, "b", 7)
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         assert answering.put == []
         held_lane()
     assert sorted(answering.put) == [("a", [0, 1, 2, 3, 4]), ("b", [7])]
@@ -125,7 +125,7 @@ async def test_requests_of_a_failed_batch_are_retried_one_by_one(
             found.extend(await answers(answering, ("a", 1), ("a", 2), ("a", 3)))
 
         tasks.start_soon(ask)
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         held_lane()
     (_, first), *rest = answering.put
     assert sorted(first) == [1, 2, 3]
@@ -169,7 +169,7 @@ async def test_cancelling_one_request_of_a_running_batch_keeps_the_others(
         tasks.start_soon(answers, answering, ("a", 2))
         async with anyio.create_task_group() as cancelled:
             cancelled.start_soon(answering.batcher.ask, "a", 1)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             held_lane()
             await until(lambda: answering.put)
             answering.gate.set()

@@ -28,6 +28,7 @@ from deepfs.types import ExecuteResponse
 from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
 from support.promises import keeps
 from support.sandboxes import WITH_PYTHON, LocalSandbox, busybox_tools
+from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 engines = pytest.mark.parametrize("engine", ["py", "sh"])
@@ -413,7 +414,7 @@ def test_a_shielded_change_ends_at_its_deadline(either_loop: str) -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(sandbox.awrite, "/d/a", "x")
-                    await anyio.wait_all_tasks_blocked()
+                    await until_tasks_wait()
                     scope.cancel()
         assert codes == {"timeout"}
         assert sandbox.commands == len(calls) + 1

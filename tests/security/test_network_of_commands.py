@@ -22,6 +22,7 @@ from deepfs.sandboxes import AllowedHosts, BubblewrapSandbox, bubblewrap
 from deepfs.sandboxes import network as proxy
 from deepfs.sandboxes.network import is_public, listen_beside, normal_host, serve_proxy
 from support.accounts import ACCOUNTS, output_as
+from support.waiting import until_tasks_wait
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
@@ -328,7 +329,7 @@ async def test_slow_names_hold_up_no_lookup_of_the_program(monkeypatch: pytest.M
     async with anyio.create_task_group() as tasks:
         for number in range(50):
             tasks.start_soon(allowed.addresses, f"slow{number}.test", 443)
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         with anyio.fail_after(5):
             assert await anyio.getaddrinfo("127.0.0.1", 80)
         tasks.cancel_scope.cancel()

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ def keeps(*words: str) -> Callable[[F], F]:
     return lambda test: test
 
 
+@cache
 def kept() -> dict[str, list[str]]:
     """The words that tests name by `keeps`, by the name of the test."""
     found: dict[str, list[str]] = {}

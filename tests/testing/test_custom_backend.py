@@ -26,6 +26,7 @@ from deepfs.types import (
     WriteResult,
 )
 from support.raw import RawMemory, file_of, raw_bytes
+from support.suite_parts import few_on_trio
 
 
 class DictBackend(FlatBackend):
@@ -142,6 +143,7 @@ class SyncBackend(BackendProtocol):
         return self.memory.download_files(paths)
 
 
+@few_on_trio
 class TestSyncBackend(RawMemory, BackendConformance):
     """The async methods are generated from the sync ones."""
 

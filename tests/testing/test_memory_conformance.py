@@ -8,6 +8,7 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from support.flat_trees import FileAndDirectory
 from support.raw import RawMemory
 from support.rooted import RootedBackend
+from support.suite_parts import few_on_trio
 
 
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDirectory):
@@ -19,6 +20,7 @@ class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDire
         return self.memory
 
 
+@few_on_trio
 class TestDefaultOfComposite(RawMemory, BackendConformance):
     """The default of a composite with backends mounted at several depths."""
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from deepfs import FilesystemBackend
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
 from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks, waiting_threads
+from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +186,7 @@ async def test_locks_are_granted_in_the_order_of_requests(locks: PathLocks) -> N
     async with anyio.create_task_group() as group, locks.hold("/a/b/c"):
         for number in range(20):
             await group.start(hold, number)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
         assert order == []
     assert order == list(range(20))
 
@@ -201,8 +202,8 @@ async def test_several_paths_are_locked_together_or_not_at_all(locks: PathLocks)
         async with locks.hold("/a"):
             await stack.enter_async_context(locks.hold("/b"))
             group.start_soon(both)
-            await anyio.wait_all_tasks_blocked()
-        await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
+        await until_tasks_wait()
         assert not granted.is_set()
     assert granted.is_set()
 
@@ -217,12 +218,12 @@ async def test_a_cancelled_wait_is_removed_and_blocks_no_later_request(locks: Pa
     async with anyio.create_task_group() as group, locks.hold("/a/b"):
         async with anyio.create_task_group() as doomed:
             doomed.start_soon(hold, "/a")
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             group.start_soon(hold, "/a/c")
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             assert passed == []
             doomed.cancel_scope.cancel()
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         assert passed == ["/a/c"]
     assert passed == ["/a/c"]
 
@@ -275,7 +276,7 @@ async def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(locks: PathLock
             group.start_soon(anyio.to_thread.run_sync, in_thread)
             await anyio.to_thread.run_sync(held.wait)
             group.start_soon(in_task)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
             released.set()
     assert order == ["thread", "task", "task ends", "thread again"]
 
@@ -377,7 +378,7 @@ def test_a_request_that_enters_the_queues_late_does_not_wait_for_its_caller(
                 pytest.fail("held twice")
 
     async def go_on_when_waiting() -> None:
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         go_on.set()
 
     def hold_blocking() -> None:

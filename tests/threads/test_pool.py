@@ -17,7 +17,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.loop_bridge import loop_callbacks
 from deepfs.threads.pool import WorkerPool
-from support.waiting import until
+from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -324,7 +324,7 @@ async def test_a_result_is_delivered_while_the_worker_runs_the_next_call(
     async with anyio.create_task_group() as group:
         for call in (lambda: pool.run(kept), quick, lambda: pool.run(gate)):
             group.start_soon(call)
-            await anyio.wait_all_tasks_blocked()
+            await until_tasks_wait()
         kept.opened.set()
         with anyio.fail_after(10):
             await delivered.wait()

@@ -17,7 +17,7 @@ from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool, worker_pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.worker_pool import WorkerPool
-from support.waiting import until
+from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ class Calls:
             await until(self._gate.begun.is_set)
             for storage, name, steps in calls:
                 tasks.start_soon(self._call, storage, name, steps)
-                await anyio.wait_all_tasks_blocked()
+                await until_tasks_wait()
             self._gate.opened.set()
 
     async def _call(self, storage: str, name: str, steps: int) -> None:
@@ -366,7 +366,7 @@ async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
         await until(held.begun.is_set)
         both.start_soon(search, "a", first)
         both.start_soon(search, "b", second)
-        await anyio.wait_all_tasks_blocked()
+        await until_tasks_wait()
         held.opened.set()
         await until(begun.is_set)
         pool.start_long("gate", gate)

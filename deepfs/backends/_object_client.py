@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -201,7 +202,9 @@ class ObjectClient:
                 page: Sequence[Mapping[str, Any]] = await anext(stream)
             except StopAsyncIteration:
                 return None
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    _let_end(stream)
                 stream = None  # The next attempt goes on behind the last page.
                 raise
             return page
@@ -363,3 +366,17 @@ class ObjectClient:
             return False
 
         return await self.send(attempt)
+
+
+def _let_end(stream: Any) -> None:
+    """Have the driver keep a listing until the request that was given up has ended.
+
+    Freed while a request is under way, it would break the client for good: it is then outside of the driver's runtime.
+    """
+    with suppress(Exception):
+        anext(stream).add_done_callback(_ignore)
+
+
+def _ignore(ended: Any) -> None:
+    if not ended.cancelled():
+        ended.exception()

@@ -50,6 +50,13 @@ class ObjectServer:
     port: int = 0
     objects: dict[str, _Object] = field(default_factory=dict)
     requests: int = 0
+    received: int = 0
+    """The bytes of the contents that were sent to it."""
+    sent: int = 0
+    """The bytes that it answered."""
+    turns: int = 0
+    """How often it had answered all requests before the next one came."""
+    _running: int = 0
     _generations: Iterator[int] = field(default_factory=lambda: count(1_700_000_000_000_000))
     _serving: set[object] = field(default_factory=set)
 
@@ -64,13 +71,22 @@ class ObjectServer:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 given = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
                 body = await reader.readexactly(int(given.get("content-length", 0)))
-                self.requests += 1
+                self._count(len(body))
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 method, target, _ = head[0].split(" ")
-                writer.write(self._answer(method, target, given, body))
+                answer = self._answer(method, target, given, body)
+                self._running -= 1
+                self.sent += len(answer)
+                writer.write(answer)
         writer.close()
         self._serving.discard(task)
+
+    def _count(self, size: int) -> None:
+        self.requests += 1
+        self.received += size
+        self.turns += self._running == 0
+        self._running += 1
 
     def _answer(self, method: str, target: str, given: dict[str, str], body: bytes) -> bytes:
         parts = urlsplit(target)

@@ -1,0 +1,139 @@
+"""docs/scale.md: what it says about requests and bytes is measured, and its statements of SQL work."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import anyio
+import asyncpg
+import pytest
+
+from deepfs import PostgresBackend, S3Backend
+from deepfs.backends.protocol import BackendProtocol
+from support.object_server import ObjectServer, running_object_server
+from support.postgres_files import fresh_namespace
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+SIZE: Final = 200_000
+"""The size of the file of each operation."""
+TEXT: Final = "".join(f"line {number:06}\n" for number in range(SIZE // 12))
+
+Call = Callable[[BackendProtocol], Awaitable[Any]]
+CALLS: Final[dict[str, Call]] = {
+    "create": lambda fs: fs.awrite("/d/new.txt", TEXT),
+    "read": lambda fs: fs.aread("/d/new.txt", limit=1_000_000),
+    "edit": lambda fs: fs.aedit("/d/new.txt", "line 000001", "line one"),
+    "edit, `replace_all`": lambda fs: fs.aedit("/d/new.txt", "line 000002", "line two", replace_all=True),
+    "overwrite": lambda fs: fs.awrite("/d/new.txt", TEXT, overwrite=True),
+    "`ls`": lambda fs: fs.als("/d"),
+    "`glob`": lambda fs: fs.aglob("**/new.txt"),
+    "copy": lambda fs: fs.acopy("/d/new.txt", "/d/copy.txt"),
+    "move": lambda fs: fs.amove("/d/copy.txt", "/d/moved.txt"),
+    "delete": lambda fs: fs.adelete("/d/moved.txt"),
+}
+
+
+class Traffic(NamedTuple):
+    """What an operation sent and received."""
+
+    requests: int
+    turns: int
+    up: int
+    down: int
+
+    def shown(self) -> str:
+        """As in the table: `3 in 2, S up`."""
+        sizes = [
+            f"{self._times(amount)}S {way}"
+            for way, amount in (("up", self.up), ("down", self.down))
+            if amount > SIZE / 2
+        ]
+        return ", ".join([f"{self.requests} in {self.turns}", *sizes])
+
+    def _times(self, amount: int) -> str:
+        times = round(amount / SIZE)
+        return "" if times == 1 else f"{times} "
+
+
+def documented(column: str) -> dict[str, str]:
+    """The cells of a column of the table of requests, by operation."""
+    rows = [
+        [cell.strip() for cell in line.strip("| \n").split("|")] for line in DOCUMENT.splitlines() if line[:1] == "|"
+    ]
+    start = next(at for at, row in enumerate(rows) if row[0] == "Operation")
+    place = rows[start].index(column)
+    return {row[0]: row[place] for row in rows[start + 2 : start + 2 + len(CALLS)]}
+
+
+async def measured(backend: BackendProtocol, traffic: Callable[[], Traffic]) -> dict[str, str]:
+    assert (await backend.awrite("/d/first.txt", "The first change also prepares the storage.")).ok
+    found = {}
+    for name, call in CALLS.items():
+        before = traffic()
+        result = await call(backend)
+        assert result.error is None, name
+        found[name] = Traffic(*(now - then for now, then in zip(traffic(), before, strict=True))).shown()
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with running_object_server() as server:
+        server.delay = 0.02
+        yield server
+
+
+async def test_requests_to_s3(server: ObjectServer) -> None:
+    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
+    backend = S3Backend("bucket", "files", endpoint_url=server.url, **options)
+    found = await measured(backend, lambda: Traffic(server.requests, server.turns, server.received, server.sent))
+    assert found == documented("S3: requests")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Statements:
+    """Counts the statements that connections of asyncpg send, and their bytes roughly."""
+
+    def __init__(self) -> None:
+        self.sent = self.turns = self.up = self.down = self._running = 0
+
+    def traffic(self) -> Traffic:
+        return Traffic(self.sent, self.turns, self.up, self.down)
+
+    async def run(self, whole: Any, connection: Any, statement: str, *values: Any, **options: Any) -> Any:
+        self.sent += 1
+        self.turns += self._running == 0
+        self._running += 1
+        try:
+            await anyio.sleep(0.02)  # So that those that are sent at once are seen.
+            answer = await whole(connection, statement, *values, **options)
+        finally:
+            self._running -= 1
+        self.up += len(repr(values))
+        self.down += len(repr(answer))
+        return answer
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
+    found = Statements()
+    for name in ("fetch", "fetchval", "fetchrow", "execute"):
+        whole: Any = getattr(asyncpg.Connection, name)
+
+        async def sent(self: Any, *given: Any, whole: Any = whole, **options: Any) -> Any:
+            return await found.run(whole, self, *given, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, sent)
+    return found
+
+
+async def test_statements_to_postgres(postgres_files_dsn: str, statements: Statements) -> None:
+    async with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
+        found = await measured(backend, statements.traffic)
+    assert found == documented("Postgres: statements")

@@ -17,7 +17,7 @@ from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.backends.retries import RetryPolicy
 from deepfs.testing.tasks import gather
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
-from support.object_server import running_object_server
+from support.object_server import ObjectServer, running_object_server
 from support.object_stores import BUCKET, S3Server
 
 pytestmark = pytest.mark.anyio
@@ -277,13 +277,18 @@ async def test_a_cancelled_change_is_made_whole_or_not(backend: S3Backend, proxy
         assert (await backend.aread("/a")).ok  # Its lock is free.
 
 
-async def test_a_listing_that_is_cancelled_leaves_the_driver_usable() -> None:
-    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
+@pytest.fixture
+def slow_server() -> Iterator[ObjectServer]:
     with running_object_server() as server:
         server.delay = 0.03
-        for number in range(30):  # The first request of a client matters: nothing has used its connections yet.
-            backend = S3Backend("bucket", endpoint_url=server.url, **options)
-            with anyio.move_on_after(number * 0.002):
-                await backend.aglob("**")
-            gc.collect()
-            assert (await backend.aglob("**")).error is None
+        yield server
+
+
+async def test_a_listing_that_is_cancelled_leaves_the_driver_usable(slow_server: ObjectServer) -> None:
+    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
+    for number in range(30):  # The first request of a client matters: nothing has used its connections yet.
+        backend = S3Backend("bucket", endpoint_url=slow_server.url, **options)
+        with anyio.move_on_after(number * 0.002):
+            await backend.aglob("**")
+        gc.collect()
+        assert (await backend.aglob("**")).error is None

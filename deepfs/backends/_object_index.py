@@ -14,8 +14,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_plans import batches
 from deepfs.backends.flat_requests import Apply, Find, Get, List, Page, Plan, Request
+from deepfs.backends.flat_searches import batches
 from deepfs.errors import DeepFSError
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import Change, FileStat

@@ -19,6 +19,7 @@ SCENARIOS: Final = (
     "processes",
     "sqlite",
     "postgres",
+    "objects",
     "sequential",
     "listing",
     "boxes",

@@ -1,4 +1,4 @@
-"""A SQLite database of files: its schema, its errors, and its connections, which all backends of a process share.
+"""A SQLite database of files: its errors, and its connections, which all backends of a process share.
 
 Connections are kept open and used by one operation at a time. A forked child does not use those of its parent. Where a
 file was replaced by another one, connections to the former are closed.
@@ -9,103 +9,19 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import cache
-from logging import getLogger
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
+from deepfs.backends._sqlite_schema import check_sqlite, code_of, not_current, prepare
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 
-__all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "Database", "Durability", "Session", "database_at", "error_for"]
-
-T = TypeVar("T")
-
-_log = getLogger("deepfs")
+__all__ = ["Database", "Durability", "Session", "database_at", "error_for"]
 
 Durability: TypeAlias = Literal["full", "normal"]
-
-INDEXED_BYTES: Final = 256 * 1024
-"""The largest text that is in the index of contents."""
-SCHEMA_VERSION: Final = 1
-_APPLICATION_ID: Final = 0x64656673
-"""Identifies a database of deepfs: "defs" in ASCII."""
-_OLDEST: Final = (3, 24, 0)
-"""The first SQLite with `ON CONFLICT DO UPDATE`."""
-
-_UNINDEXED: Final = f"content IS NULL OR size > {INDEXED_BYTES}"
-
-# Columns that listings need come before the contents: what follows a long value takes many pages to reach.
-_SCHEMA: Final = (
-    """
-    CREATE TABLE files (
-        id INTEGER PRIMARY KEY,
-        namespace TEXT NOT NULL,
-        path TEXT NOT NULL,
-        size INTEGER NOT NULL,
-        version INTEGER NOT NULL DEFAULT 0,
-        created_at TEXT,
-        modified_at TEXT,
-        mime_type TEXT,
-        content TEXT,
-        bytes BLOB,
-        UNIQUE (namespace, path),
-        CHECK ((content IS NULL) <> (bytes IS NULL))
-    )
-    """,
-    f"CREATE INDEX unindexed_files ON files (namespace, path) WHERE {_UNINDEXED}",
-    "CREATE TABLE state (last_version INTEGER NOT NULL, defers_index INTEGER NOT NULL)",
-    "INSERT INTO state VALUES (0, 0)",
-)
-
-# The triggers are for programs that change files by themselves. FTS5 stores what each trigger adds separately, and must
-# merge it; so a transaction of deepfs sets `defers_index`, and adds everything to the index at its end.
-_AT_ONCE: Final = "(SELECT defers_index FROM state) = 0"
-_INDEXED: Final = "{row}.content IS NOT NULL AND {row}.size <= " + str(INDEXED_BYTES)
-_NEW: Final = _INDEXED.format(row="new")
-_OLD: Final = _INDEXED.format(row="old")
-
-# `detail = none` makes the smallest index. It cannot tell where trigrams are, so the query has all of those of a text.
-_INDEX: Final = (
-    f"CREATE VIEW indexed_contents AS SELECT id, content FROM files WHERE NOT ({_UNINDEXED})",
-    """
-    CREATE VIRTUAL TABLE content_index USING fts5 (
-        content, content = 'indexed_contents', content_rowid = 'id',
-        tokenize = 'trigram', detail = 'none', columnsize = 0
-    )
-    """,
-    """
-    CREATE VIRTUAL TABLE path_index USING fts5 (
-        path, content = 'files', content_rowid = 'id', tokenize = 'trigram', detail = 'none', columnsize = 0
-    )
-    """,
-    f"""
-    CREATE TRIGGER file_inserted AFTER INSERT ON files WHEN {_AT_ONCE} BEGIN
-        INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
-        INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
-    END
-    """,
-    f"""
-    CREATE TRIGGER file_deleted AFTER DELETE ON files WHEN {_AT_ONCE} BEGIN
-        INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
-        INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
-    END
-    """,
-    f"""
-    CREATE TRIGGER file_updated AFTER UPDATE OF id, path, content, size ON files WHEN {_AT_ONCE} BEGIN
-        INSERT INTO path_index (path_index, rowid, path) VALUES ('delete', old.id, old.path);
-        INSERT INTO path_index (rowid, path) VALUES (new.id, new.path);
-        INSERT INTO content_index (content_index, rowid, content) SELECT 'delete', old.id, old.content WHERE {_OLD};
-        INSERT INTO content_index (rowid, content) SELECT new.id, new.content WHERE {_NEW};
-    END
-    """,
-    "INSERT INTO content_index (content_index) VALUES ('rebuild')",
-    "INSERT INTO path_index (path_index) VALUES ('rebuild')",
-)
-
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
@@ -122,23 +38,16 @@ _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _BUSY_RECOVERY: Final = "the database is locked by another program"
 
 
-def _code(error: sqlite3.Error) -> int:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-
-
 def error_for(error: sqlite3.Error) -> Exception:
     """Return the error to raise for an error of SQLite; ChangedError if the database is locked at the moment."""
-    code = _code(error)
+    code = code_of(error)
     if code in _BUSY:
         return ChangedError("/", _BUSY_RECOVERY)
     if code == sqlite3.SQLITE_READONLY:
         return PermissionDeniedError(
             "/", "the database or its directory is read-only; SQLite writes there even to read"
         )
-    reason = _REASONS.get(code)
-    if reason is None and "no such module" in str(error):
-        reason = "The database has a search index that this SQLite cannot keep, since it lacks FTS5"
-    return BackendError(None, reason or f"The database failed ({type(error).__name__})")
+    return BackendError(None, _REASONS.get(code) or f"The database failed ({type(error).__name__})")
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -197,7 +106,7 @@ class Database:
                 session.roll_back()
             is_usable = True
         except sqlite3.Error as error:
-            is_usable = _code(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
+            is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
             raise
         except Exception:
             is_usable = not session.connection.in_transaction
@@ -224,13 +133,13 @@ class Database:
             _close(session)
 
     def _open(self) -> Session:
-        _check_sqlite()
+        check_sqlite()
         if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
             raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
         # Operations on a connection are one after another, on whichever thread makes them.
         connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            has_index = _prepare(connection)
+            has_index = prepare(connection)
             connection.execute(f"PRAGMA synchronous = {self._durability}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # See `checkpoint`.
@@ -305,21 +214,8 @@ class Database:
             found = [str(row[0]) for row in session.execute("PRAGMA integrity_check") if row[0] != "ok"]
             if session.has_index:
                 session.execute("BEGIN IMMEDIATE")
-                found += [f"{index} is not up to date" for index in _INDEXES if not _is_current(session, index)]
+                found += [f"{index} is not up to date" for index in not_current(session.connection)]
             return found
-
-
-_INDEXES: Final = ("content_index", "path_index")
-
-
-def _is_current(session: Session, index: str) -> bool:
-    try:
-        session.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
-    except sqlite3.DatabaseError as error:
-        if _code(error) != sqlite3.SQLITE_CORRUPT:
-            raise
-        return False
-    return True
 
 
 def _publish(part: str, target: str, *, overwrite: bool) -> None:
@@ -354,104 +250,6 @@ def _close_all(sessions: Iterable[Session]) -> None:
 def _close(session: Session) -> None:
     with suppress(sqlite3.Error):
         session.connection.close()
-
-
-@cache
-def _check_sqlite() -> None:
-    if sqlite3.sqlite_version_info < _OLDEST:
-        raise BackendError(None, f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or later is needed")
-
-
-# --- the schema -------------------------------------------------------------------------------------------------------
-
-
-def _prepare(connection: sqlite3.Connection) -> bool:
-    """Bring the schema up to date. Return whether there is a search index that this SQLite can use."""
-    if not _in_transaction(connection, "BEGIN", _schema_version):
-        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
-        _in_transaction(connection, "BEGIN IMMEDIATE", _create)
-    has_index = _has_index(connection) or (_offers_trigrams() and _added_index(connection))
-    if not has_index:
-        _say_slower()
-    return has_index
-
-
-def _in_transaction(connection: sqlite3.Connection, begin: str, step: Callable[[sqlite3.Connection], T]) -> T:
-    # A change locks the database before it reads, so of several processes that start at once one makes it.
-    connection.execute(begin)
-    try:
-        result = step(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return result
-
-
-def _schema_version(connection: sqlite3.Connection) -> int:
-    """The version of the schema; 0 for an empty database. Raises BackendError if it is not one of deepfs."""
-    [application] = connection.execute("PRAGMA application_id").fetchone()
-    [version] = connection.execute("PRAGMA user_version").fetchone()
-    if application == _APPLICATION_ID and version <= SCHEMA_VERSION:
-        return int(version)
-    if application == _APPLICATION_ID:
-        raise BackendError(None, "The database was made by a later version of deepfs")
-    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application or version or tables:
-        raise BackendError(None, "The file is a database of another program")
-    return 0
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    if _schema_version(connection) > 0:  # Another process was faster.
-        return
-    for statement in _SCHEMA:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    if _offers_trigrams():
-        _create_index(connection)
-
-
-def _added_index(connection: sqlite3.Connection) -> bool:
-    """Add the index to a database that was made without it; return False if the database is read-only."""
-    try:
-        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
-    except sqlite3.OperationalError as error:
-        if _code(error) != sqlite3.SQLITE_READONLY:
-            raise
-        return False
-    return True
-
-
-def _create_index(connection: sqlite3.Connection) -> None:
-    if not _has_index(connection):
-        for statement in _INDEX:
-            connection.execute(statement)
-
-
-def _has_index(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('content_index', 'path_index')")
-    return bool(found.fetchone()[0] == len(_INDEXES)) and _offers_trigrams()
-
-
-@cache
-def _offers_trigrams() -> bool:
-    """Whether this SQLite has FTS5 with the trigram tokenizer, as most builds since 3.34 have."""
-    with closing(sqlite3.connect(":memory:")) as memory:
-        try:
-            memory.execute("CREATE VIRTUAL TABLE tried USING fts5 (text, tokenize = 'trigram', detail = 'none')")
-        except sqlite3.OperationalError:
-            return False
-    return True
-
-
-@cache
-def _say_slower() -> None:
-    _log.warning("This SQLite has no FTS5 with trigrams, so searches read every file. Results are the same.")
 
 
 # --- the databases of this process ------------------------------------------------------------------------------------

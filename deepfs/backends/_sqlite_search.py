@@ -8,13 +8,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from deepfs.backends._sqlite_database import INDEXED_BYTES, Session
+from deepfs.backends._sqlite_database import Session
+from deepfs.backends._sqlite_schema import INDEXED_BYTES
 from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import FileStat
 
-__all__ = ["STAT_COLUMNS", "Candidates", "IndexChanges", "behind", "end_of", "marks", "padded", "stat_rows"]
+__all__ = ["STAT_COLUMNS", "Candidates", "behind", "end_of", "marks", "padded", "stat_rows"]
 
 STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
 
@@ -74,39 +75,7 @@ class _Test(NamedTuple):
     parameters: tuple[object, ...] = ()
 
 
-class IndexChanges:
-    """What a transaction changes in the search index. It is stored at the end, when all changes of files are made."""
-
-    def __init__(self) -> None:
-        self._removed_paths: dict[int, str] = {}
-        self._added_paths: dict[int, str] = {}
-        self._removed: list[tuple[int, str]] = []
-        self._added: list[tuple[int, str]] = []
-
-    def remove(self, number: int, path: str, size: int, content: str | None) -> None:
-        """Remove the file with this number in the database, which was there before."""
-        self._removed_paths[number] = path
-        if content is not None and size <= INDEXED_BYTES:
-            self._removed.append((number, content))
-
-    def add(self, number: int, path: str, size: int, content: str | None) -> None:
-        """Add a file with its number in the database."""
-        if self._removed_paths.get(number) == path:
-            del self._removed_paths[number]
-        else:
-            self._added_paths[number] = path
-        if content is not None and size <= INDEXED_BYTES:
-            self._added.append((number, content))
-
-    def store(self, session: Session) -> None:
-        """Make the changes."""
-        many = session.connection.executemany
-        remove = "INSERT INTO {0}_index ({0}_index, rowid, {0}) VALUES ('delete', ?, ?)"
-        add = "INSERT INTO {0}_index (rowid, {0}) VALUES (?, ?)"
-        many(remove.format("path"), self._removed_paths.items())
-        many(remove.format("content"), self._removed)
-        many(add.format("path"), self._added_paths.items())
-        many(add.format("content"), self._added)
+_NO_TEST: Final = _Test("1")
 
 
 class Candidates:
@@ -141,7 +110,7 @@ class Candidates:
         self._indexed: _Indexed | None = None
         self._clauses: tuple[Clause, ...] = ()
         self._path_clauses = (*needs.clauses, *((needs.suffix,) if needs.suffix else ()))
-        self._test = _Test("1")
+        self._test = _NO_TEST
         self._tests_contents = isinstance(request, GrepRequest)
         if isinstance(request, GrepRequest):
             self._clauses = required_text(request)
@@ -222,27 +191,38 @@ class Candidates:
 
     def _chosen(self) -> dict[str, FileStat] | None:
         """The candidates by the index; None if there are too many. If it has the contents, large files are missing."""
+        # First, since a file leaves `pending` when it enters the index.
+        pending = self._pending()
+        if pending is None:
+            return None
         ids = self._ids("content_index", self._query) if self._query else None
         if ids is None and self._path_query:
             self._query = ""
             ids = self._ids("path_index", self._path_query)
-        return None if ids is None else dict(sorted(self._rows(ids)))
+        return None if ids is None else dict(sorted({**dict(self._rows(ids, _NO_TEST)), **pending}.items()))
+
+    def _pending(self) -> dict[str, FileStat] | None:
+        """The candidates among the files that the index does not have yet; None if there are too many."""
+        pending = [row[0] for row in self._session.execute("SELECT id FROM pending LIMIT ?", (self._most + 1,))]
+        return None if len(pending) > self._most else dict(self._rows(pending, self._test))
 
     def _ids(self, index: str, query: str) -> list[int] | None:
         statement = f"SELECT rowid FROM {index} WHERE {index} MATCH ? LIMIT ?"
         ids = [row[0] for row in self._session.execute(statement, (query, self._most + 1))]
         return ids if len(ids) <= self._most else None
 
-    def _rows(self, ids: Sequence[int]) -> Iterator[tuple[str, FileStat]]:
+    def _rows(self, ids: Sequence[int], test: _Test) -> Iterator[tuple[str, FileStat]]:
+        """The files with these numbers that are selected and pass the test."""
         for at in range(0, len(ids), _IDS_AT_ONCE):
             part = padded(ids[at : at + _IDS_AT_ONCE])
             # The plus signs keep SQLite from looking for the namespace first.
             query = (
-                f"SELECT {STAT_COLUMNS} FROM files "
+                f"SELECT {STAT_COLUMNS}, {test.sql} FROM files "
                 f"WHERE id IN ({marks(part)}) AND +namespace = ? AND +path >= ? AND +path < ?"
             )
-            for row in self._session.execute(query, (*part, self._namespace, self._start, self._end)):
-                if row[0] in self._files:
+            values = (*test.parameters, *part, self._namespace, self._start, self._end)
+            for row in self._session.execute(query, values):
+                if row[6] and row[0] in self._files:
                     yield row[0], FileStat(*row[1:6])
 
     def unindexed(self, start: str) -> list[Sequence[Any]]:

@@ -9,10 +9,10 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
+from deepfs.backends._sqlite_schema import index_pending
 from deepfs.backends._sqlite_search import (
     STAT_COLUMNS,
     Candidates,
-    IndexChanges,
     behind,
     end_of,
     marks,
@@ -137,42 +137,34 @@ class _SqliteFiles(BlockingStorage):
     # --- writing ---
 
     def apply(self, changes: Sequence[Change]) -> None:
+        session = self._session
         try:
-            session = self._session
-            session.execute("UPDATE state SET last_version = last_version + 1, defers_index = ?", (session.has_index,))
+            session.execute("UPDATE state SET last_version = last_version + 1")
             [version] = session.execute("SELECT last_version FROM state").fetchone()
-            index = IndexChanges()
             for change in changes:
-                self._apply(change, version, index)
+                self._apply(change, version)
             if session.has_index:
-                index.store(session)
-                session.execute("UPDATE state SET defers_index = 0")
+                index_pending(session.connection)
         except BaseException:
             # The plan may go on after an error, and must not commit a part of the changes.
-            self._session.roll_back()
+            session.roll_back()
             raise
 
-    def _apply(self, change: Change, version: int, index: IndexChanges) -> None:
-        query = "SELECT id, version, size, content FROM files WHERE namespace = ? AND path = ?"
-        before = self._session.execute(query, (self._namespace, change.path)).fetchone()
-        _check_condition(change, None if before is None else before[1])
-        if before is not None:
-            index.remove(before[0], change.path, before[2], before[3])
+    def _apply(self, change: Change, version: int) -> None:
+        query = "SELECT id, version FROM files WHERE namespace = ? AND path = ?"
+        number, before = self._session.execute(query, (self._namespace, change.path)).fetchone() or (None, None)
+        _check_condition(change, before)
         if change.after is not None:
-            row = _row(change.path, change.after, version)
-            number = self._store(change.path, row, None if before is None else before[0])
-            index.add(number, change.path, row[0], row[5])
-        elif before is not None:
-            self._session.execute("DELETE FROM files WHERE id = ?", before[:1])
+            self._store(change.path, _row(change.path, change.after, version), number)
+        elif number is not None:
+            self._session.execute("DELETE FROM files WHERE id = ?", (number,))
 
-    def _store(self, path: str, row: _Row, number: int | None) -> int:
-        """Insert a row, or update the one with this number. Return its number."""
-        if number is not None:
+    def _store(self, path: str, row: _Row, number: int | None) -> None:
+        """Insert a row, or update the one with this number."""
+        if number is None:
+            self._session.execute(_INSERT, (*row, self._namespace, path))
+        else:
             self._session.execute(_UPDATE, (*row, number))
-            return number
-        inserted = self._session.execute(_INSERT, (*row, self._namespace, path)).lastrowid
-        assert inserted is not None
-        return inserted
 
 
 def _check_condition(change: Change, version: int | None) -> None:

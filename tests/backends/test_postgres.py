@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs import run_sync
-from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import DeepFSError
@@ -438,40 +437,6 @@ async def test_names_with_signs_of_sql(backend: PostgresBackend) -> None:
 
 
 # --- tenants ---
-
-
-async def test_tenants_see_only_their_own_files(postgres_files_dsn: str) -> None:
-    chosen = random.Random(3)
-    tenants = [("tenants", *fresh_namespace(), name) for name in [*map(str, range(48)), "1.2", "1-2"]]
-    backends = [PostgresBackend(postgres_files_dsn, tenant, max_connections=1) for tenant in tenants]
-    models = [MemoryBackend() for _ in tenants]
-    for _ in range(300):
-        at = chosen.randrange(len(tenants))
-        path, other = (f"/{chosen.choice('abc')}/{chosen.choice('xyz')}" for _ in range(2))
-        call: tuple[str, Any] = chosen.choice(
-            [
-                ("awrite", (path, f"text of {at}")),
-                ("aedit", (path, "text", "words")),
-                ("adelete", (path,)),
-                ("amove", (path, other)),
-                ("als", ("/",)),
-                ("aglob", ("**",)),
-                ("agrep", ("text of",)),
-            ]
-        )
-        found, expected = [await getattr(each, call[0])(*call[1]) for each in (backends[at], models[at])]
-        assert (found.code, plain(found)) == (expected.code, plain(expected)), call
-    for backend in backends:
-        await backend.aclose()
-
-
-def plain(result: Any) -> Any:
-    """The parts of a result that are equal on all backends."""
-    if hasattr(result, "entries"):
-        return [(entry.path, entry.size) for entry in result.entries or ()]
-    if hasattr(result, "matches"):
-        return [(match.path, getattr(match, "text", None)) for match in result.matches or ()]
-    return None
 
 
 async def test_row_level_security_hides_the_rows_of_others_from_raw_sql(postgres_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from deepfs import SqliteBackend, run_sync
 from deepfs.backends import _sqlite_database as databases
+from deepfs.backends import _sqlite_schema as schema
 from deepfs.backends import _sqlite_search as planner
 from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
@@ -311,12 +313,80 @@ def test_every_kind_of_change_keeps_the_index(backend: SqliteBackend, always_ind
     assert run_sync(backend.acheck) == []
 
 
+@pytest.mark.parametrize("most", [1, 3, 64])
+def test_searches_find_changes_before_and_after_these_are_indexed(
+    backend: SqliteBackend, file: Path, always_indexed: None, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(schema, "_MOST_PENDING", most)
+    choose = random.Random(f"pending {most}")
+    texts = {"/a.txt": "one\n"}
+    for number in range(80):
+        path, text = f"/{choose.randrange(9)}.txt", f"{choose.choice('abc') * 4} {number}"
+        if choose.random() < 0.25:
+            backend.delete(path)
+            texts.pop(path, None)
+        elif choose.random() < 0.5:
+            RawSqlite(file).put(path, text.encode())
+            texts[path] = text
+        else:
+            assert backend.write(path, text, overwrite=True).ok
+            texts[path] = text
+        for letter in "abc":
+            assert _found(backend, letter * 4) == sorted(path for path, text in texts.items() if letter * 4 in text)
+        assert [match.path for match in backend.glob("**/*.txt").matches or ()] == sorted(texts)
+    assert run_sync(backend.acheck) == []
+
+
+def test_many_changes_are_indexed_at_once(backend: SqliteBackend, file: Path) -> None:
+    def pending() -> int:
+        return len(rows(file, "SELECT id FROM pending"))
+
+    for number in range(62):
+        assert backend.write(f"/few/{number}.txt", "a few words").ok
+    assert pending() == 63
+    assert backend.edit("/few/0.txt", "words", "others").ok
+    assert pending() == 63
+    assert backend.write("/few/last.txt", "a few words").ok
+    assert pending() == 0
+    assert backend.write("/large.txt", "words " * 40_000).ok
+    assert pending() == 1
+    assert backend.upload_files([(f"/large/{number}.txt", b"words " * 40_000) for number in range(5)])[0].error is None
+    assert pending() == 0
+
+
+def test_a_process_without_fts5_can_change_a_database_that_has_an_index(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch, always_indexed: None
+) -> None:
+    run_sync(backend.aclose)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_offers_trigrams", lambda: False)
+        for number in range(70):
+            assert backend.write(f"/{number}.txt", f"word {number}").ok
+        assert _found(backend, "word 66") == ["/66.txt"]
+        run_sync(backend.aclose)
+    assert _found(backend, "word 66") == ["/66.txt"]
+    assert backend.write("/last.txt", "word 66").ok
+    assert rows(file, "SELECT id FROM pending") == []
+    assert _found(backend, "word 66") == ["/66.txt", "/last.txt"]
+    assert run_sync(backend.acheck) == []
+
+
+def test_an_index_of_which_a_part_is_missing_is_made_anew(
+    backend: SqliteBackend, file: Path, always_indexed: None
+) -> None:
+    run_sync(backend.aclose)
+    rows(file, "DROP TABLE pending")
+    assert backend.write("/b.txt", "one more\n").ok
+    assert _found(backend, "one") == ["/a.txt", "/b.txt"]
+    assert run_sync(backend.acheck) == []
+
+
 def test_without_fts5_searches_are_the_same_and_it_is_said_once(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, always_indexed: None
 ) -> None:
-    databases._say_slower.cache_clear()
+    schema._say_slower.cache_clear()
     with caplog.at_level(logging.WARNING, "deepfs"), monkeypatch.context() as patch:
-        patch.setattr(databases, "_offers_trigrams", lambda: False)
+        patch.setattr(schema, "_offers_trigrams", lambda: False)
         for name in ("ada", "bob"):
             with SqliteBackend(file, name) as backend:
                 backend.upload_files([(f"/{number}.txt", f"text {number}".encode()) for number in range(300)])

@@ -118,9 +118,11 @@ class ObjectServer:
         return _rendered(status, headers, content, has_body=has_body)
 
     def _deleted_all(self, body: bytes) -> bytes:
-        for key in re.findall("<Key>(.*?)</Key>", body.decode()):
-            self.objects.pop(unescape(key, {"&quot;": '"', "&apos;": "'"}), None)
-        return _rendered(200, {}, b"<DeleteResult></DeleteResult>")
+        keys = re.findall("<Key>.*?</Key>", body.decode())
+        for key in keys:
+            self.objects.pop(unescape(key[5:-6], {"&quot;": '"', "&apos;": "'"}), None)
+        deleted = "".join(f"<Deleted>{key}</Deleted>" for key in keys)
+        return _rendered(200, {}, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def _deleted_batch(self, body: bytes) -> bytes:
         answers = []

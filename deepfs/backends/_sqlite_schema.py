@@ -1,0 +1,275 @@
+"""The tables of a SQLite database of files, and its search index: how they are made, kept current and checked.
+
+Adding one file to an index of FTS5 costs several times as much as storing it, and much less if others are added with
+it. So a change only notes that the file has to be indexed, in the table `pending`, and the index takes many such files
+at once. Searches look at the files that are noted one by one.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from logging import getLogger
+from typing import Final, TypeVar
+
+from deepfs.errors import BackendError
+
+__all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "check_sqlite", "code_of", "index_pending", "not_current", "prepare"]
+
+T = TypeVar("T")
+
+_log = getLogger("deepfs")
+
+INDEXED_BYTES: Final = 256 * 1024
+"""The largest text that is in the index of contents."""
+SCHEMA_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x64656673
+"""Identifies a database of deepfs: "defs" in ASCII."""
+
+_OLDEST: Final = (3, 24, 0)
+"""The oldest SQLite that is used."""
+
+_MOST_PENDING: Final = 64
+"""How many files are indexed at once."""
+_MOST_PENDING_BYTES: Final = 1024 * 1024
+"""About how many bytes of contents may wait to be indexed, since each search reads them."""
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+_UNINDEXED: Final = f"content IS NULL OR size > {INDEXED_BYTES}"
+
+# Columns that listings need come before the contents: what follows a long value takes many pages to reach.
+_SCHEMA: Final = (
+    """
+    CREATE TABLE files (
+        id INTEGER PRIMARY KEY,
+        namespace TEXT NOT NULL,
+        path TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        version INTEGER NOT NULL DEFAULT 0,
+        created_at TEXT,
+        modified_at TEXT,
+        mime_type TEXT,
+        content TEXT,
+        bytes BLOB,
+        UNIQUE (namespace, path),
+        CHECK ((content IS NULL) <> (bytes IS NULL))
+    )
+    """,
+    f"CREATE INDEX unindexed_files ON files (namespace, path) WHERE {_UNINDEXED}",
+    "CREATE TABLE state (last_version INTEGER NOT NULL)",
+    "INSERT INTO state VALUES (0)",
+)
+
+
+def _noting(row: str, path: str, content: str) -> str:
+    """The statement of a trigger that notes a file, with what the index has of it, unless it is noted already."""
+    return f"""
+        INSERT INTO pending (id, size, path, content) SELECT {row}.id, {row}.size, {path}, {content}
+        WHERE NOT EXISTS (SELECT 1 FROM pending WHERE id = {row}.id)
+    """
+
+
+_NOTE_NEW: Final = _noting("new", "NULL", "NULL")
+_NOTE_OLD: Final = _noting("old", "old.path", f"CASE WHEN old.size <= {INDEXED_BYTES} THEN old.content END")
+
+# The triggers also see the changes of programs that use the tables by themselves. `detail = none` makes the smallest
+# index. It cannot tell where trigrams are, so the query has all of those of a text.
+_INDEX: Final = (
+    "CREATE TABLE pending (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, path TEXT, content TEXT)",
+    f"CREATE VIEW indexed_contents AS SELECT id, content FROM files WHERE NOT ({_UNINDEXED})",
+    """
+    CREATE VIRTUAL TABLE content_index USING fts5 (
+        content, content = 'indexed_contents', content_rowid = 'id',
+        tokenize = 'trigram', detail = 'none', columnsize = 0
+    )
+    """,
+    """
+    CREATE VIRTUAL TABLE path_index USING fts5 (
+        path, content = 'files', content_rowid = 'id', tokenize = 'trigram', detail = 'none', columnsize = 0
+    )
+    """,
+    f"CREATE TRIGGER file_inserted AFTER INSERT ON files BEGIN {_NOTE_NEW}; END",
+    f"CREATE TRIGGER file_deleted AFTER DELETE ON files BEGIN {_NOTE_OLD}; END",
+    f"CREATE TRIGGER file_updated AFTER UPDATE OF id, path, content, size ON files BEGIN {_NOTE_OLD}; {_NOTE_NEW}; END",
+    "INSERT INTO content_index (content_index) VALUES ('rebuild')",
+    "INSERT INTO path_index (path_index) VALUES ('rebuild')",
+)
+_INDEX_NAMES: Final = ("content_index", "path_index")
+_NO_INDEX: Final = (
+    *(f"DROP TRIGGER IF EXISTS file_{event}" for event in ("inserted", "deleted", "updated")),
+    *(f"DROP TABLE IF EXISTS {table}" for table in (*_INDEX_NAMES, "pending")),
+    "DROP VIEW IF EXISTS indexed_contents",
+)
+"""Removes an index of which a part is missing."""
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+_INDEX_PENDING: Final = (
+    """
+    INSERT INTO content_index (content_index, rowid, content)
+    SELECT 'delete', id, content FROM pending
+    WHERE content IS NOT NULL AND content IS NOT (SELECT content FROM indexed_contents WHERE id = pending.id)
+    """,
+    """
+    INSERT INTO content_index (rowid, content)
+    SELECT id, now.content FROM pending JOIN indexed_contents AS now USING (id)
+    WHERE now.content IS NOT pending.content
+    """,
+    """
+    INSERT INTO path_index (path_index, rowid, path)
+    SELECT 'delete', id, path FROM pending
+    WHERE path IS NOT NULL AND path IS NOT (SELECT path FROM files WHERE id = pending.id)
+    """,
+    """
+    INSERT INTO path_index (rowid, path)
+    SELECT id, files.path FROM pending JOIN files USING (id) WHERE files.path IS NOT pending.path
+    """,
+    "DELETE FROM pending",
+)
+
+
+def index_pending(connection: sqlite3.Connection, *, few: bool = False) -> None:
+    """Bring the index up to date, in the transaction of the caller.
+
+    Args:
+        connection: The connection.
+        few: Whether to do so even if few files have changed.
+    """
+    count, size = connection.execute("SELECT count(*), total(size) FROM pending").fetchone()
+    if few or count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES:
+        for statement in _INDEX_PENDING:
+            connection.execute(statement)
+
+
+def not_current(connection: sqlite3.Connection) -> list[str]:
+    """The indexes that do not agree with the files. The caller's transaction changes what is pending."""
+    index_pending(connection, few=True)
+    return [index for index in _INDEX_NAMES if not _is_current(connection, index)]
+
+
+def _is_current(connection: sqlite3.Connection, index: str) -> bool:
+    try:
+        connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        if code_of(error) != sqlite3.SQLITE_CORRUPT:
+            raise
+        return False
+    return True
+
+
+# --- making them ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def check_sqlite() -> None:
+    """Raise BackendError if this SQLite is too old."""
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise BackendError(None, f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or later is needed")
+
+
+def prepare(connection: sqlite3.Connection) -> bool:
+    """Bring the schema up to date.
+
+    Args:
+        connection: The connection, in no transaction.
+
+    Returns:
+        Whether there is a search index that this SQLite can use.
+
+    Raises:
+        BackendError: The database is not one of this version of deepfs, or cannot be shared where its file is.
+    """
+    if not _in_transaction(connection, "BEGIN", _schema_version):
+        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create)
+    has_index = _has_index(connection) or (_offers_trigrams() and _added_index(connection))
+    if not has_index:
+        _say_slower()
+    return has_index
+
+
+def _in_transaction(connection: sqlite3.Connection, begin: str, step: Callable[[sqlite3.Connection], T]) -> T:
+    # A change locks the database before it reads, so of several processes that start at once one makes it.
+    connection.execute(begin)
+    try:
+        result = step(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    """The version of the schema; 0 for an empty database. Raises BackendError if it is not one of deepfs."""
+    [application] = connection.execute("PRAGMA application_id").fetchone()
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if application == _APPLICATION_ID and version <= SCHEMA_VERSION:
+        return int(version)
+    if application == _APPLICATION_ID:
+        raise BackendError(None, "The database was made by a later version of deepfs")
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application or version or tables:
+        raise BackendError(None, "The file is a database of another program")
+    return 0
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    if _schema_version(connection) > 0:  # Another process was faster.
+        return
+    for statement in _SCHEMA:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if _offers_trigrams():
+        _create_index(connection)
+
+
+def _added_index(connection: sqlite3.Connection) -> bool:
+    """Add the index to a database that was made without it; return False if the database is read-only."""
+    try:
+        _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)
+    except sqlite3.OperationalError as error:
+        if code_of(error) != sqlite3.SQLITE_READONLY:
+            raise
+        return False
+    return True
+
+
+def _create_index(connection: sqlite3.Connection) -> None:
+    if not _has_index(connection):
+        for statement in (*_NO_INDEX, *_INDEX):
+            connection.execute(statement)
+
+
+def _has_index(connection: sqlite3.Connection) -> bool:
+    tables = (*_INDEX_NAMES, "pending")
+    found = connection.execute(f"SELECT count(*) FROM sqlite_master WHERE name IN {tables}")
+    return bool(found.fetchone()[0] == len(tables)) and _offers_trigrams()
+
+
+@cache
+def _offers_trigrams() -> bool:
+    """Whether this SQLite has FTS5 with the trigram tokenizer, as most builds since 3.34 have."""
+    with closing(sqlite3.connect(":memory:")) as memory:
+        try:
+            memory.execute("CREATE VIRTUAL TABLE tried USING fts5 (text, tokenize = 'trigram', detail = 'none')")
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
+@cache
+def _say_slower() -> None:
+    _log.warning("This SQLite has no FTS5 with trigrams, so searches read every file. Results are the same.")
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The primary code of an error of SQLite; 0 if it has none."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

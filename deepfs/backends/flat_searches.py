@@ -4,12 +4,14 @@ A storage that has an index names candidates, page by page. Of others the tree i
 that the glob admits, in batches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from deepfs.backends.flat_plans import holds_files, inside, listed_tree, no_directory
 from deepfs.backends.flat_requests import Find, Get, Page, Plan, Stat, Terms, Work
+from deepfs.backends.gathering import batched
 from deepfs.errors import NotDirectoryError, NotFoundError
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
 from deepfs.search.literals import required_path
@@ -118,15 +120,7 @@ def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
     return True
 
 
-def batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
-    """The paths in batches, limited by number and by total size."""
-    batch: list[str] = []
-    held = 0
-    for path, size in chosen:
-        if batch and (held + size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
-            yield batch
-            batch, held = [], 0
-        batch.append(path)
-        held += size
-    if batch:
-        yield batch
+def batches(chosen: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """The paths, each given with its size, in batches to fetch."""
+    for batch in batched(chosen, itemgetter(1), most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES):
+        yield [path for path, _ in batch]

@@ -23,6 +23,7 @@ INNER: Final = (
     *(
         "backends.flat_plans",
         "backends.flat_requests",
+        "backends.flat_searches",
         "sandboxes.answers",
         "sandboxes.loop_affinity",
         "sandboxes.responses",

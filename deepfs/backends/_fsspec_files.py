@@ -6,6 +6,7 @@ names that lie elsewhere or are no valid paths, values of other types and links 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -51,6 +52,11 @@ class _Entry(NamedTuple):
     path: str
     is_directory: bool
     stat: FileStat
+
+
+def _unreadable(path: str) -> _Entry:
+    """What cannot be read at a path. It is listed at no path of a file, so that searches count it as skipped."""
+    return _Entry(f"{path}/", False, FileStat())
 
 
 class _ReadFiles:
@@ -180,7 +186,7 @@ class _ReadFiles:
             now = pending if limit is None else [pending.pop()]
             pending = [] if limit is None else pending
             listed += len(now)
-            for entry in (entry for entries in await self._calls.each(self._tolerated, now) for entry in entries):
+            for entry in chain.from_iterable(await self._calls.each(self._tolerated, now)):
                 if not entry.is_directory:
                     found[entry.path] = entry.stat
                     valid += paths.is_normal(entry.path)
@@ -198,8 +204,7 @@ class _ReadFiles:
         except PermissionDeniedError:
             if not self._tolerant:
                 raise
-            # No path of a file, so it is counted as one that cannot be searched.
-            return [_Entry(f"{directory}//", False, FileStat())]
+            return [_unreadable(f"{directory}/")]
 
     async def _entries(self, directory: str) -> Sequence[_Entry]:
         """What is directly in `directory`; nothing if it does not exist."""
@@ -217,7 +222,7 @@ class _ReadFiles:
             if number > _MOST_ENTRIES:
                 raise BackendError(None, "The filesystem lists too many entries")
             if not isinstance(info, dict):
-                yield _Entry(f"{inside}/", False, FileStat())
+                yield _unreadable(inside)
                 continue
             path, kind = self._path(info.get("name")), info.get("type")
             if path is None or not path.startswith(inside) or path == inside:
@@ -228,7 +233,7 @@ class _ReadFiles:
             elif path.endswith("/") and not info.get("size"):
                 continue  # A marker of a directory.
             elif kind != "file" or info.get("islink"):
-                yield _Entry(f"{path}/", False, FileStat())
+                yield _unreadable(path)
             elif not path.rpartition("/")[2].startswith(_TEMPORARY):
                 yield _Entry(path, False, stat_of(info))
 

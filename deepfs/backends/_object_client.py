@@ -139,7 +139,7 @@ class ObjectClient:
         self._policy = policy
         self._is_conditional = is_conditional
         self._driver_resends = place.is_given
-        self._in_memory = type(place.store).__name__ == "MemoryStore"
+        self.in_memory: bool = type(place.store).__name__ == "MemoryStore"
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
         """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
@@ -180,7 +180,7 @@ class ObjectClient:
             except Exception as error:
                 if _kind(error) in ("FileNotFoundError", "PreconditionError"):
                     return None
-                if options and "range" in options and (_status(error) == _BEYOND or self._in_memory):
+                if options and "range" in options and (_status(error) == _BEYOND or self.in_memory):
                     return await self._get(path, {"head": True}, whole=False)
                 raise
             meta, attributes = result.meta, result.attributes

@@ -31,8 +31,8 @@ from deepfs.backends._object_copies import (
     placeholder,
 )
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_plans import batches
 from deepfs.backends.flat_requests import Find, Page
+from deepfs.backends.flat_searches import batches
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import Change, FileStat, file_paths

@@ -6,10 +6,11 @@ number itself. If it is there already, the change was made. If not, the change c
 can be added only once, so it is safe to send it again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import anyio
@@ -17,6 +18,7 @@ import anyio
 from deepfs.backends._postgres_client import Client, Sent, failure_of, is_transient
 from deepfs.backends._postgres_rows import COLUMNS, Row, row_of, rows_at
 from deepfs.backends._postgres_schema import Names
+from deepfs.backends.gathering import batched
 from deepfs.errors import BackendError
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError
@@ -171,23 +173,10 @@ class ManyChanges(NumberedChange):
                 $3::text[], $4::text[], $5::bytea[], $6::text[], $7::timestamptz[], $8::timestamptz[]
             ) AS given ORDER BY 3 {otherwise}
         """
-        for batch in _batches([self.rows[path] for path in paths]):
+        rows = [self.rows[path] for path in paths]
+        for batch in batched(rows, attrgetter("size"), most_bytes=_STATEMENT_BYTES):
             columns = zip(*(row.values for row in batch), strict=True)
             await connection.execute(statement, self.namespace, number, *map(list, columns))
-
-
-def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows in batches of a total size that one statement may carry."""
-    batch: list[Row] = []
-    held = 0
-    for row in rows:
-        if batch and held + row.size > _STATEMENT_BYTES:
-            yield batch
-            batch, held = [], 0
-        batch.append(row)
-        held += row.size
-    if batch:
-        yield batch
 
 
 # --- making them -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, TypeVar
 
 from deepfs.backends import flat_plans as plans
+from deepfs.backends import flat_searches as searches
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import (
     AsyncStorage,
@@ -160,11 +161,11 @@ class StorageBackend(BackendProtocol):
 
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
-        return await self._look(lambda: plans.glob(self, request, files), "search")
+        return await self._look(lambda: searches.glob(self, request, files), "search")
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         files = FileFilter(request)
-        return await self._look(lambda: plans.grep(self, request, files), "search")
+        return await self._look(lambda: searches.grep(self, request, files), "search")
 
     # --- changing ---
 

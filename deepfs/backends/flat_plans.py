@@ -1,14 +1,13 @@
-"""The operations on a tree of flat files as plans, which do no I/O and never wait.
+"""The operations on a tree of flat files as plans, which do no I/O and never wait; searches are in `flat_searches.py`.
 
 The requests that a plan yields, and what a plan is, are in `flat_requests.py`; the runners are in `flat_storage.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Terms, Together, Work
+from deepfs.backends.flat_requests import Apply, Children, Get, List, Plan, Stat, Terms, Together
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -17,10 +16,6 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
-from deepfs.search.literals import required_path
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import Grep
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
@@ -28,7 +23,6 @@ from deepfs.text.entries import TreeListing, implied_listing
 from deepfs.text.flat_tree import (
     Change,
     ChangedError,
-    Directories,
     FileStat,
     FileTree,
     Found,
@@ -36,15 +30,12 @@ from deepfs.text.flat_tree import (
     StatTree,
     Uploads,
 )
-from deepfs.threads.deadline import Deadline
 from deepfs.types import (
     DeleteResult,
     EditResult,
     FileDataV2,
     FileDownloadResponse,
     FileUploadResponse,
-    GlobResult,
-    GrepResult,
     LsResult,
     ReadRawResult,
     ReadResult,
@@ -52,17 +43,18 @@ from deepfs.types import (
 )
 
 __all__ = [
-    "batches",
     "copy",
     "delete",
     "download",
     "edit",
-    "glob",
-    "grep",
+    "holds_files",
+    "inside",
     "list_tree",
+    "listed_tree",
     "ls",
     "missing",
     "move",
+    "no_directory",
     "place",
     "read",
     "read_raw",
@@ -72,28 +64,26 @@ __all__ = [
     "write",
 ]
 
-T = TypeVar("T")
-
 
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 _FEW: Final = 2
 """How many files to list to find out whether there are any. The key of the first may be no path."""
-_BATCH_BYTES: Final = 8 * 1024 * 1024
-_BATCH_FILES: Final = 256
 
 
-def _inside(directory: str) -> str:
+def inside(directory: str) -> str:
+    """The prefix of all paths in a directory."""
     return "/" if directory == "/" else f"{directory}/"
 
 
 def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
+    """The tree of what a storage listed."""
     return answer if isinstance(answer, FileTree) else StatTree(answer)
 
 
-def _is_directory(path: str) -> Plan[bool]:
+def holds_files(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
-    return (yield from _shows_directory(path, (yield List(_inside(path), _FEW))))
+    return (yield from _shows_directory(path, (yield List(inside(path), _FEW))))
 
 
 def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Plan[bool]:
@@ -104,15 +94,15 @@ def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Pl
         return True
     if isinstance(answer, FileTree) or len(answer) < _FEW:
         return False
-    return _tree_of((yield List(_inside(path)))).holds(path)
+    return _tree_of((yield List(inside(path)))).holds(path)
 
 
 def missing(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`."""
-    return IsDirectoryError(path) if (yield from _is_directory(path)) else NotFoundError(path)
+    return IsDirectoryError(path) if (yield from holds_files(path)) else NotFoundError(path)
 
 
-def _no_directory(path: str) -> Plan[DeepFSError]:
+def no_directory(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no directory at `path`."""
     return NotDirectoryError(path) if path in (yield Stat([path])) else NotFoundError(path)
 
@@ -134,9 +124,9 @@ def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
     return found
 
 
-def _listed(path: str) -> Plan[FileTree]:
+def listed_tree(path: str) -> Plan[FileTree]:
     """A snapshot of the tree with everything under `path`."""
-    return _tree_of((yield List(_inside(path)))).snapshot()
+    return _tree_of((yield List(inside(path)))).snapshot()
 
 
 def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
@@ -144,7 +134,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
     Raises NotFoundError if there are none, except for the root.
     """
-    tree = yield from _listed(path)
+    tree = yield from listed_tree(path)
     chosen = tree.beneath(path)
     if tree.contents is not None or not contents:
         return tree.contents if tree.contents is not None else tree.files, chosen
@@ -163,26 +153,11 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     return (yield from _beneath(path, contents=contents))
 
 
-def _searched_tree(terms: Terms, files: FileFilter) -> Plan[FileTree]:
-    """The tree with everything that a search selects. Of a remote storage, it has only what the glob may select."""
-    if not terms._asks_together:
-        return (yield from _listed(files.root))
-    start = required_path(files).prefix
-    directory = start[: start.rindex("/")] or "/"
-    if paths.is_beneath(directory, files.root):
-        tree = yield from _listed(directory)
-        if tree.holds(directory):
-            return tree
-        if (yield from _is_directory(files.root)):
-            return StatTree({}, Directories([f"{_inside(files.root)}_"]))
-    return (yield from _listed(files.root))
-
-
 def ls(path: str) -> Plan[LsResult]:
     """The plan of `als`."""
-    tree = _tree_of((yield Children(_inside(path))))
+    tree = _tree_of((yield Children(inside(path))))
     if path not in tree.directories:
-        raise (yield from _no_directory(path))
+        raise (yield from no_directory(path))
     return LsResult(entries=tree.entries(path))
 
 
@@ -191,7 +166,7 @@ def list_tree(path: str) -> Plan[TreeListing]:
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
         return implied_listing(path, [(path, single[path].size)])
-    tree = yield from _listed(path)
+    tree = yield from listed_tree(path)
     return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
@@ -246,100 +221,6 @@ def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDat
         return FileDownloadResponse(given, error=error.code.value)
 
 
-# --- searching -------------------------------------------------------------------------------------------------------
-
-
-def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
-    """The plan of `aglob`, which needs names only."""
-    if terms._finds:
-        return (yield from _find_names(request, files))
-    tree = yield from _searched_tree(terms, files)
-    if not tree.holds(files.root):
-        raise NotDirectoryError(files.root) if files.root in tree.files else (yield from _no_directory(files.root))
-    result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
-    return result
-
-
-def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
-    """The plan of `aglob` where the storage finds candidates by itself."""
-    search, deadline, page = BatchedGlob(files), search_deadline(), Page({}, "")
-    while page.last is not None and not search.has_enough:
-        page = yield Find(request, files, page.last or None)
-        yield Work(partial(search.add, StatTree(page.files)), deadline, is_short(StatTree(page.files)))
-        search.is_late |= page.truncated
-    if not search.matches and not (yield from _is_directory(files.root)):
-        raise (yield from _no_directory(files.root))
-    result = search.result()
-    result.as_of = page.as_of
-    return result
-
-
-def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
-    """The plan of `agrep`. If the listing has no contents, it fetches the files that the glob admits, in batches."""
-    grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
-    if terms._finds:
-        return (yield from _find_lines(terms, request, grep))
-    tree = yield from _searched_tree(terms, files)
-    if tree.contents is None and root != "/":
-        # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
-        # it is then fetched with them.
-        single = {root: FileStat()} if tree.holds(root) else (yield Stat([root]))
-        tree = StatTree({**single, **tree.files})  # type: ignore[dict-item]
-    if root not in tree.files and not tree.holds(root):
-        raise NotFoundError(root)
-    search = BatchedGrep(tree, grep)
-    if tree.contents is not None:
-        yield Work(search.scan_all, deadline)
-        return search.result()
-    yield from _scan(terms, search, deadline)
-    return search.result()
-
-
-def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResult]:
-    """The plan of `agrep` where the storage finds candidates by itself."""
-    files, deadline, page = grep.files, search_deadline(), Page({}, "")
-    seen = 0
-    while page.last is not None:
-        page = yield Find(request, files, page.last or None)
-        grep.skipped += page.skipped
-        seen += len(page.files)
-        wants_more = yield from _scan(terms, BatchedGrep(StatTree(page.files), grep), deadline)
-        if page.truncated:
-            grep.truncated = True
-        if not wants_more or grep.truncated:
-            break
-    if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from _is_directory(files.root)):
-        raise NotFoundError(files.root)
-    result = grep.result()
-    result.as_of = page.as_of
-    return result
-
-
-def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
-    """Search the files of a listing without contents. Returns whether the search needs more files."""
-    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
-    ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
-    for batch in batches(chosen):
-        ahead = ahead[len(batch) :]
-        if not (yield Work(partial(search.scan, batch, (yield Get(batch, ahead))), deadline)):
-            return False
-    return True
-
-
-def batches(chosen: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
-    """The paths in batches, limited by number and by total size."""
-    batch: list[str] = []
-    held = 0
-    for path, size in chosen:
-        if batch and (held + size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
-            yield batch
-            batch, held = [], 0
-        batch.append(path)
-        held += size
-    if batch:
-        yield batch
-
-
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
@@ -356,14 +237,14 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
         raise IsDirectoryError(path)
     seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
     if terms._asks_together:
-        found, beneath = yield Together((seen, List(_inside(path), _FEW)))
+        found, beneath = yield Together((seen, List(inside(path), _FEW)))
     else:
         found, beneath = (yield seen), None
     if found:
         trees.check_parents(path, found)
     if path in found:
         return found
-    is_directory = _is_directory(path) if beneath is None else _shows_directory(path, beneath)
+    is_directory = holds_files(path) if beneath is None else _shows_directory(path, beneath)
     if (yield from is_directory):
         raise IsDirectoryError(path)
     return found
@@ -429,7 +310,7 @@ def _relocated(
     targets = trees.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
     trees.check_parents(dst, found)
-    is_directory = dst not in found and (yield from _is_directory(dst))
+    is_directory = dst not in found and (yield from holds_files(dst))
     trees.check_destination(dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=overwrite)
     return [trees.change_of(targets[path], found, files[path]) for path in chosen]  # type: ignore[arg-type]
 
@@ -468,10 +349,10 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     missing = [path for path in targets if path not in found]
     answers: Sequence[Any] = []
     if terms._asks_together:
-        answers = yield Together([List(_inside(path), _FEW) for path in missing])
+        answers = yield Together([List(inside(path), _FEW) for path in missing])
     directories = set()
     for path, answer in zip_longest(missing, answers):
-        is_directory = _is_directory(path) if answer is None else _shows_directory(path, answer)
+        is_directory = holds_files(path) if answer is None else _shows_directory(path, answer)
         if (yield from is_directory):
             directories.add(path)
     return found, directories

@@ -1,4 +1,4 @@
-"""What the plans of `flat_plans.py` ask of a storage.
+"""What the plans of `flat_plans.py` and `flat_searches.py` ask of a storage.
 
 A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `List`, `Children`, `Find`, `Apply`), or `Work`
 that takes long, receives the answers, and returns the result of the operation. The runners in `flat_storage.py` decide

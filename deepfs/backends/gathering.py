@@ -1,6 +1,7 @@
-"""Several async calls at once: their results in order, or fetched ahead of the need for them."""
+"""Work on many items: calls at once, files fetched ahead of the need for them, batches of a limited size."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import anyio
@@ -11,7 +12,7 @@ from deepfs.sync import is_inline
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["Prefetch", "gather", "gather_each"]
+__all__ = ["Prefetch", "batched", "gather", "gather_each"]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -93,6 +94,29 @@ async def gather_each(
     if errors:
         raise errors.pop()  # Its traceback refers to this frame, which must not keep it: that would be a cycle.
     return [results[number] for number in range(len(given))]
+
+
+def batched(
+    items: Iterable[ItemT], size: Callable[[ItemT], int], *, most_bytes: int, most_items: float = inf
+) -> Iterator[list[ItemT]]:
+    """The items in batches of a limited total size; one that is larger has a batch of its own.
+
+    Args:
+        items: The items, whose order is kept.
+        size: Returns the size of an item in bytes.
+        most_bytes: The largest total size of a batch.
+        most_items: The largest number of items in a batch.
+    """
+    batch: list[ItemT] = []
+    held = 0
+    for item in items:
+        if batch and (held + size(item) > most_bytes or len(batch) >= most_items):
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += size(item)
+    if batch:
+        yield batch
 
 
 class Prefetch(Generic[T]):

@@ -10,7 +10,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import anyio
 
@@ -23,7 +23,6 @@ from deepfs.backends._object_streams import Parts, beginning, rechunked
 from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import Storage
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.retries import RetryPolicy, until_accepted
@@ -45,8 +44,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
-
-T = TypeVar("T")
 
 
 async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
@@ -104,20 +101,19 @@ class ObjectStoreBackend(StorageBackend):
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
         self._is_checked = unsafe_overwrites
-        self._in_memory = type(place.store).__name__ == "MemoryStore"
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
         self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
         if index is not None:
             objects = Objects(
-                lambda: self._files().pages(),
-                lambda wanted: self._files().looked(wanted),
-                lambda wanted: self._files().tagged(wanted),
+                lambda: self._storage().pages(),
+                lambda wanted: self._storage().looked(wanted),
+                lambda wanted: self._storage().tagged(wanted),
                 self._max_bytes,
             )
             self._shared.index = SearchIndex(index, objects, identity(place.scope, self._keys.whole("/")))
             self._finds = True
         self.capabilities: Capabilities = Capabilities(
-            durable=not self._in_memory, atomic_between_processes=not unsafe_overwrites
+            durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
 
     def _opened(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
@@ -130,18 +126,15 @@ class ObjectStoreBackend(StorageBackend):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._keys.whole('/')!r})"
 
-    def _files(self) -> ObjectFiles:
+    def _storage(self) -> ObjectFiles:
         return ObjectFiles(self._shared)
-
-    def _storage(self) -> Storage:
-        return self._files()
 
     def _scope(self) -> Hashable:
         return self._bucket_id
 
     async def astorage_place(self, path: str) -> StoragePlace:
         whole = self._keys.whole(paths.normalize(path))
-        return flat_place(self._bucket_id, whole, storage=self._bucket_id, is_sole=self._in_memory)
+        return flat_place(self._bucket_id, whole, storage=self._bucket_id, is_sole=self._client.in_memory)
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         return path_locks(self._bucket_id).hold(*map(self._keys.whole, held))
@@ -240,7 +233,7 @@ class ObjectStoreBackend(StorageBackend):
         if path == "/":
             raise IsDirectoryError(path)
         check_key(self._keys, path)
-        if self._in_memory:
+        if self._client.in_memory:
             raise NotSupportedError(backend=type(self).__name__, operation="presigned URLs")
         return await call_on_asyncio(lambda: self._client.presign(path, method, expires_in))
 
@@ -356,7 +349,7 @@ class ObjectStoreBackend(StorageBackend):
                 "ObjectStoreBackend(…, unsafe_overwrites=True) uses it all the same.",
             )
         self._is_checked = True
-        if not self._in_memory:
+        if not self._client.in_memory:
             _checked.add(self._bucket_id)
 
 

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 
-from deepfs.backends.gathering import gather
+from deepfs.backends.gathering import batched, gather
 from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AlreadyExistsError,
@@ -456,13 +456,4 @@ def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
     by_size = sorted(entries, key=_size, reverse=True)
     large = [entry for entry in by_size if _size(entry) >= _STREAMED_BYTES]
     yield from ([entry] for entry in large)
-    batch: list[TreeEntry] = []
-    held = 0
-    for entry in by_size[len(large) :]:
-        if batch and (held + _size(entry) > _BATCH_BYTES or len(batch) >= _BATCH_FILES):
-            yield batch
-            batch, held = [], 0
-        batch.append(entry)
-        held += _size(entry)
-    if batch:
-        yield batch
+    yield from batched(by_size[len(large) :], _size, most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES)

@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from deepfs.backends import flat_plans as plans
+from deepfs.backends import flat_searches as searches
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
 from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Together, Work
@@ -86,7 +87,7 @@ class Terms:
 
 def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> Plan[Any]:
     request = GrepRequest("x", path, glob, max_count=max_count)
-    return plans.grep(Terms(), request, FileFilter(request))
+    return searches.grep(Terms(), request, FileFilter(request))
 
 
 def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
@@ -119,7 +120,7 @@ def test_listing_and_globbing_fetch_no_content() -> None:
     assert played(plans.ls("/d"), storage)[1] == [Children("/d/")]
     assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
     request = GlobRequest("*.txt", "/d")
-    found, asked = played(plans.glob(Terms(), request, FileFilter(request)), storage)
+    found, asked = played(searches.glob(Terms(), request, FileFilter(request)), storage)
     assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
 
 
@@ -201,11 +202,11 @@ def test_a_glob_lists_foreign_files_beneath_a_file(has_contents: bool) -> None:
     storage = WithContents() if has_contents else Tagged()
     storage.files = holding("/x", "/x/y", "/z").files
     request = GlobRequest("**", "/x")
-    result, _ = played(plans.glob(Terms(), request, FileFilter(request)), storage)
+    result, _ = played(searches.glob(Terms(), request, FileFilter(request)), storage)
     assert [match.path for match in result.matches] == ["/x/y"]
     of_file = GlobRequest("**", "/z")
     with pytest.raises(NotDirectoryError):
-        played(plans.glob(Terms(), of_file, FileFilter(of_file)), storage)
+        played(searches.glob(Terms(), of_file, FileFilter(of_file)), storage)
 
 
 def test_a_malformed_record_is_found_without_decoding_it() -> None:
@@ -505,7 +506,7 @@ def finding(*paths: str) -> Finding:
 
 
 def found(storage: Finding, request: GlobRequest | GrepRequest) -> tuple[Any, list[type]]:
-    plan: Any = plans.glob if isinstance(request, GlobRequest) else plans.grep
+    plan: Any = searches.glob if isinstance(request, GlobRequest) else searches.grep
     result, asked = played(plan(FindingTerms(), request, FileFilter(request)), storage)
     return result, [type(each) for each in asked]
 
@@ -602,7 +603,7 @@ def test_what_can_be_asked_at_once_is_asked_at_once() -> None:
 def test_batches_name_the_files_that_are_asked_for_next() -> None:
     storage = holding(*(f"/{number:04}" for number in range(600)))
     request = GrepRequest("x")
-    _, asked = played(plans.grep(TogetherTerms(), request, FileFilter(request)), storage)
+    _, asked = played(searches.grep(TogetherTerms(), request, FileFilter(request)), storage)
     gets = [each for each in asked if isinstance(each, Get)]
     assert [(len(each.paths), len(each.ahead)) for each in gets] == [(256, 344), (256, 88), (88, 0)]
     assert list(gets[0].ahead[:88]) == list(gets[1].paths[:88])

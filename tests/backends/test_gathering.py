@@ -1,4 +1,4 @@
-"""Several async calls at once."""
+"""Several async calls at once, and batches of items."""
 
 import gc
 import weakref
@@ -7,12 +7,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs.backends.gathering import gather_each
+from deepfs.backends.gathering import batched, gather_each
 from deepfs.errors import BackendError
 
-pytestmark = pytest.mark.anyio
 
-
+@pytest.mark.anyio
 async def test_results_come_in_order_and_no_more_calls_run_than_allowed() -> None:
     running, most = 0, 0
 
@@ -29,25 +28,33 @@ async def test_results_come_in_order_and_no_more_calls_run_than_allowed() -> Non
     assert await gather_each(double, []) == []
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("cancels", [True, False])
 async def test_after_an_error_none_begins_and_others_are_cancelled_only_on_request(cancels: bool) -> None:
     begun: list[int] = []
     ended: list[int] = []
+    failing = anyio.Event()
 
     async def call(number: int) -> None:
         begun.append(number)
-        if number == 1:
-            await anyio.sleep(0.002)
-            raise BackendError(None, "first")
-        await anyio.sleep(0.02)
-        ended.append(number)
+        if number != 1:
+            await failing.wait()
+            await anyio.lowlevel.checkpoint()  # A cancelled call would not pass.
+            ended.append(number)
+            return
+        while len(begun) < 3:
+            await anyio.lowlevel.checkpoint()
+        if not cancels:
+            failing.set()
+        raise BackendError(None, "first")
 
-    with pytest.raises(BackendError, match="first"):
+    with anyio.fail_after(10), pytest.raises(BackendError, match="first"):
         await gather_each(call, range(9), most=3, cancels=cancels)
     assert sorted(begun) == [0, 1, 2]
     assert sorted(ended) == ([] if cancels else [0, 2])
 
 
+@pytest.mark.anyio
 async def test_an_error_is_no_garbage_that_waits_for_the_collector() -> None:
     async def fail(number: int) -> None:
         await anyio.lowlevel.checkpoint()
@@ -62,3 +69,10 @@ async def test_an_error_is_no_garbage_that_waits_for_the_collector() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_batches_keep_the_order_and_both_limits() -> None:
+    sizes = [3, 3, 9, 1, 1, 1, 4]
+    assert list(batched(sizes, int, most_bytes=6)) == [[3, 3], [9], [1, 1, 1], [4]]
+    assert list(batched(sizes, int, most_bytes=6, most_items=2)) == [[3, 3], [9], [1, 1], [1, 4]]
+    assert list(batched([], int, most_bytes=6)) == []

@@ -1,5 +1,6 @@
 """The objects under a prefix as flat storage: requests at once, listings without markers, changes under conditions."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -14,7 +15,7 @@ from deepfs.backends._object_keys import Keys
 from deepfs.backends._object_streams import read_window, version_of_unread
 from deepfs.backends.flat_requests import Page, Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind
-from deepfs.errors import DeepFSError, ErrorCode, TooLargeError
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles
 from deepfs.threads.background import on_background_loop
@@ -54,8 +55,25 @@ async def _each(items: Sequence[T], work: Callable[[T], Awaitable[object]]) -> N
         raise group.exceptions[0] from None
 
 
+_used_by: int | None = None
+"""The process that first used the driver, here or before this process was forked from it."""
+
+
 async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call of the driver, which needs asyncio."""
+    """Make a call of the driver, which needs asyncio.
+
+    Raises BackendError in a process forked from one that used the driver, whose threads are not there: the call would
+    never end.
+    """
+    global _used_by
+    if _used_by is None:
+        _used_by = os.getpid()
+    elif _used_by != os.getpid():
+        raise BackendError(
+            None,
+            "This process was forked from one that used object stores, whose driver does not work then. "
+            "Start processes by 'spawn' or 'forkserver'.",
+        )
     return await (call() if on_asyncio() else on_background_loop(call))
 
 

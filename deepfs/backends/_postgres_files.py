@@ -6,6 +6,7 @@ number itself. If it is there already, the change was made. If not, the change c
 can be added only once, so it is safe to send it again.
 """
 
+import os
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from msgspec import Struct
 from deepfs.backends._postgres_client import Client, Sent, failure_of, is_transient
 from deepfs.backends._postgres_schema import Names
 from deepfs.backends.flat_storage import AsyncStorage, Listing
-from deepfs.errors import BackendError, InvalidContentError, InvalidPathError
+from deepfs.errors import BackendError, DeepFSError, InvalidContentError, InvalidPathError
 from deepfs.text import records
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
@@ -297,6 +298,7 @@ class Changes:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._numbers: list[int] = []
+        self._process = os.getpid()
         self._known: list[int] = []
         """Numbers in the journal that nobody will ask for."""
 
@@ -336,6 +338,8 @@ class Changes:
         raise _raised(failure)
 
     async def _number(self, namespace: str) -> int:
+        if self._process != os.getpid():  # The numbers belong to the process that this one was forked from.
+            self._numbers, self._process = [], os.getpid()
         try:
             return self._numbers.pop()
         except IndexError:
@@ -346,7 +350,16 @@ class Changes:
         return number
 
     async def _drawn(self, connection: Any) -> Any:
-        draw = "SELECT nextval($1::text::regclass) AS number FROM generate_series(1, $2::integer)"
+        # Entries that their processes left behind are removed on the way. The oldest ones have the smallest numbers.
+        draw = f"""
+            WITH oldest AS MATERIALIZED (
+                SELECT change FROM {self.client.names.journal} ORDER BY change LIMIT {_JOURNAL} FOR UPDATE SKIP LOCKED
+            ), left_behind AS (
+                DELETE FROM {self.client.names.journal}
+                WHERE change IN (SELECT change FROM oldest) AND made_at < now() - interval '1 day'
+            )
+            SELECT nextval($1::text::regclass) AS number FROM generate_series(1, $2::integer)
+        """
         return await connection.fetch(draw, self.client.names.versions, _RESERVE)
 
     async def _was_made(self, namespace: str, number: int, error: Exception) -> bool:
@@ -361,10 +374,12 @@ class Changes:
 
         try:
             was_made = await self.client.ask(namespace, add)
-        except BackendError as failed:
+        except DeepFSError as failed:
             reason = f"The answer was lost, so it is not known whether the change was made ({type(error).__name__})"
             raise BackendError(None, reason) from failed
-        await self._note(namespace, number)
+        if was_made:
+            await self._note(namespace, number)
+        # Else the entry stays: the lost statement may wait for a lock in the server, and must not be made after all.
         return was_made
 
     async def _note(self, namespace: str, number: int) -> None:
@@ -374,7 +389,7 @@ class Changes:
             return
         known, self._known = self._known, []
         forget = f"DELETE FROM {self.client.names.journal} WHERE change = ANY($1)"
-        with suppress(BackendError):  # The change itself was made.
+        with suppress(DeepFSError):  # The change itself was made.
             await self.client.ask(namespace, lambda connection: connection.execute(forget, known))
 
 

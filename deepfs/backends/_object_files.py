@@ -347,6 +347,9 @@ class ObjectFiles(AsyncStorage):
         except ChangedError:
             await index.withdraw(pending)
             raise
+        except PartlyDoneError:
+            await index.settle(pending)
+            raise
         except BaseException:
             index.suspect(pending)
             raise

@@ -326,6 +326,10 @@ class Client:
         import asyncpg
 
         if self._given is not None:
+            if self._given.get_max_size() < 2:
+                raise BackendError(
+                    None, "A watch keeps a connection of the pool, which has one only: open a larger pool"
+                )
             connection = await self._given.acquire()
         else:
             connection = await asyncpg.connect(self._dsn, **await anyio.to_thread.run_sync(_login, self._dsn or ""))

@@ -49,7 +49,15 @@ _RESERVE: Final = 32
 _JOURNAL: Final = 64
 """How many entries of the journal are removed at once."""
 
-STAT: Final = "path, size, modified_at, created_at, version, mime_type"
+
+def _known_time(column: str) -> str:
+    """A column without times that Python does not know, which other programs may store: infinity, or before Christ."""
+    known = f"{column} >= '0002-01-01Z'::timestamptz AND {column} < '9999-01-01Z'::timestamptz"
+    return f"CASE WHEN {known} THEN {column} END AS {column}"
+
+
+_TIMES: Final = f"{_known_time('modified_at')}, {_known_time('created_at')}"
+STAT: Final = f"path, size, {_TIMES}, version, mime_type"
 _BEHIND: Final = "\x01"
 """Appended to a path, it gives the first text behind the path, since NUL is in no text."""
 
@@ -86,9 +94,9 @@ def _time(text: str | None) -> datetime:
     """The time for the database; now for a text of another program that is none."""
     try:
         found = datetime.fromisoformat(text or "")
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return datetime.now(UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def stat_of_row(row: Any) -> FileStat:
@@ -425,7 +433,7 @@ class PostgresFiles(AsyncStorage):
 
     async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
         wanted = [path for path in paths if has_key(self.namespace, path)]
-        rows = await self.rows(_each(self.names, f"version, {_COLUMNS}"), wanted)
+        rows = await self.rows(_each(self.names, f"path, version, content, bytes, mime_type, {_TIMES}"), wanted)
         files = {row["path"]: _file_of_row(row) for row in rows}
         return TaggedFiles(files, {row["path"]: row["version"] for row in rows})
 

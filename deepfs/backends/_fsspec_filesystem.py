@@ -24,7 +24,7 @@ from deepfs.text import media
 from deepfs.text.arguments import check_string
 from deepfs.text.entries import EntryChange, TreeEntry
 from deepfs.text.flat_tree import Change
-from deepfs.text.lines import decode
+from deepfs.text.lines import decode, version
 from deepfs.types import FileInfo, Result
 
 __all__ = ["DeepFSFileSystem", "register_backend", "unregister_backend"]
@@ -33,6 +33,8 @@ T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound=Result)
 
 PROTOCOL: Final = "deepfs"
+_ATTEMPTS: Final = 1000
+"""How often an addition to a file is tried anew while others change the file."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _backends: dict[str, BackendProtocol] = {}
@@ -286,6 +288,33 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._check_writable(path, "xb")
         return self._upload(path, content)
 
+    def append(self, path: str, content: bytes) -> None:
+        """Store content behind that of a file. To text it is added whatever others do at the same time.
+
+        Args:
+            path: The path of the file, which need not exist.
+            content: The content.
+
+        Raises:
+            OSError: It could not be stored.
+        """
+        path = self._strip_protocol(path)
+        for _ in range(_ATTEMPTS):
+            try:
+                before = self._content(path)
+            except FileNotFoundError:
+                before = None
+            text = None if media.is_binary_name(path) else decode((before or b"") + content)
+            if text is None:  # There is no conditional write of binary content.
+                return self._upload(path, (before or b"") + content)
+            stored = self.backend.write(f"/{path}", text, if_match=None if before is None else version(before))
+            if stored.code == ErrorCode.UNSUPPORTED:
+                return self._upload(path, (before or b"") + content)
+            if stored.code not in (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS):
+                _checked(stored, path)
+                return None
+        raise _os_error(ErrorCode.CONFLICT, "Others change the file all the time", path)
+
     def _upload(self, path: str, content: bytes) -> None:
         [answer] = self.backend.upload_files([(f"/{path}", content)])
         if answer.error is not None:
@@ -407,14 +436,9 @@ class _WrittenFile(io.BytesIO):
         if content is None:
             return
         if self.mode == "ab":
-            content = self._before() + content
-        self.fs.pipe_file(self.path, content, mode="create" if self.mode == "xb" else "overwrite")
-
-    def _before(self) -> bytes:
-        try:
-            return self.fs.cat_file(self.path)
-        except FileNotFoundError:
-            return b""
+            self.fs.append(self.path, content)
+        else:
+            self.fs.pipe_file(self.path, content, mode="create" if self.mode == "xb" else "overwrite")
 
     def discard(self) -> None:
         """Drop what was written."""

@@ -1,5 +1,6 @@
 """The objects under a prefix as flat storage: requests at once, listings without markers, changes under conditions."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -16,7 +17,7 @@ from deepfs.backends._object_versions import Found, Tag, index_tag, stat_of_list
 from deepfs.backends.flat_requests import Page, Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind
 from deepfs.backends.gathering import Prefetch, gather_each
-from deepfs.errors import DeepFSError, ErrorCode, TooLargeError
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles
 from deepfs.threads.background import on_background_loop
@@ -33,8 +34,25 @@ _MAX_HELD_BYTES: Final = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 
 
+_used_by: int | None = None
+"""The process that first used the driver, here or before this process was forked from it."""
+
+
 async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call of the driver, which needs asyncio."""
+    """Make a call of the driver, which needs asyncio.
+
+    Raises BackendError in a process forked from one that used the driver, whose threads are not there: the call would
+    never end.
+    """
+    global _used_by
+    if _used_by is None:
+        _used_by = os.getpid()
+    elif _used_by != os.getpid():
+        raise BackendError(
+            None,
+            "This process was forked from one that used object stores, whose driver does not work then. "
+            "Start processes by 'spawn' or 'forkserver'.",
+        )
     return await (call() if on_asyncio() else on_background_loop(call))
 
 
@@ -233,6 +251,9 @@ class ObjectFiles(AsyncStorage):
             await self._apply(changes)
         except ChangedError:
             await index.withdraw(pending)
+            raise
+        except PartlyDoneError:
+            await index.settle(pending)
             raise
         except BaseException:
             index.suspect(pending)

@@ -6,6 +6,7 @@ number itself. If it is there already, the change was made. If not, the change c
 can be added only once, so it is safe to send it again.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from deepfs.backends._postgres_client import Client, Sent, failure_of, is_transi
 from deepfs.backends._postgres_rows import COLUMNS, Row, row_of, rows_at
 from deepfs.backends._postgres_schema import Names
 from deepfs.backends.gathering import batched
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError
 
@@ -188,8 +189,9 @@ class Changes:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._numbers: list[int] = []
-        self._settled: list[int] = []
-        """Numbers whose outcome is known, so that their entries in the journal can be removed."""
+        self._process = os.getpid()
+        self._settled: dict[str, list[int]] = {}
+        """Numbers whose outcome is known, so that their entries can be removed by one of the tenants who see them."""
 
     async def make(self, change: NumberedChange) -> bool:
         """Make a change once; if the answer is lost, find out whether it was made, and send it again if not.
@@ -227,6 +229,8 @@ class Changes:
         raise failure_of(failure)
 
     async def _next_number(self, namespace: str) -> int:
+        if self._process != os.getpid():  # The numbers belong to the process that this one was forked from.
+            self._numbers, self._process = [], os.getpid()
         try:
             return self._numbers.pop()
         except IndexError:
@@ -237,7 +241,17 @@ class Changes:
         return number
 
     async def _draw(self, connection: Any) -> Any:
-        draw = "SELECT nextval($1::text::regclass) AS number FROM generate_series(1, $2::integer)"
+        # Entries that their processes left behind are removed on the way. The oldest ones have the smallest numbers.
+        journal = self.client.names.journal
+        draw = f"""
+            WITH oldest AS MATERIALIZED (
+                SELECT change FROM {journal} ORDER BY change LIMIT {_FORGOTTEN_AT_ONCE} FOR UPDATE SKIP LOCKED
+            ), left_behind AS (
+                DELETE FROM {journal}
+                WHERE change IN (SELECT change FROM oldest) AND made_at < now() - interval '1 day'
+            )
+            SELECT nextval($1::text::regclass) AS number FROM generate_series(1, $2::integer)
+        """
         return await connection.fetch(draw, self.client.names.versions, _DRAWN_AT_ONCE)
 
     async def _was_made(self, namespace: str, number: int, error: Exception) -> bool:
@@ -252,18 +266,22 @@ class Changes:
 
         try:
             was_made = await self.client.ask(namespace, add)
-        except BackendError as failed:
+        except DeepFSError as failed:
             reason = f"The answer was lost, so it is not known whether the change was made ({type(error).__name__})"
             raise BackendError(None, reason) from failed
-        await self._settle(namespace, number)
+        if was_made:
+            await self._settle(namespace, number)
+        # Else the entry stays: the lost statement may wait for a lock in the server, and must not be made after all.
         return was_made
 
     async def _settle(self, namespace: str, number: int) -> None:
         """Note that the outcome of a change is known. Entries of the journal are removed many at once."""
-        self._settled.append(number)
-        if len(self._settled) < _FORGOTTEN_AT_ONCE:
+        seen_by = namespace if self.client.is_secured else ""
+        settled = self._settled.setdefault(seen_by, [])
+        settled.append(number)
+        if len(settled) < _FORGOTTEN_AT_ONCE:
             return
-        settled, self._settled = self._settled, []
+        del self._settled[seen_by]
         forget = f"DELETE FROM {self.client.names.journal} WHERE change = ANY($1)"
-        with suppress(BackendError):  # The change itself was made.
+        with suppress(DeepFSError):  # The change itself was made.
             await self.client.ask(namespace, lambda connection: connection.execute(forget, settled))

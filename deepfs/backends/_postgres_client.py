@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from deepfs.backends._postgres_schema import Abilities, Names, prepared
-from deepfs.backends.retries import Requests, RetryPolicy
+from deepfs.backends.retries import Requests, RetryPolicy, until_accepted
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sync import run_sync
 from deepfs.text.flat_tree import ChangedError
@@ -39,6 +40,7 @@ _REASONS: Final = (
     ("3D", "The database does not exist"),
     ("42501", "The role lacks a right in the database"),
     ("53100", "The disk of the database is full"),
+    ("25006", "The database takes no changes now"),
     ("54", "The database refused a row that is too large"),
 )
 
@@ -211,11 +213,18 @@ class Client:
         self._pools: dict[AsyncioLoop, _Pool] = {}
         self._background: AsyncioLoop | None = None
         self._preparing: dict[AsyncioLoop, anyio.Lock] = {}
+        self._process = os.getpid()
+        self._of_parent: list[object] = []
 
     @property
     def given_loop(self) -> "AsyncioLoop | None":
         """The loop of the pool that the caller gave; None without one."""
         return None if self._given is None else self._given._loop
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether the database shows a connection only the rows of one tenant."""
+        return self.abilities is not None and self.abilities.row_level_security
 
     # --- loops ---
 
@@ -228,6 +237,8 @@ class Client:
         Raises:
             BackendError: The loop of the pool that the caller gave has ended.
         """
+        if self._process != os.getpid():
+            self._after_fork()
         loop = self.given_loop
         here = running_asyncio_loop()
         if loop is None:
@@ -236,9 +247,19 @@ class Client:
             loop = await self._background_loop()
         elif not loop.is_running():
             raise BackendError(None, "The event loop that the pool is bound to no longer runs: open a pool anew.")
+        elif self._of_parent and self._given in self._of_parent:
+            raise BackendError(
+                None, "The pool is that of the process from which this one was forked: open a pool anew."
+            )
         elif loop is here:
             return await call()
         return await call_on(loop, partial(_named, call))
+
+    def _after_fork(self) -> None:
+        """Leave all connections to the parent: loops look as if they ran here, and connections must not be closed."""
+        self._of_parent += [self._pools, self._background, self._given]
+        self._pools, self._background, self._preparing = {}, None, {}
+        self._process = os.getpid()
 
     async def _background_loop(self) -> "AsyncioLoop":
         if self._background is None or not self._background.is_running():
@@ -300,12 +321,11 @@ class Client:
     @asynccontextmanager
     async def acting_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
         """Let a connection see the rows of `namespace`; with `changes`, in a transaction."""
-        secured = self.abilities is not None and self.abilities.row_level_security
-        if not secured and not changes:
+        if not self.is_secured and not changes:
             yield
             return
-        async with connection.transaction():
-            if secured:
+        async with _transaction(connection):
+            if self.is_secured:
                 await connection.execute("SELECT set_config('deepfs.namespace', $1, true)", namespace)
             yield
 
@@ -315,6 +335,10 @@ class Client:
         import asyncpg
 
         if self._given is not None:
+            if self._given.get_max_size() < 2:
+                raise BackendError(
+                    None, "A watch keeps a connection of the pool, which has one only: open a larger pool"
+                )
             connection = await self._given.acquire()
         else:
             connection = await asyncpg.connect(self._dsn, **await anyio.to_thread.run_sync(_login, self._dsn or ""))
@@ -345,7 +369,7 @@ class Client:
 
         Args:
             namespace: The namespace that is asked about.
-            work: Gets the connection. It changes nothing.
+            work: Gets the connection. It changes no file, and may be done again.
 
         Raises:
             DeepFSError: The error of the last attempt.
@@ -355,7 +379,10 @@ class Client:
             async with self.tenant(namespace) as connection:
                 return await work(connection)
 
-        return await self._mapped(lambda: self.requests.send(attempt))
+        # What changes nothing cannot collide with what was read before, so a deadlock or a failed serialization passes.
+        return await until_accepted(
+            lambda: self._mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
+        )
 
     async def change(
         self,
@@ -400,6 +427,20 @@ class Client:
                 await pool.close()
             elif loop.is_running():
                 await call_on(loop, partial(_named, pool.close))
+
+
+@asynccontextmanager
+async def _transaction(connection: Any) -> AsyncIterator[None]:
+    """A transaction that is also rolled back if its task is cancelled, which asyncpg leaves to the pool, and logs."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE, shield=True):
+            await transaction.rollback()
+        raise
+    await transaction.commit()
 
 
 async def _nothing(connection: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from deepfs.backends._postgres_changes import Changes, ManyChanges, OneChange, ReplacedText
 from deepfs.backends._postgres_client import Client, failure_of
 from deepfs.backends._postgres_rows import (
-    COLUMNS,
+    FILE,
     STAT,
     check_key,
     end_of,
@@ -54,7 +54,7 @@ class PostgresFiles(AsyncStorage):
 
     async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
         wanted = [path for path in paths if has_key(self.namespace, path)]
-        rows = await self.rows(rows_at(self.names, f"version, {COLUMNS}"), wanted)
+        rows = await self.rows(rows_at(self.names, FILE), wanted)
         files = {row["path"]: file_of_row(row) for row in rows}
         return TaggedFiles(files, {row["path"]: row["version"] for row in rows})
 

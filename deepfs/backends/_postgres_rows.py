@@ -17,6 +17,7 @@ from deepfs.types import FileDataV2
 
 __all__ = [
     "COLUMNS",
+    "FILE",
     "STAT",
     "Row",
     "behind",
@@ -61,10 +62,20 @@ def behind(path: str) -> str:
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
-STAT: Final = "path, size, modified_at, created_at, version, mime_type"
+
+def _known_time(column: str) -> str:
+    """A column without times that Python does not know, which other programs may store: infinity, or before Christ."""
+    known = f"{column} >= '0002-01-01Z'::timestamptz AND {column} < '9999-01-01Z'::timestamptz"
+    return f"CASE WHEN {known} THEN {column} END AS {column}"
+
+
+_TIMES: Final = f"{_known_time('modified_at')}, {_known_time('created_at')}"
+STAT: Final = f"path, size, {_TIMES}, version, mime_type"
 """The columns that a stat needs."""
+FILE: Final = f"path, version, content, bytes, mime_type, {_TIMES}"
+"""The columns that a file needs."""
 COLUMNS: Final = "path, content, bytes, mime_type, created_at, modified_at"
-"""The columns that a file needs, in the order of `Row.values`."""
+"""The columns that are stored, in the order of `Row.values`."""
 
 
 def rows_at(names: Names, columns: str, lock: str = "") -> str:
@@ -97,7 +108,7 @@ def _stat_of_row(row: Any) -> FileStat:
 
 
 def file_of_row(row: Any) -> FileDataV2:
-    """The file of a row with the columns `COLUMNS`."""
+    """The file of a row with the columns `FILE`."""
     content = row["content"]
     times = _time_text(row["created_at"]), _time_text(row["modified_at"])
     if content is None:
@@ -147,6 +158,6 @@ def _time(text: str | None) -> datetime:
     """The time for the database; now if `text`, which another program may have written, is no time."""
     try:
         found = datetime.fromisoformat(text or "")
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return datetime.now(UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

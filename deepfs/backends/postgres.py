@@ -20,6 +20,7 @@ from deepfs.backends.retries import RetryPolicy
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
+from deepfs.text.flat_tree import ChangedError
 from deepfs.text.lines import is_text
 from deepfs.text.media import is_binary_name
 from deepfs.threads.loop_bridge import running_asyncio_loop
@@ -134,6 +135,8 @@ class PostgresBackend(StorageBackend):
             async with self._hold(path):
                 try:
                     is_done = await shielded(partial(storage.replace_once, path, old, new))
+                except ChangedError:
+                    is_done = False
                 except Exception as error:
                     raise storage.failed(error) from error.__cause__
             if is_done:

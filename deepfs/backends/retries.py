@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from deepfs.errors import BackendError
 from deepfs.sync import is_inline
+from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
 
 __all__ = ["Requests", "RetryPolicy", "until_accepted"]
@@ -37,6 +38,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
             refused again.
 
     Raises:
+        TypeError: For something else than a number, and for a fraction of an attempt.
         ValueError: For a number that is not positive.
     """
 
@@ -49,6 +51,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     open_seconds: float = 2.0
 
     def __post_init__(self) -> None:
+        check_integer("attempts", self.attempts)
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)!r}")
@@ -62,7 +65,8 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         Returns:
             A random number of seconds, so that clients that failed together do not come back together.
         """
-        return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** (failed - 1)))
+        # A watch tries for ever, so the number may be too large for a power.
+        return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** min(failed - 1, 64)))
 
 
 class Requests:

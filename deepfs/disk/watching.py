@@ -251,7 +251,9 @@ class DiskWatch:
         old = set(before.paths()) if before is not None else set()
         new = {event.path for event in found}
         gone = [ChangeEvent(path, "deleted") for path in sorted(old - new)]
-        return [*gone, *(event for event in found if event.path not in old)]
+        # A file that was there before may be another one, in a directory that took the place of its own.
+        kept = (ChangeEvent(event.path, "modified") if event.path in old else event for event in found)
+        return [*gone, *kept]
 
     def _go_down(self) -> bool:
         """Watch the directories on the way to the path, as far as they exist. False if one was made meanwhile.

@@ -27,6 +27,7 @@ from upath import UPath
 from deepfs import FilesystemBackend, MemoryBackend, StateBackend
 from deepfs.backends import register_backend, unregister_backend
 from deepfs.backends._fsspec_filesystem import DeepFSFileSystem
+from deepfs.types import FileDownloadResponse
 from support.graphs import InNode, open_node
 
 
@@ -170,6 +171,27 @@ def test_ranges_are_those_of_python(notes: Any, start: int | None, end: int | No
     content = b"\0\xff\r\n5678\n"
     filesystem.pipe("a.bin", content)
     assert filesystem.cat_file("a.bin", start, end) == content[start:end]
+
+
+@pytest.mark.parametrize("start", [None, "start,"])
+def test_what_two_writers_add_to_a_text_at_once_is_kept(start: str | None) -> None:
+    class Raced(MemoryBackend):
+        others = 2
+
+        async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            answers = await super().adownload_files(paths)
+            if self.others:
+                self.others -= 1
+                before = (answers[0].content or b"").decode()
+                await super().awrite("/log.txt", f"{before}other,", overwrite=True)
+            return answers
+
+    backend = Raced()
+    if start is not None:
+        backend.write("/log.txt", start)
+    with DeepFSFileSystem(backend).open("log.txt", "ab") as file:
+        file.write(b"own,")
+    assert backend.read("/log.txt").file_data.content == f"{start or ''}other,other,own,"
 
 
 def test_every_byte_is_kept(notes: Any) -> None:

@@ -20,6 +20,7 @@ from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
 from deepfs.text.entries import Relation, relation
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_stores import BUCKET, PAGE, S3Server
+from support.processes import started
 
 pytestmark = pytest.mark.anyio
 
@@ -566,3 +567,24 @@ async def test_presigned_urls_read_a_file(backend: S3Backend) -> None:
         await backend.apresign("/a", method="DELETE")  # type: ignore[arg-type]
     with pytest.raises(NotSupportedError):
         await ObjectStoreBackend("memory://").apresign("/a")
+
+
+FORKS = """
+import os, sys
+from support.object_stores import S3Server
+
+server = S3Server(sys.argv[1])
+backend = server.backend(sys.argv[2])
+assert backend.write("/a.txt", "x").ok
+child = os.fork()
+codes = backend.read("/a.txt").code, server.backend("new").write("/b", "x").code
+print("parent" if child else "child", *codes, flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_fails_and_does_not_hang(s3_server: S3Server) -> None:
+    with started(FORKS, s3_server.url, s3_server.prefix()) as process:
+        lines = process.communicate(timeout=60)[0].splitlines()
+    assert sorted(lines) == ["child backend_error backend_error", "parent None None"]

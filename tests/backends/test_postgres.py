@@ -287,6 +287,24 @@ async def test_rows_keep_sizes_versions_and_times(backend: PostgresBackend, post
 # --- pools and loops ---
 
 
+async def test_times_that_python_does_not_know_are_left_out(backend: PostgresBackend, postgres_files_dsn: str) -> None:
+    times = {"/a": "infinity", "/b": "-infinity", "/c": "0044-03-15 BC", "/d": "294276-01-01", "/e": "2026-01-01Z"}
+    for path, time in times.items():
+        assert (await backend.awrite(path, "needle")).ok
+        values = time, time, backend._namespace(), path
+        update = "UPDATE deepfs.files SET created_at = %s, modified_at = %s WHERE namespace = %s AND path = %s"
+        await anyio.to_thread.run_sync(sql, postgres_files_dsn, update, *values)
+    listed = [entry.modified_at for entry in (await backend.als("/")).entries or ()]
+    assert listed == [*[None] * 4, "2026-01-01T00:00:00.000000+00:00"]
+    assert len((await backend.agrep("needle")).matches or ()) == len((await backend.aglob("*")).matches or ()) == 5
+    for path in times:
+        read = await backend.aread_raw(path)
+        assert read.data is not None
+        assert read.data.content == "needle"
+        assert (await backend.aedit(path, "e", "E", replace_all=True)).ok
+        assert (await backend.amove(path, f"/moved{path}")).ok
+
+
 async def test_a_given_pool_is_used_and_never_closed(postgres_files_dsn: str) -> None:
     async with asyncpg.create_pool(postgres_files_dsn, password="", min_size=0, max_size=2) as pool:
         async with PostgresBackend(pool, fresh_namespace()) as backend:
@@ -300,6 +318,14 @@ async def test_a_given_pool_is_used_and_never_closed(postgres_files_dsn: str) ->
             await events.aclose()
             assert (await gather([partial(backend.aread, "/a")] * 20))[0].ok
         assert await pool.fetchval("SELECT 1") == 1
+
+
+async def test_a_watch_does_not_take_the_only_connection(postgres_files_dsn: str) -> None:
+    async with asyncpg.create_pool(postgres_files_dsn, password="", min_size=1, max_size=1) as pool:
+        backend = PostgresBackend(pool, fresh_namespace())
+        with pytest.raises(DeepFSError, match="open a larger pool"):
+            await anext(backend.awatch("/"))
+        assert (await backend.awrite("/a", "x")).ok
 
 
 async def test_a_pool_whose_loop_ended_is_a_clear_error(postgres_files_dsn: str) -> None:

@@ -1,5 +1,6 @@
 """PostgresBackend over connections that break: no acknowledged change is lost, and none is made twice."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.retries import RetryPolicy
+from deepfs.errors import BackendError
 from deepfs.testing.tasks import gather
+from deepfs.text.flat_tree import ChangedError
 from support.cutting_proxy import CuttingProxy, proxied
 from support.postgres import PostgresServer, restartable_server
 from support.postgres_files import fresh_namespace, sql
+from support.processes import started
 
 pytestmark = pytest.mark.anyio
 
@@ -152,10 +156,16 @@ async def test_a_change_of_another_between_a_lost_answer_and_the_look_is_not_tak
     await other.aclose()
 
 
+@pytest.mark.parametrize("entries", [1, 64])
 async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
-    backend: PostgresBackend, proxy: CuttingProxy, postgres_files_dsn: str
+    backend: PostgresBackend,
+    proxy: CuttingProxy,
+    postgres_files_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    entries: int,
 ) -> None:
     """The statement waits for a lock when its connection breaks: the server may make it later."""
+    monkeypatch.setattr("deepfs.backends._postgres_files._JOURNAL", entries)  # So many changes until it is tidied up.
     assert (await backend.awrite("/log", "|")).ok
     space = backend._namespace()
     import asyncpg
@@ -180,6 +190,132 @@ async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
     read = await backend.aread("/log")
     assert read.file_data is not None
     assert read.file_data.content == "once,|"
+
+
+async def test_an_error_after_a_change_was_made_does_not_make_it_again(
+    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the database runs transactions as serializable, even the removal of entries can fail."""
+    assert (await backend.awrite("/log", "|")).ok
+    monkeypatch.setattr("deepfs.backends._postgres_files._JOURNAL", 1)
+    note = backend._changes._note
+
+    async def collides(*_: Any) -> None:
+        raise ChangedError("/")
+
+    async def noted(*given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(backend._client, "ask", collides)
+            await note(*given)
+
+    monkeypatch.setattr(backend._changes, "_note", noted)
+    for number in range(3):
+        assert (await backend.awrite(f"/new-{number}", "x")).ok
+        assert (await backend.aedit("/log", "|", "once,|")).ok
+    read = await backend.aread("/log")
+    assert read.file_data is not None
+    assert read.file_data.content == "once," * 3 + "|"
+
+
+async def test_requests_that_collide_are_sent_again(backend: PostgresBackend) -> None:
+    import asyncpg
+
+    errors: list[Exception] = [asyncpg.SerializationError("x"), asyncpg.DeadlockDetectedError("x")]
+
+    async def look(connection: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await connection.fetchval("SELECT 1")
+
+    assert await backend._client.ask("t", look) == 1
+
+
+async def test_an_edit_that_collides_is_planned_anew(backend: PostgresBackend, postgres_files_dsn: str) -> None:
+    assert (await backend.awrite("/log", "|")).ok
+    taken = await anyio.to_thread.run_sync(sql, postgres_files_dsn, "SELECT max(change) FROM deepfs.files_journal")
+    backend._changes._numbers.append(taken[0][0])
+    assert (await backend.aedit("/log", "|", "once,|")).error is None
+
+
+async def test_entries_that_processes_left_behind_are_removed(
+    backend: PostgresBackend, postgres_files_dsn: str
+) -> None:
+    assert (await backend.awrite("/log", "|")).ok
+    run = partial(anyio.to_thread.run_sync, sql, postgres_files_dsn)
+    old = "INSERT INTO deepfs.files_journal SELECT -number, 't', false, now() - make_interval(days => number) {}"
+    await run(old.format("FROM generate_series(0, 9) AS number"))
+    backend._changes._numbers.clear()
+    assert (await backend.awrite("/new", "x")).ok
+    assert await run("SELECT change FROM deepfs.files_journal WHERE change <= 0") == [(0,)]
+    await run("DELETE FROM deepfs.files_journal WHERE change <= 0")
+
+
+async def test_a_database_that_takes_no_changes_is_a_clear_error(backend: PostgresBackend) -> None:
+    assert (await backend.awrite("/a", "x")).ok
+    client = backend._client
+
+    async def refuses(connection: Any) -> None:
+        async with connection.transaction(readonly=True):
+            await connection.execute(f"DELETE FROM {client.names.files}")
+
+    with pytest.raises(BackendError, match="takes no changes now"):
+        await client.ask("t", refuses)
+
+
+async def test_a_cancelled_transaction_is_rolled_back_in_silence(postgres_dsn: str) -> None:
+    logged: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
+    async with PostgresBackend(postgres_dsn, "t", row_level_security=True) as backend:
+        assert (await backend.awrite("/a", "x")).ok
+        for _ in range(3):
+            with anyio.move_on_after(0.05):
+                await backend._client.ask("t", lambda connection: connection.execute("SELECT pg_sleep(60)"))
+        assert (await backend.aread("/a")).ok
+    assert logged == []
+
+
+FORKS = """
+import os, sys
+import anyio
+from deepfs import PostgresBackend
+
+backend = PostgresBackend(sys.argv[1], "t")
+assert backend.write("/first", "x").ok
+anyio.run(backend.aread, "/first", backend="trio")
+
+async def with_a_pool():
+    import asyncpg
+    pool = await asyncpg.create_pool(sys.argv[1], min_size=1, max_size=1)
+    given = PostgresBackend(pool, "t")
+    assert (await given.aread("/first")).ok
+    child = os.fork()
+    name = "parent" if child else "child"
+    code = (await given.aread("/first")).code
+    if child == 0:
+        print(name, code, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    await pool.close()
+    print(name, code, flush=True)
+
+anyio.run(with_a_pool)
+child = os.fork()
+name = "parent" if child else "child"
+ok = [backend.write(f"/{name}-{number}", "x").ok for number in range(3)]
+ok.append(anyio.run(backend.aread, "/first", backend="trio").ok)
+print(name, ok, flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_has_connections_and_numbers_of_its_own(postgres_dsn: str) -> None:
+    with started(FORKS, postgres_dsn) as process:
+        lines = process.communicate(timeout=60)[0].splitlines()
+    works = "[True, True, True, True]"
+    assert sorted(lines) == sorted(["child backend_error", "parent None", f"child {works}", f"parent {works}"])
+    [[files, versions]] = sql(postgres_dsn, "SELECT count(*), count(DISTINCT version) FROM deepfs.files")
+    assert files == versions == 7
 
 
 async def test_a_server_that_does_not_answer_is_a_clear_error(backend: PostgresBackend, proxy: CuttingProxy) -> None:

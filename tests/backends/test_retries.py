@@ -125,6 +125,7 @@ def test_pauses_grow_to_a_limit_and_are_random() -> None:
     longest = [max(policy.delay(failed) for _ in range(2000)) for failed in (1, 2, 3, 4, 9)]
     assert [round(most, 1) for most in longest] == [1.0, 2.0, 4.0, 4.0, 4.0]
     assert min(policy.delay(3) for _ in range(2000)) < 0.1
+    assert policy.delay(100_000) <= 4, "a watch may have tried so often"
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,8 @@ def test_pauses_grow_to_a_limit_and_are_random() -> None:
 def test_numbers_must_be_positive(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         RetryPolicy(**{name: value})
+
+
+def test_attempts_are_counted() -> None:
+    with pytest.raises(TypeError, match="attempts must be an integer"):
+        RetryPolicy(attempts=2.5)  # type: ignore[arg-type]

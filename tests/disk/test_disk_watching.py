@@ -207,6 +207,24 @@ async def test_a_watched_file_may_come_go_and_be_replaced(root: Path) -> None:
         await reader.until(lambda: reader.files == {"/dir/b.txt/inside.txt"})
 
 
+async def test_a_watched_file_in_a_directory_that_is_replaced_was_perhaps_modified(root: Path) -> None:
+    def make() -> None:
+        (root / "new").mkdir()
+        (root / "new" / "b.txt").write_text("another one")
+
+    def exchange() -> None:
+        (root / "dir").rename(root / "old")
+        (root / "new").rename(root / "dir")
+
+    await outside(make)
+    async with watching(FilesystemBackend(root), "/dir/b.txt") as reader:
+        reader.told.clear()
+        await outside(exchange)
+        await reader.until(lambda: bool(reader.told))
+        # Or it was told as deleted and created, if the events were read between the two steps.
+        await reader.until(lambda: reader.told[-1].kind != "deleted")
+
+
 async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> None:
     def storm() -> None:
         queue = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())

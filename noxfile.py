@@ -43,6 +43,8 @@ def answer_for_all_of_pyenv() -> None:
 answer_for_all_of_pyenv()
 # The README's commands find nox through this variable; the sessions must not see nox's own dependencies.
 os.environ.pop("PYTHONPATH", None)
+# What one test imports is compiled once for all: many start an interpreter, and most of its time is imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Make uv trust the certificate authorities of this machine, as pip does.
 os.environ.setdefault("UV_SYSTEM_CERTS", "true")
 
@@ -62,11 +64,15 @@ def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -
 
 
 def run_tests(session: nox.Session, profile: str, *options: str) -> None:
-    """Run pytest on all cores. `profile` sets how many examples Hypothesis tries; HYPOTHESIS_PROFILE overrides it."""
+    """Run pytest on all cores. `profile` sets how many examples Hypothesis tries; HYPOTHESIS_PROFILE overrides it.
+
+    One worker more than cores: many tests wait for servers, commands and timeouts.
+    """
     parallel = ("-n", "auto", "--dist", "worksteal", "--durations=25")
     LEFT_OUT.mkdir(parents=True, exist_ok=True)
     left_out = f"--left-out={LEFT_OUT / f'{session.name}.txt'}"
-    env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", profile)}
+    defaults = {"HYPOTHESIS_PROFILE": profile, "PYTEST_XDIST_AUTO_NUM_WORKERS": str((os.cpu_count() or 1) + 1)}
+    env = {name: os.environ.get(name, default) for name, default in defaults.items()}
     session.run("pytest", *parallel, left_out, *options, *session.posargs, env=env)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
-pytest_plugins = ["support.requirements", "support.suite_parts"]
+pytest_plugins = ["support.requirements", "support.selection"]
 
 # Seeds are fresh in each run unless `--hypothesis-seed` sets them; a failure prints how to repeat it. CI derives the
 # seed from the commit: one commit always tests the same input, the next one another. Examples have no deadline, which

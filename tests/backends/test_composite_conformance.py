@@ -15,8 +15,8 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from support.files import content_of
 from support.graphs import InNode
 from support.raw import RawMemory
+from support.selection import few_on_trio
 from support.state_suite import OverState
-from support.suite_parts import few_on_trio
 
 
 @few_on_trio

@@ -30,7 +30,7 @@ from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.raw import file_of, raw_bytes
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 MIB = 1024 * 1024
 

@@ -10,7 +10,7 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from deepfs.threads.loop_bridge import call_on
 from support.flat_trees import FileAndDirectory
 from support.fsspec_memory import AsyncMemory
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 
 @pytest.fixture(autouse=True)

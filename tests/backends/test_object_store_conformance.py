@@ -7,7 +7,7 @@ from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.testing import BackendConformance, BackendStateMachine
 from support.flat_trees import FileAndDirectory
 from support.object_stores import RawObjects, S3Server
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 
 @few_on_trio

@@ -34,6 +34,7 @@ from support.disks import tree as tree_on_disk
 from support.graphs import InNode, open_node
 from support.rooted import RootedBackend
 from support.sandboxes import LocalSandbox
+from support.selection import one_loop
 from support.stores import open_sqlite_store
 
 pytestmark = pytest.mark.anyio
@@ -233,6 +234,7 @@ async def test_a_copy_onto_itself_changes_nothing(tree: Tree) -> None:
     assert await anyio.to_thread.run_sync(tree.raw) == raw
 
 
+@one_loop
 @EVERY
 @pytest.mark.parametrize("operation", ["amove", "acopy"])
 async def test_no_directory_moves_or_copies_into_itself(tree: Tree, operation: str) -> None:
@@ -260,6 +262,7 @@ async def test_a_parent_of_the_source_is_no_valid_destination(tree: Tree) -> Non
 # --- elsewhere in the same storage ---
 
 
+@one_loop
 @EVERY
 async def test_moves_and_copies_to_other_paths_of_the_storage_succeed(tree: Tree) -> None:
     for src, dst in NAMES:

@@ -8,7 +8,7 @@ from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.compat.v1 import adapt_backend_protocol
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 from support.v1_backend import DuckS3, S3Operations
 
 

@@ -16,7 +16,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.testing.conformance.transfer import TransferConformance
 from support.rooted import RootedBackend
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 ROOT: Final = Path(__file__).parents[2]
 

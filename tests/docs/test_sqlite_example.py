@@ -16,7 +16,7 @@ from deepfs.types import FileDataV2
 from support.flat_trees import FileAndDirectory
 from support.processes import printed_at_once
 from support.raw import file_of, raw_bytes
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sqlite_backend.py"
 PROCESSES: Final = 2

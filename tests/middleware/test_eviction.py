@@ -1,6 +1,7 @@
 """Results and messages too large for a model are stored, shown in part, and can be read back whole."""
 
 import re
+import string
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from support.chat import ScriptedModel, call, calls
 __all__ = ["backend", "invoke"]
 
 LINES = "".join(f"{number}: {'y' * (number % 200)}\n" for number in range(45_000))
-LINE = "".join(chr(97 + number % 26) for number in range(5_000_000))
+LINE = (string.ascii_lowercase * 192_308)[:5_000_000]
 
 
 @tool
@@ -125,6 +126,8 @@ def test_messages_in_a_command_are_stored(invoke: Invoke, name: str) -> None:
     assert stored_at(message)
 
 
+# Results, which are stored and read in the same way, are tried on every backend above.
+@pytest.mark.parametrize("backend", ["state", "filesystem", "composite"], indirect=True)
 def test_a_long_user_message_is_stored(backend: BackendProtocol, invoke: Invoke) -> None:
     pages: list[str] = []
     said = "tell me\n" * 40_000

@@ -9,7 +9,7 @@ from deepfs import FilesystemBackend, MemoryBackend
 from deepfs.policy import FilesystemPermission, PermissionedBackend
 from deepfs.testing import BackendConformance
 from support.raw import RawMemory
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 DENIED_ELSEWHERE = [
     FilesystemPermission(["read"], ["/never/seen/**"], "deny"),

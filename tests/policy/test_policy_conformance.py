@@ -6,7 +6,7 @@ from deepfs import MemoryBackend
 from deepfs.policy import AuditedBackend, Call, HistoryBackend, HookedBackend
 from deepfs.testing import BackendConformance
 from support.raw import RawMemory
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 
 def nothing(call: Call, result: object = None) -> None:

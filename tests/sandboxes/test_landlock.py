@@ -10,7 +10,7 @@ from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import BackendConformance
 from support.sandboxes import raw_peek, raw_put
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from deepfs.types import (
     WriteResult,
 )
 from support.raw import RawMemory, file_of, raw_bytes
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 
 class DictBackend(FlatBackend):

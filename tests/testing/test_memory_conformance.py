@@ -8,7 +8,7 @@ from deepfs.testing import BackendConformance, BackendStateMachine
 from support.flat_trees import FileAndDirectory
 from support.raw import RawMemory
 from support.rooted import RootedBackend
-from support.suite_parts import few_on_trio
+from support.selection import few_on_trio
 
 
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDirectory):

@@ -1,5 +1,6 @@
 """docs/scale.md: what it says about requests and bytes is measured, and its statements of SQL work."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -137,3 +138,29 @@ async def test_statements_to_postgres(postgres_files_dsn: str, statements: State
     async with PostgresBackend(postgres_files_dsn, fresh_namespace()) as backend:
         found = await measured(backend, statements.traffic)
     assert found == documented("Postgres: statements")
+
+
+async def test_a_table_in_partitions(postgres_dsn: str) -> None:
+    [statements] = re.findall(r"^```sql\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    async with PostgresBackend(postgres_dsn, "before") as backend:
+        assert (await backend.awrite("/kept.txt", "made before")).ok
+    connection = await asyncpg.connect(postgres_dsn, password="")
+    await connection.execute(statements)
+    async with PostgresBackend(postgres_dsn, "before") as before:
+        assert [match.path for match in (await before.agrep("made before")).matches or ()] == ["/kept.txt"]
+    tenants = [PostgresBackend(postgres_dsn, f"tenant-{number}", max_connections=1) for number in range(8)]
+    for number, backend in enumerate(tenants):
+        watch = backend.awatch("/")
+        assert (await anext(watch)).kind == "resync"
+        assert (await backend.awrite("/d/a.txt", f"text of {number}")).ok
+        assert (await anext(watch)).path == "/d/a.txt"
+        await watch.aclose()
+        assert (await backend.aedit("/d/a.txt", "text", "words")).ok
+        assert (await backend.amove("/d", "/e")).ok
+    for number, backend in enumerate(tenants):
+        assert [match.text for match in (await backend.agrep("words of")).matches or ()] == [f"words of {number}"]
+        assert [match.path for match in (await backend.aglob("**/a.*")).matches or ()] == ["/e/a.txt"]
+        await backend.aclose()
+    used = await connection.fetch("SELECT DISTINCT tableoid::regclass::text AS name FROM deepfs.files")
+    await connection.close()
+    assert len(used) > 1

@@ -9,7 +9,6 @@ from deepfs.backends._postgres_rows import (
     FILE,
     STAT,
     check_key,
-    end_of,
     file_of_row,
     has_key,
     rows_at,
@@ -18,6 +17,7 @@ from deepfs.backends._postgres_rows import (
 from deepfs.backends._postgres_schema import Names
 from deepfs.backends.flat_storage import AsyncStorage, Listing
 from deepfs.text.flat_tree import Change, FileStat, TaggedFiles
+from deepfs.text.paths import end_of
 from deepfs.types import FileDataV2
 
 __all__ = ["PostgresFiles", "small_contents"]

@@ -1,6 +1,5 @@
 """The rows of the table of files: which keys they can have, and how files become rows and rows become files."""
 
-import sys
 from base64 import b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ __all__ = [
     "Row",
     "behind",
     "check_key",
-    "end_of",
     "file_of_row",
     "has_key",
     "row_of",
@@ -45,14 +43,6 @@ def check_key(namespace: str, path: str) -> None:
     """Raise InvalidPathError if no index can hold the key of the file."""
     if not has_key(namespace, path):
         raise InvalidPathError(path, f"it is too long for this storage, whose limit is {_MAX_KEY_BYTES:,} bytes")
-
-
-def end_of(prefix: str) -> str:
-    """The first text behind all that begin with `prefix`, which begins with `/`."""
-    last = ord(prefix[-1]) + 1
-    if last > sys.maxunicode:
-        return end_of(prefix[:-1])
-    return prefix[:-1] + chr(0xE000 if last == 0xD800 else last)  # No text has a surrogate.
 
 
 def behind(path: str) -> str:

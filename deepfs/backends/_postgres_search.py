@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from deepfs.backends._postgres_changes import Changes
 from deepfs.backends._postgres_files import PostgresFiles
-from deepfs.backends._postgres_rows import STAT, behind, end_of, stats_of_rows
+from deepfs.backends._postgres_rows import STAT, behind, stats_of_rows
 from deepfs.backends._postgres_schema import INDEXED, ODD, SMALL, UNINDEXED, Abilities
 from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import FileStat
+from deepfs.text.paths import end_of
 
 __all__ = ["SearchedFiles"]
 

@@ -14,8 +14,9 @@ from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import FileStat
+from deepfs.text.paths import end_of
 
-__all__ = ["STAT_COLUMNS", "Candidates", "behind", "end_of", "marks", "padded", "stat_rows"]
+__all__ = ["STAT_COLUMNS", "Candidates", "behind", "marks", "padded", "stat_rows"]
 
 STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
 
@@ -42,15 +43,6 @@ _IDS_AT_ONCE: Final = 256
 def behind(path: str) -> str:
     """The smallest text after `path`: no path lies between them."""
     return f"{path}\0"
-
-
-def end_of(prefix: str) -> str:
-    """A text that is larger than all that begin with `prefix`, and not larger than any other that is larger."""
-    for at in range(len(prefix) - 1, -1, -1):
-        code = ord(prefix[at])
-        if code < 0x10FFFF:
-            return prefix[:at] + chr(0xE000 if code == 0xD7FF else code + 1)
-    return "\U0010ffff" * 2
 
 
 def padded(items: Sequence[Any]) -> list[Any]:

@@ -14,7 +14,6 @@ from deepfs.backends._sqlite_search import (
     STAT_COLUMNS,
     Candidates,
     behind,
-    end_of,
     marks,
     padded,
     stat_rows,
@@ -32,6 +31,7 @@ from deepfs.sync import blocks_inline, is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
+from deepfs.text.paths import end_of
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileDownloadResponse, LsResult, ReadRawResult, ReadResult

@@ -6,6 +6,7 @@ Names are compared as they are: case matters, and no Unicode normalisation takes
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "MAX_PATH_BYTES",
     "ancestors",
     "are_plainly_normal",
+    "end_of",
     "host_path",
     "is_beneath",
     "is_normal",
@@ -184,3 +186,18 @@ def host_path(path: str, root: str) -> str:
     # Making a relative root absolute takes a system call, which may not be made on an event loop.
     absolute = os.path.normpath(os.path.join(root if os.path.isabs(root) else os.path.abspath(root), path))
     return f"/{absolute.lstrip('/')}"
+
+
+def end_of(prefix: str) -> str:
+    """The first text behind all that begin with a prefix, in the order of code points, which is that of UTF-8.
+
+    Args:
+        prefix: The prefix; it begins with `/`.
+
+    Returns:
+        The text. It has no surrogates.
+    """
+    last = ord(prefix[-1]) + 1
+    if last > sys.maxunicode:
+        return end_of(prefix[:-1])
+    return prefix[:-1] + chr(0xE000 if last == 0xD800 else last)

@@ -201,3 +201,13 @@ def test_normalizing_a_normal_path_is_fast() -> None:
     assert paths.normalize(clean) is clean
     fast, slow = (min(repeat(partial(paths.normalize, path), number=2000, repeat=7)) for path in (clean, unclean))
     assert fast < slow / 1.5
+
+
+_letters = st.sampled_from(["a", "b", "/", "\x01", "\ud7ff", "\ue000", "\U0010ffff"])
+
+
+@given(st.text(_letters, max_size=4), st.text(_letters, max_size=6))
+def test_the_end_of_a_prefix_is_behind_all_texts_that_begin_with_it_and_no_others(start: str, text: str) -> None:
+    prefix, text = f"/{start}", f"/{text}"
+    end = paths.end_of(prefix)
+    assert (prefix.encode() <= text.encode() < end.encode()) == text.startswith(prefix)

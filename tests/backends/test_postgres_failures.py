@@ -165,7 +165,7 @@ async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
     entries: int,
 ) -> None:
     """The statement waits for a lock when its connection breaks: the server may make it later."""
-    monkeypatch.setattr("deepfs.backends._postgres_files._JOURNAL", entries)  # So many changes until it is tidied up.
+    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", entries)  # So many changes until it is tidied up.
     assert (await backend.awrite("/log", "|")).ok
     space = backend._namespace()
     import asyncpg
@@ -197,18 +197,18 @@ async def test_an_error_after_a_change_was_made_does_not_make_it_again(
 ) -> None:
     """Where the database runs transactions as serializable, even the removal of entries can fail."""
     assert (await backend.awrite("/log", "|")).ok
-    monkeypatch.setattr("deepfs.backends._postgres_files._JOURNAL", 1)
-    note = backend._changes._note
+    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", 1)
+    settle = backend._changes._settle
 
     async def collides(*_: Any) -> None:
         raise ChangedError("/")
 
-    async def noted(*given: Any) -> None:
+    async def settled(*given: Any) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(backend._client, "ask", collides)
-            await note(*given)
+            await settle(*given)
 
-    monkeypatch.setattr(backend._changes, "_note", noted)
+    monkeypatch.setattr(backend._changes, "_settle", settled)
     for number in range(3):
         assert (await backend.awrite(f"/new-{number}", "x")).ok
         assert (await backend.aedit("/log", "|", "once,|")).ok

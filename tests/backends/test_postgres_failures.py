@@ -165,7 +165,8 @@ async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
     entries: int,
 ) -> None:
     """The statement waits for a lock when its connection breaks: the server may make it later."""
-    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", entries)  # So many changes until it is tidied up.
+    # So many changes until it is tidied up.
+    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", entries)
     assert (await backend.awrite("/log", "|")).ok
     space = backend._namespace()
     import asyncpg
@@ -182,7 +183,7 @@ async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
 
         tasks.start_soon(edit)
         await anyio.sleep(0.1)
-        await proxy.break_all()
+        proxy.break_all()
         await anyio.sleep(0.1)
         await transaction.rollback()
     await blocker.close()
@@ -321,7 +322,7 @@ def test_a_forked_child_has_connections_and_numbers_of_its_own(postgres_dsn: str
 async def test_a_server_that_does_not_answer_is_a_clear_error(backend: PostgresBackend, proxy: CuttingProxy) -> None:
     assert (await backend.awrite("/a", "x")).ok
     proxy.is_open = False
-    await proxy.break_all()
+    proxy.break_all()
     for result in (await backend.aread("/a"), await backend.awrite("/b", "x"), await backend.agrep("x")):
         assert result.code == "backend_error"
         assert result.error is not None
@@ -340,7 +341,7 @@ async def test_connections_that_break_in_the_middle_of_many_operations(
     async def disturb() -> None:
         for _ in range(8):
             await anyio.sleep(0.05)
-            await proxy.break_all()
+            proxy.break_all()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(disturb)
@@ -435,7 +436,7 @@ async def test_a_watch_reconnects_with_resync(
     other = PostgresBackend(postgres_files_dsn, backend._namespace().split("/"))
     events = backend.awatch("/")
     assert (await anext(events)).kind == "resync"
-    await proxy.break_all()
+    proxy.break_all()
     assert (await other.awrite("/missed", "1")).ok
     with anyio.fail_after(10):
         assert (await anext(events)).kind == "resync"
@@ -498,7 +499,7 @@ async def test_a_watcher_whose_connection_was_lost_is_forgotten(
 ) -> None:
     events = backend.awatch("/")
     await anext(events)
-    await proxy.break_all()
+    proxy.break_all()
     with anyio.fail_after(10):
         assert (await anext(events)).kind == "resync"
     await events.aclose()

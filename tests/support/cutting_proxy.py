@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from socket import SHUT_RDWR
 from typing import Literal
 
 import anyio
@@ -39,10 +40,10 @@ class CuttingProxy:
         waited, self._left = self._left is not None, None
         return waited
 
-    async def break_all(self) -> None:
+    def break_all(self) -> None:
         """Break every connection."""
         for stream in list(self._streams):
-            await _close(stream)
+            _end(stream)
 
     async def serve(self, client: ByteStream) -> None:
         if not self.is_open:
@@ -76,8 +77,14 @@ class CuttingProxy:
                         break
                     self._left -= len(data)
                 await sink.send(data)
-        await _close(source)
-        await _close(sink)
+        _end(source)
+        _end(sink)
+
+
+def _end(stream: ByteStream) -> None:
+    """Have both sides of a connection receive no more. A stream must not be closed while a task waits for its data."""
+    with suppress(OSError, anyio.ClosedResourceError):
+        stream.extra(anyio.abc.SocketAttribute.raw_socket).shutdown(SHUT_RDWR)
 
 
 async def _close(stream: ByteStream) -> None:

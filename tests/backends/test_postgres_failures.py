@@ -93,7 +93,7 @@ async def test_a_connection_that_is_cut_at_any_byte_loses_and_repeats_no_change(
         if proxy.relent():
             break
         number += 1
-    assert number > 10
+    assert number > 3  # Statements that the connection knows already take few bytes.
     assert proxy.cuts >= number
     found = await look(backend, number)
     if name.startswith("edit"):

@@ -50,9 +50,14 @@ class _Loops:
 
     @staticmethod
     def get_running_loop() -> object:
+        if trio.lowlevel.in_trio_task():
+            return trio.lowlevel.current_trio_token()
+        loop = asyncio.get_running_loop()
+        # Only a thread with a loop is asked for its name: to make a name for a thread of a driver, Python takes locks,
+        # about which blockbuster would ask again.
         if threading.current_thread().name == _THREAD_OF_FSSPEC:
             raise RuntimeError("no event loop of deepfs or of a test")
-        return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else asyncio.get_running_loop()
+        return loop
 
 
 @contextmanager

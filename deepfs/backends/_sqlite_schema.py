@@ -42,6 +42,10 @@ _MOST_PENDING: Final = 64
 """How many files are indexed at once."""
 _MOST_PENDING_BYTES: Final = 1024 * 1024
 """About how many bytes of contents may wait to be indexed, since each search reads them."""
+_PART_BYTES: Final = 8 * 1024 * 1024
+"""About how many bytes one transaction adds to the index, since other processes wait meanwhile."""
+_FILE_COST: Final = 1024
+"""The bytes as which a file counts besides its contents."""
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -133,21 +137,21 @@ _PATH: Final = "(SELECT path FROM files WHERE id = pending.id)"
 _INDEX_PENDING: Final = (
     f"""
     INSERT INTO content_index (content_index, rowid, content)
-    SELECT 'delete', id, content FROM pending WHERE content IS NOT NULL AND content IS NOT {_CONTENT}
+    SELECT 'delete', id, content FROM pending WHERE id <= ?1 AND content IS NOT NULL AND content IS NOT {_CONTENT}
     """,
     f"""
     INSERT INTO content_index (rowid, content)
-    SELECT id, {_CONTENT} FROM pending WHERE {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
+    SELECT id, {_CONTENT} FROM pending WHERE id <= ?1 AND {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
     """,
     f"""
     INSERT INTO path_index (path_index, rowid, path)
-    SELECT 'delete', id, path FROM pending WHERE path IS NOT NULL AND path IS NOT {_PATH}
+    SELECT 'delete', id, path FROM pending WHERE id <= ?1 AND path IS NOT NULL AND path IS NOT {_PATH}
     """,
     f"""
     INSERT INTO path_index (rowid, path)
-    SELECT id, {_PATH} FROM pending WHERE {_PATH} IS NOT NULL AND path IS NOT {_PATH}
+    SELECT id, {_PATH} FROM pending WHERE id <= ?1 AND {_PATH} IS NOT NULL AND path IS NOT {_PATH}
     """,
-    "DELETE FROM pending",
+    "DELETE FROM pending WHERE id <= ?1",
 )
 
 
@@ -160,17 +164,35 @@ def index_pending(connection: sqlite3.Connection) -> None:
         connection: The connection, in no transaction: what was stored must not depend on the index.
     """
     try:
-        count, size = connection.execute("SELECT count(*), total(size) FROM pending").fetchone()
-        if count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES:
-            _in_transaction(connection, "BEGIN IMMEDIATE", _index)
+        while _is_due(connection):
+            _in_transaction(connection, "BEGIN IMMEDIATE", _index_part)
     except sqlite3.Error as error:
         if code_of(error) != sqlite3.SQLITE_BUSY:  # The process that has locked the database tries it next.
             _say_not_indexed()
 
 
-def _index(connection: sqlite3.Connection) -> None:
+def _is_due(connection: sqlite3.Connection) -> bool:
+    count, size = connection.execute("SELECT count(*), total(size) FROM pending").fetchone()
+    return bool(count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES)
+
+
+def _index_part(connection: sqlite3.Connection) -> None:
+    """Index the first pending files."""
+    cost, last = 0, _LAST_ID
+    for number, size in connection.execute("SELECT id, size FROM pending ORDER BY id"):
+        cost, last = cost + size + _FILE_COST, number
+        if cost >= _PART_BYTES:
+            break
+    _index(connection, last)
+
+
+_LAST_ID: Final = 2**63 - 1
+
+
+def _index(connection: sqlite3.Connection, last: int = _LAST_ID) -> None:
+    """Index the pending files whose numbers are at most `last`."""
     for statement in _INDEX_PENDING:
-        connection.execute(statement)
+        connection.execute(statement, (last,))
 
 
 INDEX_FAILURES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)

@@ -357,14 +357,35 @@ def _pending(file: Path) -> int:
 
 def _index(file: Path) -> None:
     for statement in schema._INDEX_PENDING:
-        rows(file, statement)
+        rows(file, statement, (schema._LAST_ID,))
 
 
 def test_only_pending_files_are_read_to_index_them(backend: SqliteBackend, file: Path) -> None:
     backend.upload_files([(f"/{number}.txt", b"words") for number in range(300)])
     rows(file, "ANALYZE")
-    steps = [row[3] for statement in schema._INDEX_PENDING for row in rows(file, f"EXPLAIN QUERY PLAN {statement}")]
-    assert [step for step in steps if not step.startswith(("SCAN pending", "SEARCH files USING INTEGER", "CORR"))] == []
+    plans = [rows(file, f"EXPLAIN QUERY PLAN {statement}", (9,)) for statement in schema._INDEX_PENDING]
+    steps = {row[3] for plan in plans for row in plan if not row[3].startswith("CORRELATED")}
+    assert {step.partition(" (")[0] for step in steps} == {
+        "SEARCH pending USING INTEGER PRIMARY KEY",
+        "SEARCH files USING INTEGER PRIMARY KEY",
+    }
+
+
+def test_many_pending_files_are_indexed_in_several_transactions(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_PART_BYTES", 10_000)
+    left, index = [], schema._index
+
+    def indexed(connection: sqlite3.Connection, last: int) -> None:
+        left.append(_pending(file))  # As others see it, who may write in between.
+        index(connection, last)
+
+    monkeypatch.setattr(schema, "_index", indexed)
+    backend.upload_files([(f"/{number}.txt", b"words " * 500) for number in range(120)])
+    assert len(left) > 10
+    assert left == sorted(set(left), reverse=True)
+    assert _pending(file) < 64
 
 
 def test_files_that_grow_are_indexed_before_searches_read_much(backend: SqliteBackend, file: Path) -> None:

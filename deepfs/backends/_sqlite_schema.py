@@ -14,7 +14,16 @@ from typing import Final, TypeVar
 
 from deepfs.errors import BackendError
 
-__all__ = ["INDEXED_BYTES", "SCHEMA_VERSION", "check_sqlite", "code_of", "index_pending", "not_current", "prepare"]
+__all__ = [
+    "INDEXED_BYTES",
+    "INDEX_FAILURES",
+    "SCHEMA_VERSION",
+    "check_sqlite",
+    "code_of",
+    "index_pending",
+    "not_current",
+    "prepare",
+]
 
 T = TypeVar("T")
 
@@ -33,6 +42,10 @@ _MOST_PENDING: Final = 64
 """How many files are indexed at once."""
 _MOST_PENDING_BYTES: Final = 1024 * 1024
 """About how many bytes of contents may wait to be indexed, since each search reads them."""
+_PART_BYTES: Final = 8 * 1024 * 1024
+"""About how many bytes one transaction adds to the index, since other processes wait meanwhile."""
+_FILE_COST: Final = 1024
+"""The bytes as which a file counts besides its contents."""
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -63,16 +76,27 @@ _SCHEMA: Final = (
 )
 
 
-def _noting(row: str, path: str, content: str) -> str:
-    """The statement of a trigger that notes a file, with what the index has of it, unless it is noted already."""
-    return f"""
-        INSERT INTO pending (id, size, path, content) SELECT {row}.id, {row}.size, {path}, {content}
-        WHERE NOT EXISTS (SELECT 1 FROM pending WHERE id = {row}.id)
-    """
-
-
-_NOTE_NEW: Final = _noting("new", "NULL", "NULL")
-_NOTE_OLD: Final = _noting("old", "old.path", f"CASE WHEN old.size <= {INDEXED_BYTES} THEN old.content END")
+_INDEXED_CONTENT: Final = f"CASE WHEN {{row}}.size <= {INDEXED_BYTES} THEN {{row}}.content END"
+# What is noted already stays, since the index has that. The size is the largest that the file had in between.
+_NOTED: Final = "ON CONFLICT (id) DO UPDATE SET size = max(size, excluded.size)"
+_NOTE_NEW: Final = f"INSERT INTO pending (id, size) VALUES (new.id, new.size) {_NOTED}"
+_NOTE_OLD: Final = f"""
+    INSERT INTO pending (id, size, path, content)
+    VALUES (old.id, old.size, old.path, {_INDEXED_CONTENT.format(row="old")}) {_NOTED}
+"""
+# `INSERT OR REPLACE` and `UPDATE OR REPLACE` remove rows without a trigger for deleted ones.
+_NOTE_REPLACED: Final = f"""
+    INSERT INTO pending (id, size, path, content)
+    SELECT id, size, path, {_INDEXED_CONTENT.format(row="files")} FROM files
+    WHERE id = new.id OR (namespace = new.namespace AND path = new.path) {_NOTED}
+"""
+_TRIGGERS: Final = {
+    "file_inserted": f"AFTER INSERT ON files BEGIN {_NOTE_NEW}; END",
+    "file_deleted": f"AFTER DELETE ON files BEGIN {_NOTE_OLD}; END",
+    "file_updated": f"AFTER UPDATE OF id, path, content, size ON files BEGIN {_NOTE_OLD}; {_NOTE_NEW}; END",
+    "file_replaced": f"BEFORE INSERT ON files BEGIN {_NOTE_REPLACED}; END",
+    "file_displaced": f"BEFORE UPDATE OF id, namespace, path ON files BEGIN {_NOTE_REPLACED}; END",
+}
 
 # The triggers also see the changes of programs that use the tables by themselves. `detail = none` makes the smallest
 # index. It cannot tell where trigrams are, so the query has all of those of a text.
@@ -90,15 +114,14 @@ _INDEX: Final = (
         path, content = 'files', content_rowid = 'id', tokenize = 'trigram', detail = 'none', columnsize = 0
     )
     """,
-    f"CREATE TRIGGER file_inserted AFTER INSERT ON files BEGIN {_NOTE_NEW}; END",
-    f"CREATE TRIGGER file_deleted AFTER DELETE ON files BEGIN {_NOTE_OLD}; END",
-    f"CREATE TRIGGER file_updated AFTER UPDATE OF id, path, content, size ON files BEGIN {_NOTE_OLD}; {_NOTE_NEW}; END",
+    *(f"CREATE TRIGGER {name} {definition}" for name, definition in _TRIGGERS.items()),
     "INSERT INTO content_index (content_index) VALUES ('rebuild')",
     "INSERT INTO path_index (path_index) VALUES ('rebuild')",
 )
 _INDEX_NAMES: Final = ("content_index", "path_index")
+_PARTS: Final = (*_INDEX_NAMES, "pending", "indexed_contents", *_TRIGGERS)
 _NO_INDEX: Final = (
-    *(f"DROP TRIGGER IF EXISTS file_{event}" for event in ("inserted", "deleted", "updated")),
+    *(f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS),
     *(f"DROP TABLE IF EXISTS {table}" for table in (*_INDEX_NAMES, "pending")),
     "DROP VIEW IF EXISTS indexed_contents",
 )
@@ -107,46 +130,82 @@ _NO_INDEX: Final = (
 
 # --- the index --------------------------------------------------------------------------------------------------------
 
+_CONTENT: Final = "(SELECT content FROM indexed_contents WHERE id = pending.id)"
+_PATH: Final = "(SELECT path FROM files WHERE id = pending.id)"
+
+# With joins instead of these subqueries, SQLite might read all files to find the few that are pending.
 _INDEX_PENDING: Final = (
-    """
+    f"""
     INSERT INTO content_index (content_index, rowid, content)
-    SELECT 'delete', id, content FROM pending
-    WHERE content IS NOT NULL AND content IS NOT (SELECT content FROM indexed_contents WHERE id = pending.id)
+    SELECT 'delete', id, content FROM pending WHERE id <= ?1 AND content IS NOT NULL AND content IS NOT {_CONTENT}
     """,
-    """
+    f"""
     INSERT INTO content_index (rowid, content)
-    SELECT id, now.content FROM pending JOIN indexed_contents AS now USING (id)
-    WHERE now.content IS NOT pending.content
+    SELECT id, {_CONTENT} FROM pending WHERE id <= ?1 AND {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
     """,
-    """
+    f"""
     INSERT INTO path_index (path_index, rowid, path)
-    SELECT 'delete', id, path FROM pending
-    WHERE path IS NOT NULL AND path IS NOT (SELECT path FROM files WHERE id = pending.id)
+    SELECT 'delete', id, path FROM pending WHERE id <= ?1 AND path IS NOT NULL AND path IS NOT {_PATH}
     """,
-    """
+    f"""
     INSERT INTO path_index (rowid, path)
-    SELECT id, files.path FROM pending JOIN files USING (id) WHERE files.path IS NOT pending.path
+    SELECT id, {_PATH} FROM pending WHERE id <= ?1 AND {_PATH} IS NOT NULL AND path IS NOT {_PATH}
     """,
-    "DELETE FROM pending",
+    "DELETE FROM pending WHERE id <= ?1",
 )
 
 
-def index_pending(connection: sqlite3.Connection, *, few: bool = False) -> None:
-    """Bring the index up to date, in the transaction of the caller.
+def index_pending(connection: sqlite3.Connection) -> None:
+    """Bring the index up to date if many files are pending.
+
+    If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them.
 
     Args:
-        connection: The connection.
-        few: Whether to do so even if few files have changed.
+        connection: The connection, in no transaction: what was stored must not depend on the index.
     """
+    try:
+        while _is_due(connection):
+            _in_transaction(connection, "BEGIN IMMEDIATE", _index_part)
+    except sqlite3.Error as error:
+        if code_of(error) != sqlite3.SQLITE_BUSY:  # The process that has locked the database tries it next.
+            _say_not_indexed()
+
+
+def _is_due(connection: sqlite3.Connection) -> bool:
     count, size = connection.execute("SELECT count(*), total(size) FROM pending").fetchone()
-    if few or count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES:
-        for statement in _INDEX_PENDING:
-            connection.execute(statement)
+    return bool(count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES)
+
+
+def _index_part(connection: sqlite3.Connection) -> None:
+    """Index the first pending files."""
+    cost, last = 0, _LAST_ID
+    for number, size in connection.execute("SELECT id, size FROM pending ORDER BY id"):
+        cost, last = cost + size + _FILE_COST, number
+        if cost >= _PART_BYTES:
+            break
+    _index(connection, last)
+
+
+_LAST_ID: Final = 2**63 - 1
+
+
+def _index(connection: sqlite3.Connection, last: int = _LAST_ID) -> None:
+    """Index the pending files whose numbers are at most `last`."""
+    for statement in _INDEX_PENDING:
+        connection.execute(statement, (last,))
+
+
+INDEX_FAILURES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)
+"""The codes of errors of an index that is damaged or missing."""
 
 
 def not_current(connection: sqlite3.Connection) -> list[str]:
-    """The indexes that do not agree with the files. The caller's transaction changes what is pending."""
-    index_pending(connection, few=True)
+    """The indexes that do not agree with the files and what is pending. The caller rolls its transaction back."""
+    try:
+        _index(connection)
+    except sqlite3.Error as error:
+        if code_of(error) not in INDEX_FAILURES:
+            raise
     return [index for index in _INDEX_NAMES if not _is_current(connection, index)]
 
 
@@ -154,7 +213,7 @@ def _is_current(connection: sqlite3.Connection, index: str) -> bool:
     try:
         connection.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)")
     except sqlite3.DatabaseError as error:
-        if code_of(error) != sqlite3.SQLITE_CORRUPT:
+        if code_of(error) not in INDEX_FAILURES:
             raise
         return False
     return True
@@ -249,9 +308,8 @@ def _create_index(connection: sqlite3.Connection) -> None:
 
 
 def _has_index(connection: sqlite3.Connection) -> bool:
-    tables = (*_INDEX_NAMES, "pending")
-    found = connection.execute(f"SELECT count(*) FROM sqlite_master WHERE name IN {tables}")
-    return bool(found.fetchone()[0] == len(tables)) and _offers_trigrams()
+    found = connection.execute(f"SELECT count(*) FROM sqlite_master WHERE name IN {_PARTS}")
+    return bool(found.fetchone()[0] == len(_PARTS)) and _offers_trigrams()
 
 
 @cache
@@ -268,6 +326,11 @@ def _offers_trigrams() -> bool:
 @cache
 def _say_slower() -> None:
     _log.warning("This SQLite has no FTS5 with trigrams, so searches read every file. Results are the same.")
+
+
+@cache
+def _say_not_indexed() -> None:
+    _log.warning("Changed files cannot be added to the search index, so searches become slower. `acheck` tells more.")
 
 
 def code_of(error: sqlite3.Error) -> int:

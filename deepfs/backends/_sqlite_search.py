@@ -4,12 +4,13 @@ The first files in the range of paths are tested. If many of them match, all are
 index is asked, by the trigrams of the texts that every match contains.
 """
 
+import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from deepfs.backends._sqlite_database import Session
-from deepfs.backends._sqlite_schema import INDEXED_BYTES
+from deepfs.backends._sqlite_schema import INDEX_FAILURES, INDEXED_BYTES, code_of
 from deepfs.backends.flat_requests import Page
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
@@ -31,6 +32,8 @@ _SHORT_WALK: Final = 1000
 """The number of files that are walked in less time than the index takes."""
 _MOST_CANDIDATES: Final = 20_000
 """If the index names more files, all are walked."""
+_MOST_UNINDEXED: Final = 100_000
+"""If there are more files that the index leaves out, all are walked."""
 _FEW_CANDIDATES: Final = 1000
 _CANDIDATES_IN_PAGE: Final = 512
 _MOST_TRIGRAMS: Final = 12
@@ -173,25 +176,31 @@ class Candidates:
             return
         if not self._has_more_than(_SHORT_WALK):
             return
-        chosen = self._chosen()
-        if chosen is not None:
-            self._indexed = _Indexed(self, chosen, unindexed=bool(self._query))
+        self._session.execute("BEGIN")  # A file leaves `pending` when it enters the index, and may become too large.
+        try:
+            self._indexed = self._chosen()
+        except sqlite3.DatabaseError as error:
+            if code_of(error) not in INDEX_FAILURES:
+                raise
+        finally:
+            self._session.roll_back()
 
     def _has_more_than(self, count: int) -> bool:
         query = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
         return self._session.execute(query, (self._namespace, self._start, self._end, count)).fetchone() is not None
 
-    def _chosen(self) -> dict[str, FileStat] | None:
-        """The candidates by the index; None if there are too many. If it has the contents, large files are missing."""
-        # First, since a file leaves `pending` when it enters the index.
+    def _chosen(self) -> "_Indexed | None":
+        """The candidates by the index, as of one moment; None if there are too many."""
         pending = self._pending()
         if pending is None:
             return None
         ids = self._ids("content_index", self._query) if self._query else None
+        unindexed = self._unindexed() if ids is not None else []
         if ids is None and self._path_query:
-            self._query = ""
             ids = self._ids("path_index", self._path_query)
-        return None if ids is None else dict(sorted({**dict(self._rows(ids, _NO_TEST)), **pending}.items()))
+        if ids is None or unindexed is None:
+            return None
+        return _Indexed(self, dict(sorted({**dict(self._rows(ids, _NO_TEST)), **pending}.items())), unindexed)
 
     def _pending(self) -> dict[str, FileStat] | None:
         """The candidates among the files that the index does not have yet; None if there are too many."""
@@ -217,19 +226,25 @@ class Candidates:
                 if row[6] and row[0] in self._files:
                     yield row[0], FileStat(*row[1:6])
 
-    def unindexed(self, start: str) -> list[Sequence[Any]]:
-        """The first binary and large files from the path `start` on, which are not in the index of contents."""
+    def _unindexed(self) -> list[str] | None:
+        """The paths of binary and large files, which are not in the index of contents; None if there are too many."""
         query = (
-            f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files INDEXED BY unindexed_files "
+            "SELECT path FROM files INDEXED BY unindexed_files "
             f"WHERE (content IS NULL OR size > {INDEXED_BYTES}) "
             "AND namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
         )
-        values = (*self._test.parameters, self._namespace, start, self._end, _UNINDEXED_IN_PAGE)
-        return self._session.execute(query, values).fetchall()
+        values = (self._namespace, self._start, self._end, _MOST_UNINDEXED + 1)
+        found = [row[0] for row in self._session.execute(query, values)]
+        return found if len(found) <= _MOST_UNINDEXED else None
 
-    def selects(self, path: str) -> bool:
-        """Whether the search selects the file at `path`."""
-        return path in self._files
+    def tested(self, paths: Sequence[str]) -> dict[str, FileStat]:
+        """The files at these paths that are selected and pass the test."""
+        if not paths:
+            return {}
+        part = padded(paths)
+        query = f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
+        rows = self._session.execute(query, (*self._test.parameters, self._namespace, *part))
+        return stat_rows(row for row in rows if row[6] and row[0] in self._files)
 
 
 _UNINDEXED_IN_PAGE: Final = 64
@@ -238,24 +253,27 @@ _UNINDEXED_IN_PAGE: Final = 64
 class _Indexed:
     """The rest of a search by the index: its candidates, and the files that the index leaves out, by path."""
 
-    def __init__(self, search: Candidates, chosen: dict[str, FileStat], *, unindexed: bool) -> None:
+    def __init__(self, search: Candidates, chosen: dict[str, FileStat], unindexed: list[str]) -> None:
         self._search = search
         self._chosen = chosen
         self._paths = list(chosen)
-        self._has_unindexed = unindexed
+        self._unindexed = unindexed
 
     def page(self, after: str | None) -> Page:
-        rows = self._search.unindexed(behind(after or "")) if self._has_unindexed else []
-        last: str | None = rows[-1][0] if len(rows) == _UNINDEXED_IN_PAGE else None
-        first = bisect_right(self._paths, after or "")
-        paths = self._paths[first : first + _CANDIDATES_IN_PAGE]
-        if len(paths) == _CANDIDATES_IN_PAGE:
-            last = paths[-1] if last is None else min(last, paths[-1])
+        paths = _next(self._paths, after, _CANDIDATES_IN_PAGE)
+        unindexed = _next(self._unindexed, after, _UNINDEXED_IN_PAGE)
+        ends = [paths[-1]] if len(paths) == _CANDIDATES_IN_PAGE else []
+        if len(unindexed) == _UNINDEXED_IN_PAGE:
+            ends.append(unindexed[-1])
+        last = min(ends, default=None)
         found = {path: self._chosen[path] for path in paths if last is None or path <= last}
-        for row in rows:
-            if row[6] and (last is None or row[0] <= last) and self._search.selects(row[0]):
-                found[row[0]] = FileStat(*row[1:6])
+        found |= self._search.tested([path for path in unindexed if last is None or path <= last])
         return Page(dict(sorted(found.items())), last)
+
+
+def _next(paths: Sequence[str], after: str | None, count: int) -> Sequence[str]:
+    first = bisect_right(paths, after or "")
+    return paths[first : first + count]
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------

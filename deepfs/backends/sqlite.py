@@ -77,6 +77,8 @@ class _SqliteFiles(BlockingStorage):
             if session.connection.in_transaction:
                 session.execute("COMMIT")
             if kind == "change":
+                if session.has_index:
+                    index_pending(session.connection)
                 database.checkpoint(session)
 
     def failed(self, error: Exception) -> Exception:
@@ -143,8 +145,6 @@ class _SqliteFiles(BlockingStorage):
             [version] = session.execute("SELECT last_version FROM state").fetchone()
             for change in changes:
                 self._apply(change, version)
-            if session.has_index:
-                index_pending(session.connection)
         except BaseException:
             # The plan may go on after an error, and must not commit a part of the changes.
             session.roll_back()

@@ -338,20 +338,158 @@ def test_searches_find_changes_before_and_after_these_are_indexed(
 
 
 def test_many_changes_are_indexed_at_once(backend: SqliteBackend, file: Path) -> None:
-    def pending() -> int:
-        return len(rows(file, "SELECT id FROM pending"))
-
     for number in range(62):
         assert backend.write(f"/few/{number}.txt", "a few words").ok
-    assert pending() == 63
+    assert _pending(file) == 63
     assert backend.edit("/few/0.txt", "words", "others").ok
-    assert pending() == 63
+    assert _pending(file) == 63
     assert backend.write("/few/last.txt", "a few words").ok
-    assert pending() == 0
+    assert _pending(file) == 0
     assert backend.write("/large.txt", "words " * 40_000).ok
-    assert pending() == 1
+    assert _pending(file) == 1
     assert backend.upload_files([(f"/large/{number}.txt", b"words " * 40_000) for number in range(5)])[0].error is None
-    assert pending() == 0
+    assert _pending(file) == 0
+
+
+def _pending(file: Path) -> int:
+    return len(rows(file, "SELECT id FROM pending"))
+
+
+def _index(file: Path) -> None:
+    for statement in schema._INDEX_PENDING:
+        rows(file, statement, (schema._LAST_ID,))
+
+
+def test_only_pending_files_are_read_to_index_them(backend: SqliteBackend, file: Path) -> None:
+    backend.upload_files([(f"/{number}.txt", b"words") for number in range(300)])
+    rows(file, "ANALYZE")
+    plans = [rows(file, f"EXPLAIN QUERY PLAN {statement}", (9,)) for statement in schema._INDEX_PENDING]
+    steps = {row[3] for plan in plans for row in plan if not row[3].startswith("CORRELATED")}
+    assert {step.partition(" (")[0] for step in steps} == {
+        "SEARCH pending USING INTEGER PRIMARY KEY",
+        "SEARCH files USING INTEGER PRIMARY KEY",
+    }
+
+
+def test_many_pending_files_are_indexed_in_several_transactions(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "_PART_BYTES", 10_000)
+    left, index = [], schema._index
+
+    def indexed(connection: sqlite3.Connection, last: int) -> None:
+        left.append(_pending(file))  # As others see it, who may write in between.
+        index(connection, last)
+
+    monkeypatch.setattr(schema, "_index", indexed)
+    backend.upload_files([(f"/{number}.txt", b"words " * 500) for number in range(120)])
+    assert len(left) > 10
+    assert left == sorted(set(left), reverse=True)
+    assert _pending(file) < 64
+
+
+def test_files_that_grow_are_indexed_before_searches_read_much(backend: SqliteBackend, file: Path) -> None:
+    for number in range(4):
+        assert backend.write(f"/{number}.txt", "x").ok
+        assert backend.write(f"/{number}.txt", "words " * 43_000, overwrite=True).ok
+    assert _pending(file) > 0
+    assert backend.write("/5.txt", "words " * 43_000, overwrite=True).ok
+    assert _pending(file) == 0
+
+
+_PUT_ROW = "INTO files (id, namespace, path, size, content) VALUES (?, 'files', ?, 9, 'replacing')"
+
+
+def test_rows_that_sql_replaces_leave_the_index(backend: SqliteBackend, file: Path, always_indexed: None) -> None:
+    assert backend.upload_files([(f"/{number}.txt", b"former words") for number in range(6)])[0].error is None
+    _index(file)
+    [(number,)] = rows(file, "SELECT id FROM files WHERE path = '/1.txt'")
+    rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (None, "/0.txt"))
+    rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (number, "/new.txt"))
+    rows(file, "UPDATE OR REPLACE files SET path = '/3.txt' WHERE path = '/2.txt'")
+    rows(file, "UPDATE OR REPLACE files SET id = (SELECT id FROM files WHERE path = '/5.txt') WHERE path = '/4.txt'")
+    for _ in range(2):
+        assert _found(backend, "former") == ["/3.txt", "/4.txt"]
+        assert _found(backend, "replacing") == ["/0.txt", "/new.txt"]
+        assert run_sync(backend.acheck) == []
+
+
+def _replace(file: Path) -> None:
+    rows(file, f"INSERT OR REPLACE {_PUT_ROW}", (None, "/m.txt"))
+
+
+def _shrink(file: Path) -> None:
+    rows(file, "UPDATE files SET content = 'replacing', size = 9 WHERE path = '/large.txt'")
+    _index(file)
+
+
+@pytest.mark.parametrize(("step", "change"), [("Candidates._rows", _replace), ("_Indexed.page", _shrink)])
+def test_a_search_finds_files_that_match_before_and_after_a_change(
+    backend: SqliteBackend,
+    file: Path,
+    always_indexed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    change: Callable[[Path], None],
+) -> None:
+    names = ["/a1.txt", "/large.txt", "/m.txt"]
+    assert backend.write("/large.txt", "replacing" * 40_000).ok
+    for name in ("/a1.txt", "/m.txt"):
+        assert backend.write(name, "replacing").ok
+    _index(file)
+    owner, name = step.split(".")
+    original, done = getattr(getattr(planner, owner), name), []
+
+    def changing(*arguments: Any) -> Any:
+        if not done and arguments[1]:  # Of the first call that is about files.
+            done.append(change(file))
+        return original(*arguments)
+
+    monkeypatch.setattr(getattr(planner, owner), name, changing)
+    assert _found(backend, "replacing") == names
+    assert done
+
+
+_DAMAGE = ["DELETE FROM content_index_data", "UPDATE content_index_data SET block = zeroblob(7) WHERE id = 10"]
+
+
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_a_damaged_index_hinders_no_write(
+    backend: SqliteBackend, file: Path, always_indexed: None, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(schema, "_MOST_PENDING", 2)
+    _index(file)
+    rows(file, damage)
+    for number in range(5):
+        assert backend.write(f"/{number}.txt", "words").ok
+    assert "content_index is not up to date" in run_sync(backend.acheck)
+    assert _pending(file) == 5
+    assert backend.read("/4.txt").ok
+
+
+def test_searches_do_without_a_damaged_index(backend: SqliteBackend, file: Path, always_indexed: None) -> None:
+    _index(file)
+    rows(file, "DELETE FROM content_index_data")
+    run_sync(backend.aclose)
+    assert _found(backend, "one") == ["/a.txt"]
+
+
+def test_a_write_that_the_disk_has_room_for_is_stored_though_its_index_has_none(
+    backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random("full")
+    for number in range(40):
+        assert backend.write(f"/{number}.txt", choose.randbytes(2000).hex()).ok
+    [(pages,)] = rows(file, "PRAGMA page_count")
+    _with_pragma(backend, f"max_page_count = {pages + 9}")
+    monkeypatch.setattr(schema, "_MOST_PENDING", 2)
+    assert backend.write("/last.txt", "words").ok
+    assert backend.delete("/0.txt").ok
+    assert _pending(file) > 0
+    _with_pragma(backend, "max_page_count = 100000")
+    assert backend.write("/later.txt", "words").ok
+    assert _pending(file) == 0
+    assert run_sync(backend.acheck) == []
 
 
 def test_a_process_without_fts5_can_change_a_database_that_has_an_index(
@@ -371,11 +509,12 @@ def test_a_process_without_fts5_can_change_a_database_that_has_an_index(
     assert run_sync(backend.acheck) == []
 
 
+@pytest.mark.parametrize("part", ["DROP TABLE pending", "DROP VIEW indexed_contents", "DROP TRIGGER file_deleted"])
 def test_an_index_of_which_a_part_is_missing_is_made_anew(
-    backend: SqliteBackend, file: Path, always_indexed: None
+    backend: SqliteBackend, file: Path, always_indexed: None, part: str
 ) -> None:
     run_sync(backend.aclose)
-    rows(file, "DROP TABLE pending")
+    rows(file, part)
     assert backend.write("/b.txt", "one more\n").ok
     assert _found(backend, "one") == ["/a.txt", "/b.txt"]
     assert run_sync(backend.acheck) == []

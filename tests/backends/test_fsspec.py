@@ -678,9 +678,10 @@ given = FsspecBackend(AsyncMemory())
 assert all(backend.write("/a", "one").ok for backend in [*backends, given])
 child = os.fork()
 ok = [backend.write("/b", "two").ok and backend.read("/b").ok for backend in backends]
-print("child" if child == 0 else "parent", ok, given.read("/a").code, flush=True)
+code = given.read("/a").code
 if child:
-    os.waitpid(child, 0)
+    os.waitpid(child, 0)  # So that what both print is not mixed.
+print("child" if child == 0 else "parent", ok, code, flush=True)
 """
 
 

@@ -578,9 +578,9 @@ backend = server.backend(sys.argv[2])
 assert backend.write("/a.txt", "x").ok
 child = os.fork()
 codes = backend.read("/a.txt").code, server.backend("new").write("/b", "x").code
-print("parent" if child else "child", *codes, flush=True)
 if child:
-    os.waitpid(child, 0)
+    os.waitpid(child, 0)  # So that what both print is not mixed.
+print("parent" if child else "child", *codes, flush=True)
 """
 
 

@@ -304,9 +304,9 @@ child = os.fork()
 name = "parent" if child else "child"
 ok = [backend.write(f"/{name}-{number}", "x").ok for number in range(3)]
 ok.append(anyio.run(backend.aread, "/first", backend="trio").ok)
-print(name, ok, flush=True)
 if child:
-    os.waitpid(child, 0)
+    os.waitpid(child, 0)  # So that what both print is not mixed.
+print(name, ok, flush=True)
 """
 
 

@@ -139,21 +139,21 @@ _PATH: Final = "(SELECT path FROM files WHERE id = pending.id)"
 _INDEX_PENDING: Final = (
     f"""
     INSERT INTO content_index (content_index, rowid, content)
-    SELECT 'delete', id, content FROM pending WHERE id <= ?1 AND content IS NOT NULL AND content IS NOT {_CONTENT}
+    SELECT 'delete', id, content FROM pending WHERE id <= ? AND content IS NOT NULL AND content IS NOT {_CONTENT}
     """,
     f"""
     INSERT INTO content_index (rowid, content)
-    SELECT id, {_CONTENT} FROM pending WHERE id <= ?1 AND {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
+    SELECT id, {_CONTENT} FROM pending WHERE id <= ? AND {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
     """,
     f"""
     INSERT INTO path_index (path_index, rowid, path)
-    SELECT 'delete', id, path FROM pending WHERE id <= ?1 AND path IS NOT NULL AND path IS NOT {_PATH}
+    SELECT 'delete', id, path FROM pending WHERE id <= ? AND path IS NOT NULL AND path IS NOT {_PATH}
     """,
     f"""
     INSERT INTO path_index (rowid, path)
-    SELECT id, {_PATH} FROM pending WHERE id <= ?1 AND {_PATH} IS NOT NULL AND path IS NOT {_PATH}
+    SELECT id, {_PATH} FROM pending WHERE id <= ? AND {_PATH} IS NOT NULL AND path IS NOT {_PATH}
     """,
-    "DELETE FROM pending WHERE id <= ?1",
+    "DELETE FROM pending WHERE id <= ?",
 )
 
 

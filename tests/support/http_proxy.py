@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,7 +70,7 @@ class HttpProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving.add(task := asyncio.current_task())
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while (request := await _received(reader)) is not None:
                 self.requests.append(request)
                 answer = await self._answer(request)
@@ -79,7 +79,6 @@ class HttpProxy:
                 await writer.drain()
                 if answer.is_last:
                     break
-        writer.close()
         self._serving.discard(task)
 
     async def _answer(self, request: Request) -> "_Answer":
@@ -100,10 +99,9 @@ class HttpProxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         lines = request.head.split(b"\r\n")
         kept = [line for line in lines[1:] if line.partition(b":")[0].lower() not in (*self.without, b"connection")]
-        writer.write(b"\r\n".join([lines[0], *kept, b"Connection: close", b"", request.body]))
-        content = await reader.read(-1)
-        writer.close()
-        return content
+        with closing(writer):
+            writer.write(b"\r\n".join([lines[0], *kept, b"Connection: close", b"", request.body]))
+            return await reader.read(-1)
 
 
 @dataclass(frozen=True)

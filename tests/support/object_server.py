@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import count
@@ -66,7 +66,7 @@ class ObjectServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving.add(task := asyncio.current_task())
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 given = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
@@ -79,7 +79,6 @@ class ObjectServer:
                 self._running -= 1
                 self.sent += len(answer)
                 writer.write(answer)
-        writer.close()
         self._serving.discard(task)
 
     def _count(self, size: int) -> None:

@@ -73,7 +73,7 @@ def folds_beyond_ascii(clauses: Iterable[Clause]) -> bool:
 
 
 class PathNeeds(Struct, frozen=True):
-    """What the path of every selected file beneath the root of a search must have. Letters differ by case."""
+    """What the paths of all files that a search selects beneath its root have in common. Case matters."""
 
     prefix: str
     """All paths start with it. It starts with the root and the `/` after it."""

@@ -285,8 +285,7 @@ def slow_server() -> Iterator[ObjectServer]:
 
 
 async def test_a_listing_that_is_cancelled_leaves_the_driver_usable(slow_server: ObjectServer) -> None:
-    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
-    backend = S3Backend("bucket", endpoint_url=slow_server.url, **options)
+    backend = S3Backend("bucket", **slow_server.options())
     kept: list[BaseException] = []
     try:
         with anyio.fail_after(slow_server.delay / 2):

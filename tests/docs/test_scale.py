@@ -87,8 +87,7 @@ def server() -> Iterator[ObjectServer]:
 
 
 async def test_requests_to_s3(server: ObjectServer) -> None:
-    options = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
-    backend = S3Backend("bucket", "files", endpoint_url=server.url, **options)
+    backend = S3Backend("bucket", "files", **server.options())
     found = await measured(backend, lambda: Traffic(server.requests, server.turns, server.received, server.sent))
     assert found == documented("S3: requests")
 

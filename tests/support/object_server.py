@@ -64,6 +64,11 @@ class ObjectServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def options(self) -> dict[str, str]:
+        """The options of an `S3Backend`."""
+        secrets = {"access_key_id": "id-of-a-key", "secret_access_key": "a-secret-key"}
+        return {"endpoint_url": self.url, "region": "us-east-1", **secrets}
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving.add(task := asyncio.current_task())
         with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):

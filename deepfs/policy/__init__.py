@@ -10,6 +10,7 @@ from deepfs.policy.permissions import ApprovalNeededError, DeniedError, Permissi
 from deepfs.policy.quota import QuotaBackend, Usage
 from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
+from deepfs.policy.tracing import TracedBackend
 
 __all__ = [
     "AfterHook",
@@ -31,6 +32,7 @@ __all__ = [
     "RateLimit",
     "RateLimitError",
     "ReadOnlyBackend",
+    "TracedBackend",
     "Usage",
     "Version",
     "WrapperBackend",

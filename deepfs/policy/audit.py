@@ -2,27 +2,21 @@
 
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import DeepFSError
-from deepfs.policy.hooks import call_of
+from deepfs.policy.hooks import Call
+from deepfs.policy.observing import Observation, ObservedBackend, Outcome, backend_name
 from deepfs.sync import shielded
 from deepfs.text.arguments import check_callable
 from deepfs.text.judging import aside
-from deepfs.types import FileUploadResponse
 
 __all__ = ["AuditLog", "AuditRecord", "AuditedBackend", "Redaction"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class AuditRecord(Struct, frozen=True, omit_defaults=True):
@@ -42,6 +36,10 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """The text of the failed result, the failed paths of a batch with their codes, or the name of an exception."""
     code: str | None = None
+    backend: str = ""
+    """The class of the backend, without the wrappers around it."""
+    content_bytes: int | None = None
+    """The bytes of content that were passed in or out; None for operations that pass none."""
 
 
 AuditLog: TypeAlias = Callable[[AuditRecord], Awaitable[None] | None]
@@ -49,7 +47,7 @@ Redaction: TypeAlias = Callable[[AuditRecord], AuditRecord | None]
 """Removes from a record what must not be logged (`msgspec.structs.replace`); None drops the record."""
 
 
-class AuditedBackend(WrapperBackend):
+class AuditedBackend(ObservedBackend):
     """Reports each operation once it has ended, whether it succeeded, failed, raised or was cancelled.
 
     Put it before other policies, to report what they deny as well.
@@ -69,45 +67,8 @@ class AuditedBackend(WrapperBackend):
         self._log = check_callable("log", log)
         self._redact = redact if redact is None else check_callable("redact", redact)
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        if operation in _STREAMS:  # A stream is reported when it ends, by its method below.
-            return await super().dispatch(operation, call, *args, **options)
-        arguments = {name: _logged(name, value) for name, value in call_of(operation, args, options).arguments.items()}
-        entry = _Entry(operation, arguments)
-        try:
-            result = await call(*args, **options)
-        except BaseException as error:
-            await self._tell(entry.record(*_raised(error)))
-            raise
-        await self._tell(entry.record(*_failure(result)))
-        return result
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        entry = _Entry("upload_stream", {"path": _plain(path), "size": 0})
-        try:
-            outcome = await super().aupload_stream(path, entry.counted(chunks))
-        except BaseException as error:
-            await self._tell(entry.record(*_raised(error)))
-            raise
-        await self._tell(entry.record(*_failure([outcome])))
-        return outcome
-
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        entry = _Entry("download_stream", {"path": _plain(path), "size": 0})
-        try:
-            async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
-                async for chunk in stream:
-                    entry.count(chunk)
-                    yield chunk
-        except GeneratorExit:  # The caller stopped reading.
-            await self._tell(entry.record(None, None))
-            raise
-        except BaseException as error:
-            await self._tell(entry.record(*_raised(error)))
-            raise
-        await self._tell(entry.record(None, None))
+    def observe(self, call: Call) -> Observation:
+        return _Entry(call, backend_name(self), self._tell)
 
     @aside
     async def _tell(self, record: AuditRecord) -> None:
@@ -117,33 +78,31 @@ class AuditedBackend(WrapperBackend):
             await shielded(lambda: answer)  # Cancelled operations are reported as well.
 
 
-class _Entry:
+class _Entry(Observation):
     """An operation in progress, of which a record is made when it ends."""
 
-    def __init__(self, operation: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, call: Call, backend: str, tell: Callable[[AuditRecord], Awaitable[None]]) -> None:
         self._at = datetime.now(UTC).isoformat(timespec="microseconds")
         self._began = time.perf_counter()
-        self._operation = operation
-        self._arguments = arguments
+        self._operation = call.operation
+        self._arguments = {name: _logged(name, value) for name, value in call.arguments.items()}
+        self._backend = backend
+        self._tell = tell
+        if call.operation.endswith("_stream"):
+            self.passed(0)
 
-    def record(self, error: str | None, code: str | None) -> AuditRecord:
+    def passed(self, count: int) -> None:
+        self._arguments["size"] = count
+
+    async def ended(self, outcome: Outcome) -> None:
         seconds = time.perf_counter() - self._began
+        error, code = outcome.error, outcome.code
         told = None if error is None else _text(error)
-        return AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, told, code)
-
-    async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        """Pass on the chunks, and count their bytes."""
-        async for chunk in chunks:
-            self.count(chunk)
-            yield chunk
-
-    def count(self, chunk: object) -> None:
-        """Add the bytes of a chunk to `size`. What is no chunk is refused by the backend."""
-        self._arguments["size"] += len(chunk) if isinstance(chunk, _BYTES) else 0
+        record = AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, told, code)
+        await self._tell(replace(record, backend=self._backend, content_bytes=outcome.content_bytes))
 
 
 _CONTENTS = frozenset({"content", "old", "new"})
-_STREAMS = frozenset({"upload_stream", "download_stream"})
 
 
 _MOST_CHARACTERS = 10_000
@@ -188,17 +147,3 @@ def _text(text: str) -> str:
     """A text that can be encoded, of bounded length: lone surrogates are escaped, and what is cut is told."""
     shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… [{len(text):,} characters]"
     return shown.encode("utf-8", "backslashreplace").decode()
-
-
-def _raised(error: BaseException) -> tuple[str, str | None]:
-    if isinstance(error, DeepFSError):
-        return str(error), error.code.value
-    return type(error).__name__, None
-
-
-def _failure(result: Any) -> tuple[str | None, str | None]:
-    if isinstance(result, list):
-        failed = [(item.path, item.error) for item in result if getattr(item, "error", None) is not None]
-        return ("; ".join(f"{path}: {error}" for path, error in failed), failed[0][1]) if failed else (None, None)
-    error, code = getattr(result, "error", None), getattr(result, "code", None)
-    return error, None if code is None else str(code)

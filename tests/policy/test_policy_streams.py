@@ -27,6 +27,7 @@ from deepfs.policy import (
     RateLimit,
     RateLimitError,
     ReadOnlyBackend,
+    TracedBackend,
     WrapperBackend,
     without_contents,
 )
@@ -50,6 +51,7 @@ POLICIES: dict[str, Callable[[BackendProtocol, int], BackendProtocol]] = {
     ),
     "quota": lambda inner, level: QuotaBackend(inner, max_bytes=10**9),
     "audit": lambda inner, level: AuditedBackend(inner, lambda record: None),
+    "traced": lambda inner, level: TracedBackend(inner),
     "history": lambda inner, level: HistoryBackend(inner, directory=f"/.history/{level}"),
     "wrapper": lambda inner, level: WrapperBackend(inner),
 }

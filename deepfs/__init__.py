@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.rubric import RubricMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.permissions import PermissionedBackend
@@ -83,6 +84,7 @@ __all__ = [
     "PostgresBackend",
     "ReadRawResult",
     "ReadResult",
+    "RubricMiddleware",
     "S3Backend",
     "SandboxBackendProtocol",
     "SqliteBackend",
@@ -122,6 +124,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "graph": ["create_deep_agent"],
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.memory": ["MemoryMiddleware"],
+            "middleware.rubric": ["RubricMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],
             "policy.permissions": ["PermissionedBackend"],

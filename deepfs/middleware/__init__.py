@@ -7,15 +7,39 @@ from deepfs._lazy import lazy_exports
 if TYPE_CHECKING:
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.rubric import (
+        GRADER_SYSTEM_PROMPT,
+        RUBRIC_GRADER_MESSAGE_SOURCE,
+        CriterionEval,
+        CriterionFail,
+        CriterionPass,
+        GraderResponse,
+        GraderVerdict,
+        RubricEvaluation,
+        RubricMiddleware,
+        RubricResult,
+        RubricState,
+    )
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
+    "GRADER_SYSTEM_PROMPT",
+    "RUBRIC_GRADER_MESSAGE_SOURCE",
     "CompiledSubAgent",
+    "CriterionEval",
+    "CriterionFail",
+    "CriterionPass",
     "FilesystemMiddleware",
     "FilesystemPermission",
+    "GraderResponse",
+    "GraderVerdict",
     "MemoryMiddleware",
+    "RubricEvaluation",
+    "RubricMiddleware",
+    "RubricResult",
+    "RubricState",
     "SubAgent",
     "SubAgentMiddleware",
     "filesystem_tools",
@@ -27,6 +51,19 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
         {
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
+            "rubric": [
+                "CriterionEval",
+                "CriterionFail",
+                "CriterionPass",
+                "GRADER_SYSTEM_PROMPT",
+                "GraderResponse",
+                "GraderVerdict",
+                "RUBRIC_GRADER_MESSAGE_SOURCE",
+                "RubricEvaluation",
+                "RubricMiddleware",
+                "RubricResult",
+                "RubricState",
+            ],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "tools": ["filesystem_tools"],
         },

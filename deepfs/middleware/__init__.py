@@ -5,19 +5,23 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.blobs import Blobs
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
+    "Blobs",
     "CompiledSubAgent",
     "FilesystemMiddleware",
     "FilesystemPermission",
     "MemoryMiddleware",
     "SubAgent",
     "SubAgentMiddleware",
+    "UnsupportedContentMiddleware",
     "filesystem_tools",
 ]
 
@@ -25,9 +29,11 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "blobs": ["Blobs"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "tools": ["filesystem_tools"],
+            "unsupported_content": ["UnsupportedContentMiddleware"],
         },
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.blobs import Blobs
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.rubric import (
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     )
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
+    "Blobs",
     "CompiledSubAgent",
     "CriterionEval",
     "CriterionFail",
@@ -42,6 +45,7 @@ __all__ = [
     "RubricState",
     "SubAgent",
     "SubAgentMiddleware",
+    "UnsupportedContentMiddleware",
     "filesystem_tools",
 ]
 
@@ -49,6 +53,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "blobs": ["Blobs"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
             "rubric": [
@@ -66,5 +71,6 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             ],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "tools": ["filesystem_tools"],
+            "unsupported_content": ["UnsupportedContentMiddleware"],
         },
     )

@@ -1,0 +1,200 @@
+"""The middleware that leaves out of a request what the provider of the model would refuse."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+
+from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._media_blocks import family, inline_size, label, media_type
+from deepfs.middleware._messages import IMAGES, is_blank
+from deepfs.text.visible import one_line
+
+__all__ = ["UnsupportedContentMiddleware", "acceptable"]
+
+MessageT = TypeVar("MessageT", HumanMessage, ToolMessage)
+
+
+class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Replaces media that a model does not take by notes, in each request; the state keeps the media.
+
+    What a model takes follows from its `profile` and its provider. FilesystemMiddleware does the same for the model
+    that it is given; add this one last where later middleware may choose another model.
+    """
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Replace the media."""
+        return handler(_reduced(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(_reduced(request))
+
+
+def _reduced(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    return request.override(messages=acceptable(request.messages, request.model))
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+_FAMILIES: Final = frozenset({"image", "audio", "video", "file"})
+_PROFILE_KEYS: Final = {
+    "image": "image_inputs",
+    "audio": "audio_inputs",
+    "video": "video_inputs",
+    "file": "pdf_inputs",
+}
+_RESULT_KEYS: Final = ("image_tool_message", "pdf_tool_message")
+_PDF: Final = "application/pdf"
+
+
+class _Limits(NamedTuple):
+    """The media that a model accepts in its conversation."""
+
+    families: frozenset[str] = _FAMILIES
+    only_pdf: bool = False
+    """Whether PDF is the only accepted type of the family `file`."""
+    images: frozenset[str] | None = None
+    """The accepted image types; None for all."""
+    image_chars: int | None = None
+    """The longest image, in characters of base64; None for any."""
+    in_results: bool = True
+    """Whether tool results may hold media; if not, a message after the results shows the media."""
+
+    def fault(self, block: Mapping[str, Any]) -> str | None:
+        """Why the model does not accept a block of media; None if it does."""
+        kind, name, size = media_type(block), family(block), inline_size(block)
+        if name == "file" and size is None:
+            return None  # The provider fetches it.
+        is_wrong_file = self.only_pdf and name == "file" and kind != _PDF
+        is_wrong_image = self.images is not None and name == "image" and kind not in self.images
+        if name not in self.families or is_wrong_file or (is_wrong_image and size is not None):
+            return "this model does not take it"
+        if name == "image" and self.image_chars is not None and (size or 0) > self.image_chars:
+            return f"this model takes images of up to {self.image_chars * 3 // 4:,} bytes; make a smaller copy"
+        return None
+
+
+# Anthropic measures images as they are sent, in base64.
+_ANTHROPIC: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=IMAGES, image_chars=5 * 1024 * 1024)
+_OPENAI: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=IMAGES, in_results=False)
+_GOOGLE_IMAGES: Final = (IMAGES - {"image/gif"}) | {"image/heic", "image/heif"}
+# By `_llm_type`, LangChain's name of the provider's interface. In OpenAI's chat API, tool results hold only text.
+_LIMITS: Final[Mapping[str, _Limits]] = {
+    "anthropic-chat": _ANTHROPIC,
+    "openai-chat": _OPENAI,
+    "azure-openai-chat": _OPENAI,
+    "chat-google-generative-ai": _Limits(only_pdf=True, images=_GOOGLE_IMAGES),
+}
+
+
+class _Accepted(NamedTuple):
+    """What a model accepts in the results of tools, and in the messages of people."""
+
+    results: _Limits
+    people: _Limits
+
+
+def _accepted(model: object) -> _Accepted:
+    profile = getattr(model, "profile", None) or {}
+    limits = _LIMITS.get(str(getattr(model, "_llm_type", "")), _Limits())
+    refused = {name for name, key in _PROFILE_KEYS.items() if profile.get(key) is False}
+    in_results = limits.in_results and all(profile.get(key) is not False for key in _RESULT_KEYS)
+    results = limits._replace(families=limits.families - refused, in_results=in_results)
+    if limits is not _OPENAI:
+        return _Accepted(results, results)
+    # Of tools, deepfs shows no audio to OpenAI's models; people may send what their model is made for.
+    takes_documents = getattr(model, "use_responses_api", None) is True
+    people = results._replace(families=(results.families | {"audio"}) - refused, only_pdf=not takes_documents)
+    return _Accepted(results, people)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage]:
+    """The messages without anything that the provider of `model` refuses: empty messages, and some media.
+
+    One refused block breaks the conversation for good, since it is sent again with every request.
+    """
+    return list(_acceptable(messages, _accepted(model)))
+
+
+def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator[AnyMessage]:
+    behind: list[Any] = []
+    names: dict[str | None, str] = {}
+    for place, message in enumerate(messages):
+        if behind and not isinstance(message, ToolMessage):
+            yield HumanMessage(behind)
+            behind = []
+        if isinstance(message, AIMessage):
+            names.update((call["id"], call["name"]) for call in message.tool_calls)
+            is_filled = not message.tool_calls and place < len(messages) - 1
+            answer = _filled_or_without_blanks(message)
+            yield _filled(answer, "[No answer]") if is_filled else answer
+        elif isinstance(message, ToolMessage):
+            named = _named(message, names.get(message.tool_call_id))
+            yield _filled(_suited(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
+        elif isinstance(message, HumanMessage):
+            yield _filled(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
+        else:
+            yield message
+    if behind:
+        yield HumanMessage(behind)
+
+
+def _named(message: ToolMessage, name: str | None) -> ToolMessage:
+    """Give the result the name of its call in the AIMessage; they differ if a person chose another tool."""
+    return message if name in (None, message.name) else message.model_copy(update={"name": name})
+
+
+def _filled_or_without_blanks(message: Any) -> Any:
+    """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
+    content = message.content
+    seen = [] if is_blank(content) else content
+    if isinstance(content, list):
+        seen = [block for block in content if not is_blank([block])]
+    return message if seen == content else message.model_copy(update={"content": seen or ""})
+
+
+def _filled(message: Any, text: str) -> Any:
+    return message.model_copy(update={"content": text}) if is_blank(message.content) else message
+
+
+def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
+    """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
+    message = _without_refused(message, limits)
+    is_failure = message.status == "error"  # Failed results hold only text.
+    if isinstance(message.content, str) or (limits.in_results and not is_failure) or not _has_media(message):
+        return message
+    whose = _text(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]")
+    behind += [each for block in message.content if family(block) for each in (whose, block)]
+    return message.model_copy(update={"content": [_shown_below(block) for block in message.content]})
+
+
+def _shown_below(block: Any) -> Any:
+    return _text(f"[{label(block)} is shown below]") if family(block) else block
+
+
+def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
+    """Replace media that the model refuses by notes."""
+    if isinstance(message.content, str) or not _has_media(message):
+        return message
+    return message.model_copy(update={"content": [_taken(block, limits) for block in message.content]})
+
+
+def _taken(block: Any, limits: _Limits) -> Any:
+    fault = limits.fault(block) if family(block) else None
+    return block if fault is None else _text(f"[{label(block)} is left out: {fault}]")
+
+
+def _has_media(message: AnyMessage) -> bool:
+    return any(family(block) for block in message.content)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

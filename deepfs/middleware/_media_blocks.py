@@ -5,6 +5,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from json import loads
 from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
@@ -25,9 +26,11 @@ __all__ = [
     "inline",
     "inline_size",
     "is_reference",
+    "is_spelt_out",
     "label",
     "media_type",
     "referring",
+    "restored",
 ]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
@@ -52,6 +55,7 @@ _FAMILIES: Final[Mapping[object, str]] = {
     "media": "file",
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
+_SPELT_OUT: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
 _PLACES: Final = (
     ("base64",),
@@ -97,6 +101,38 @@ def has_references(message: BaseMessage) -> bool:
         message: The message.
     """
     return any(map(is_reference, blocks_of(message)))
+
+
+def is_spelt_out(message: BaseMessage) -> bool:
+    """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video.
+
+    Args:
+        message: The message.
+    """
+    content = message.content
+    return isinstance(content, str) and content.startswith("[") and _SPELT_OUT.search(content) is not None
+
+
+def restored(message: MessageT) -> MessageT:
+    """The message with blocks instead of their JSON.
+
+    Args:
+        message: The message.
+    """
+    if not is_spelt_out(message):
+        return message
+    try:
+        blocks = loads(str(message.content))
+    except ValueError:
+        return message
+    shown = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    # References of a text would not be ours.
+    is_content = all(isinstance(block, dict) and _is_content(block) and not is_reference(block) for block in shown)
+    return message.model_copy(update={"content": shown}) if is_content and any(map(inline, shown)) else message
+
+
+def _is_content(block: Mapping[str, Any]) -> bool:
+    return family(block) is not None or (block.get("type") == "text" and isinstance(block.get("text"), str))
 
 
 def is_reference(block: Any) -> bool:

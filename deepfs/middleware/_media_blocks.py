@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from deepfs.text.media import OCTET_STREAM
+from deepfs.text.media import OCTET_STREAM, sniff
 from deepfs.text.visible import one_line
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "media_type",
     "referring",
     "restored",
+    "retyped",
 ]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
@@ -56,6 +57,8 @@ _FAMILIES: Final[Mapping[object, str]] = {
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
 _SPELT_OUT: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
+_HEAD: Final = 1024
+"""Characters of base64 to decode for detecting the media type; a multiple of four."""
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
 _PLACES: Final = (
     ("base64",),
@@ -188,6 +191,38 @@ def media_type(block: Mapping[str, Any]) -> str:
     """
     found = (_payload(block, place) for place in _PLACES)
     return next((payload[2] for payload in found if payload), str(block.get("mime_type") or ""))
+
+
+def retyped(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block with the type that its image has: providers refuse images of another type than their block names.
+
+    Args:
+        block: The block.
+    """
+    for place in _PLACES:
+        found = _payload(block, place)
+        if found is not None:
+            return _retyped(block, place, *found)
+    return block
+
+
+def _retyped(
+    block: Mapping[str, Any], place: tuple[str, ...], prefix: str, payload: str, kind: str
+) -> Mapping[str, Any]:
+    actual = _image_type(payload) if _family(kind) == "image" else None
+    if actual is None or actual == kind:
+        return block
+    if prefix:
+        return _with(block, place, f"data:{actual};base64,{payload}")
+    return _with(block, ("source", "media_type") if place == ("source", "data") else ("mime_type",), actual)
+
+
+def _image_type(payload: str) -> str | None:
+    try:
+        actual = sniff(b64decode(payload[:_HEAD]))
+    except Base64Error:
+        return None
+    return actual if _family(actual) == "image" else None
 
 
 def label(block: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import family, inline_size, label, media_type
+from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
@@ -202,8 +202,11 @@ def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
 
 
 def _taken(block: Any, limits: _Limits) -> Any:
-    fault = limits.fault(block) if family(block) else None
-    return block if fault is None else _text(f"[{label(block)} is left out: {fault}]")
+    if family(block) is None:
+        return block
+    typed = retyped(block)
+    fault = limits.fault(typed)
+    return typed if fault is None else _text(f"[{label(typed)} is left out: {fault}]")
 
 
 def _has_media(message: AnyMessage) -> bool:

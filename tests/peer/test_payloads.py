@@ -215,7 +215,8 @@ def test_results_of_foreign_tools_are_valid(model: Any) -> None:
 PNG = base64.b64encode(CONTENTS["/a.png"]).decode()
 MEDIA: list[dict[str, Any]] = [
     *({"type": "image", "base64": PNG, "mime_type": f"image/{kind}"} for kind in ("png", "jpeg", "gif", "webp")),
-    *({"type": "image", "base64": PNG, "mime_type": f"image/{kind}"} for kind in ("bmp", "svg+xml", "tiff")),
+    *({"type": "image", "base64": "PHN2Zz" * 60, "mime_type": f"image/{kind}"} for kind in ("bmp", "svg+xml")),
+    {"type": "image", "base64": base64.b64encode(CONTENTS["/a.bmp"]).decode(), "mime_type": "image/png"},
     *({"type": "audio", "base64": PNG, "mime_type": f"audio/{kind}"} for kind in ("mp3", "wav", "x-amr")),
     {"type": "video", "base64": PNG, "mime_type": "video/mp4"},
     *(
@@ -223,7 +224,7 @@ MEDIA: list[dict[str, Any]] = [
         for kind in ("pdf", "zip", "octet-stream")
     ),
     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
-    {"type": "image_url", "image_url": {"url": f"data:image/bmp;base64,{PNG}"}},
+    {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{PNG}"}},
     {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
     {"type": "image", "mime_type": "image/png", "deepagents_blob": "0" * 64},
     {"type": "image", "mime_type": "image/png", "deepagents_blob": "../AGENTS.md"},

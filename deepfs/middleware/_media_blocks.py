@@ -5,11 +5,12 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from json import loads
 from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from deepfs.text.media import OCTET_STREAM
+from deepfs.text.media import OCTET_STREAM, sniff
 from deepfs.text.visible import one_line
 
 __all__ = [
@@ -25,9 +26,12 @@ __all__ = [
     "inline",
     "inline_size",
     "is_reference",
+    "is_spelt_out",
     "label",
     "media_type",
     "referring",
+    "restored",
+    "retyped",
 ]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
@@ -52,6 +56,9 @@ _FAMILIES: Final[Mapping[object, str]] = {
     "media": "file",
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
+_SPELT_OUT: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
+_HEAD: Final = 1024
+"""Characters of base64 to decode for detecting the media type; a multiple of four."""
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
 _PLACES: Final = (
     ("base64",),
@@ -97,6 +104,38 @@ def has_references(message: BaseMessage) -> bool:
         message: The message.
     """
     return any(map(is_reference, blocks_of(message)))
+
+
+def is_spelt_out(message: BaseMessage) -> bool:
+    """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video.
+
+    Args:
+        message: The message.
+    """
+    content = message.content
+    return isinstance(content, str) and content.startswith("[") and _SPELT_OUT.search(content) is not None
+
+
+def restored(message: MessageT) -> MessageT:
+    """The message with blocks instead of their JSON.
+
+    Args:
+        message: The message.
+    """
+    if not is_spelt_out(message):
+        return message
+    try:
+        blocks = loads(str(message.content))
+    except ValueError:
+        return message
+    shown = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    # References of a text would not be ours.
+    is_content = all(isinstance(block, dict) and _is_content(block) and not is_reference(block) for block in shown)
+    return message.model_copy(update={"content": shown}) if is_content and any(map(inline, shown)) else message
+
+
+def _is_content(block: Mapping[str, Any]) -> bool:
+    return family(block) is not None or (block.get("type") == "text" and isinstance(block.get("text"), str))
 
 
 def is_reference(block: Any) -> bool:
@@ -152,6 +191,38 @@ def media_type(block: Mapping[str, Any]) -> str:
     """
     found = (_payload(block, place) for place in _PLACES)
     return next((payload[2] for payload in found if payload), str(block.get("mime_type") or ""))
+
+
+def retyped(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block with the type that its image has: providers refuse images of another type than their block names.
+
+    Args:
+        block: The block.
+    """
+    for place in _PLACES:
+        found = _payload(block, place)
+        if found is not None:
+            return _retyped(block, place, *found)
+    return block
+
+
+def _retyped(
+    block: Mapping[str, Any], place: tuple[str, ...], prefix: str, payload: str, kind: str
+) -> Mapping[str, Any]:
+    actual = _image_type(payload) if _family(kind) == "image" else None
+    if actual is None or actual == kind:
+        return block
+    if prefix:
+        return _with(block, place, f"data:{actual};base64,{payload}")
+    return _with(block, ("source", "media_type") if place == ("source", "data") else ("mime_type",), actual)
+
+
+def _image_type(payload: str) -> str | None:
+    try:
+        actual = sniff(b64decode(payload[:_HEAD]))
+    except Base64Error:
+        return None
+    return actual if _family(actual) == "image" else None
 
 
 def label(block: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
-from deepfs.middleware._media_blocks import has_media, has_references
+from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
@@ -154,7 +154,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._settled(request, result) if self._has_work(request, result) else result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
-        if self._offloads and any(map(has_media, messages_of(result))):
+        if any(is_spelt_out(each) or (self._offloads and has_media(each)) for each in messages_of(result)):
             return True
         if request.tool_call["name"] in FILE_TOOLS:
             return any(isinstance(message.content, list) for message in messages_of(result))
@@ -170,6 +170,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return stored
 
     async def _evicted(self, message: ToolMessage) -> ToolMessage:
+        message = restored(message)
         if self._results is None:
             return message
         return await self._results.evicted(message, message.tool_call_id, self.backend)

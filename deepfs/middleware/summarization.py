@@ -27,6 +27,7 @@ from deepfs.middleware._backends import (
     artifacts_root,
     resolve_backend,
 )
+from deepfs.middleware._media_blocks import digest_of, family, is_reference
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, extension
@@ -207,7 +208,7 @@ class _History:
     async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
         """Append the messages, and return the paths of the files that hold them. Raises _NotKeptError."""
         try:
-            transcript = Transcript(f"{self._directory}/media")
+            transcript = Transcript(f"{self._directory}/media", paths.join(artifacts_root(self._backend), "blobs"))
             text = transcript.rendered(messages)
             await self._upload(transcript.media)
             heading = section_heading(datetime.now(UTC).isoformat(timespec="microseconds"))
@@ -329,10 +330,12 @@ class Transcript:
 
     Args:
         directory: The directory of the media files.
+        blobs: The directory of the media that messages refer to by hash.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, blobs: str = "/blobs") -> None:
         self._directory = directory
+        self._blobs = blobs
         self.media: dict[str, bytes] = {}
 
     def rendered(self, messages: Sequence[BaseMessage]) -> str:
@@ -363,6 +366,9 @@ class Transcript:
         return "" if kind in _SHOWN_AS_TOOL_CALLS else self._other_block(block, str(kind))
 
     def _other_block(self, block: Mapping[str, Any], kind: str) -> str:
+        digest = digest_of(block) if is_reference(block) else None
+        if digest is not None:
+            return f"<{family(block)} url={quoteattr(f'{self._blobs}/{digest}')} />"
         files: list[str] = []
         without_media = self._without_media(block, files)
         if kind in _MEDIA_TYPES and len(files) == 1:

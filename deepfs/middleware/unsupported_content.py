@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import family, inline_size, label, media_type
+from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
@@ -49,17 +49,16 @@ _PROFILE_KEYS: Final = {
     "file": "pdf_inputs",
 }
 _RESULT_KEYS: Final = ("image_tool_message", "pdf_tool_message")
-_PDF: Final = "application/pdf"
 
 
 class _Limits(NamedTuple):
     """The media that a model accepts in its conversation."""
 
     families: frozenset[str] = _FAMILIES
-    only_pdf: bool = False
-    """Whether PDF is the only accepted type of the family `file`."""
-    images: frozenset[str] | None = None
-    """The accepted image types; None for all."""
+    types: frozenset[str] | None = None
+    """The accepted media types; None for all."""
+    documents: bool = False
+    """Whether files of any type are accepted besides."""
     image_chars: int | None = None
     """The longest image, in characters of base64; None for any."""
     in_results: bool = True
@@ -70,25 +69,36 @@ class _Limits(NamedTuple):
         kind, name, size = media_type(block), family(block), inline_size(block)
         if name == "file" and size is None:
             return None  # The provider fetches it.
-        is_wrong_file = self.only_pdf and name == "file" and kind != _PDF
-        is_wrong_image = self.images is not None and name == "image" and kind not in self.images
-        if name not in self.families or is_wrong_file or (is_wrong_image and size is not None):
+        is_right = self.types is None or kind in self.types or (self.documents and name == "file")
+        if name not in self.families or (size is not None and not is_right):
             return "this model does not take it"
         if name == "image" and self.image_chars is not None and (size or 0) > self.image_chars:
             return f"this model takes images of up to {self.image_chars * 3 // 4:,} bytes; make a smaller copy"
         return None
 
 
+_IMAGES_AND_PDF: Final = IMAGES | {"application/pdf"}
 # Anthropic measures images as they are sent, in base64.
-_ANTHROPIC: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=IMAGES, image_chars=5 * 1024 * 1024)
-_OPENAI: Final = _Limits(frozenset({"image", "file"}), only_pdf=True, images=IMAGES, in_results=False)
-_GOOGLE_IMAGES: Final = (IMAGES - {"image/gif"}) | {"image/heic", "image/heif"}
+_ANTHROPIC: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, image_chars=5 * 1024 * 1024)
+_OPENAI: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, in_results=False)
+_OPENAI_AUDIO: Final = frozenset({"audio/mp3", "audio/wav"})
+_GOOGLE: Final = frozenset(
+    {
+        *(_IMAGES_AND_PDF - {"image/gif"}),
+        *("image/heic", "image/heif"),
+        *(f"audio/{name}" for name in ("aac", "aiff", "flac", "mp3", "mpeg", "ogg", "wav")),
+        *(
+            f"video/{name}"
+            for name in ("3gpp", "avi", "mov", "mp4", "mpeg", "mpg", "quicktime", "webm", "wmv", "x-flv")
+        ),
+    }
+)
 # By `_llm_type`, LangChain's name of the provider's interface. In OpenAI's chat API, tool results hold only text.
 _LIMITS: Final[Mapping[str, _Limits]] = {
     "anthropic-chat": _ANTHROPIC,
     "openai-chat": _OPENAI,
     "azure-openai-chat": _OPENAI,
-    "chat-google-generative-ai": _Limits(only_pdf=True, images=_GOOGLE_IMAGES),
+    "chat-google-generative-ai": _Limits(types=_GOOGLE),
 }
 
 
@@ -109,7 +119,11 @@ def _accepted(model: object) -> _Accepted:
         return _Accepted(results, results)
     # Of tools, deepfs shows no audio to OpenAI's models; people may send what their model is made for.
     takes_documents = getattr(model, "use_responses_api", None) is True
-    people = results._replace(families=(results.families | {"audio"}) - refused, only_pdf=not takes_documents)
+    people = results._replace(
+        families=(results.families | {"audio"}) - refused,
+        types=_IMAGES_AND_PDF | _OPENAI_AUDIO,
+        documents=takes_documents,
+    )
     return _Accepted(results, people)
 
 
@@ -188,8 +202,11 @@ def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
 
 
 def _taken(block: Any, limits: _Limits) -> Any:
-    fault = limits.fault(block) if family(block) else None
-    return block if fault is None else _text(f"[{label(block)} is left out: {fault}]")
+    if family(block) is None:
+        return block
+    typed = retyped(block)
+    fault = limits.fault(typed)
+    return typed if fault is None else _text(f"[{label(typed)} is left out: {fault}]")
 
 
 def _has_media(message: AnyMessage) -> bool:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs
+from deepfs.middleware._media_blocks import restored
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
@@ -249,3 +251,40 @@ def test_failed_results_hold_text_and_show_their_media_below() -> None:
     result, below = acceptable([failed], ScriptedModel(script=[]))
     assert result.content == [{"type": "text", "text": "[The image (image/png) is shown below]"}]
     assert below.content[1] == IMAGE
+
+
+def test_images_have_the_type_of_their_content() -> None:
+    for form, wrong in [(form, str(form).replace("image/png", "image/jpeg")) for form in [IMAGE, *FORMS[:4]]]:
+        (message,) = acceptable([HumanMessage([literal_eval(wrong)])], ScriptedModel(script=[]))
+        assert message.content == [form]
+    other = {**IMAGE, "base64": "AAAA", "mime_type": "image/heic"}
+    assert acceptable([HumanMessage([other])], ScriptedModel(script=[]))[0].content == [other]
+
+
+@pytest.mark.parametrize("kind", ["audio/mpeg", "video/mp4"])
+def test_json_that_langgraph_makes_of_media_becomes_blocks_again(invoke: Invoke, kind: str) -> None:
+    block = {**IMAGE, "type": kind.partition("/")[0], "mime_type": kind}
+
+    @tool
+    def play() -> Any:
+        """Play."""
+        return ["so", block]
+
+    made = create_agent(
+        ScriptedModel(script=[calls(call("play")), AIMessage("done")]),
+        tools=[play],
+        middleware=[FilesystemMiddleware(MemoryBackend())],
+    )
+    (message,) = results(invoke(made, said()))
+    assert message.content == [{"type": "text", "text": "so"}, {**REFERENCE, "type": block["type"], "mime_type": kind}]
+
+
+def test_text_that_only_looks_like_media_stays() -> None:
+    for text in (
+        '[{"type": "image"}]',
+        '[{"type": "image", "deepagents_blob": "x", "base64": "AAAA"}]',
+        '[{"type": "image", "base64": "AAAA"}, {"kind": "row"}]',
+        '[{"type": "image", ',
+    ):
+        message = ToolMessage(text, tool_call_id="1")
+        assert restored(message) is message

@@ -1,17 +1,17 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
-from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
-    AgentMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
@@ -20,42 +20,61 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
+from deepfs.middleware.harness import (
+    LeftOut,
+    Middleware,
+    Tools,
+    combined,
+    described,
+    excluding,
+    kept,
+    system_prompt_of,
+)
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.state import DeepAgentState
+from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
+from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-__all__ = ["DEFAULT_MODEL", "create_deep_agent"]
+__all__ = ["DEFAULT_MODEL", "GENERAL_PURPOSE_SUBAGENT", "DeepAgentState", "create_deep_agent", "get_default_model"]
 
-Middleware = AgentMiddleware[Any, Any, Any]
 
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
-_RECURSION_LIMIT: Final = 1_000
+_RECURSION_LIMIT: Final = 9_999
+_SKILLS: Final = "SkillsMiddleware"
 _KEPT_MESSAGES: Final = 20
 _CONTEXT_TOKENS: Final = 170_000
 """The length at which a conversation is summarised, for a model that does not report the size of its context."""
 
+# Here, since `create_deep_agent` may run on an event loop, which reading the metadata of packages would block.
+load_plugins()
+
 
 def create_deep_agent(
     model: str | BaseChatModel | None = None,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | None = None,
+    tools: Tools | None = None,
     *,
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+    skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
     response_format: Any = None,
+    state_schema: type[DeepAgentState] | None = None,
     context_schema: type[Any] | None = None,
     checkpointer: "bool | BaseCheckpointSaver[Any] | None" = None,
     store: "BaseStore | None" = None,
@@ -66,24 +85,29 @@ def create_deep_agent(
     """Create a LangChain agent that plans, works with files, and hands tasks to subagents.
 
     Long conversations are summarised; the removed messages are first saved in a file under `/conversation_history`. The
-    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt.
+    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt. Models
+    of Anthropic, Bedrock and Fireworks cache the prompt.
 
     Args:
-        model: A chat model, or `"provider:name"`; None is the current Claude Sonnet, from the package
-            langchain-anthropic.
+        model: A chat model, or `"provider:name"`, which the profile of the provider completes; None is the current
+            Claude Sonnet, from the package langchain-anthropic. The profile of the model may change all that follows.
         tools: Tools beside those of the middleware: the file tools, `task` and `write_todos`.
-        system_prompt: The instructions of the agent.
-        middleware: Further middleware, placed after the agent's own; it replaces middleware of the same name. A
-            FilesystemMiddleware without permissions of its own gets `permissions`.
+        system_prompt: The instructions of the agent. Blocks of a SystemMessage keep their `cache_control`.
+        middleware: Further middleware, placed after the agent's own, but before that of the profile, skills, prompt
+            caching, memory and approvals. It replaces middleware of the same name. A FilesystemMiddleware without
+            permissions of its own gets `permissions`.
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
             named `general-purpose` is added if there is none.
+        skills: Directories of skills; of two skills with the same name, the one of the later directory counts.
+        memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
-        memory: Paths of files that the agent is shown at every turn.
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
             tools that replace files, unless these have entries of their own.
         response_format: The form of the last answer, as in `langchain.agents.create_agent`.
+        state_schema: The state of the agent and of its subagents, a subclass of DeepAgentState. Fields that parallel
+            subagents change need a reducer.
         context_schema: The type of the run's context, as in `create_agent`.
         checkpointer: What stores the threads, as in `create_agent`.
         store: What stores data across threads, as in `create_agent`.
@@ -94,36 +118,33 @@ def create_deep_agent(
     Raises:
         ModuleNotFoundError: If a package is missing; it names what to install.
         TypeError: For an argument of another type.
-        ValueError: For subagents or rules that cannot be used.
+        ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
+            `permissions`, or a profile that excludes middleware which the agent does not have.
     """
-    rules = checked_rules(permissions or ())
-    chat_model = _model(model)
-    files = resolve_backend(backend)
-    todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
-    filesystem = FilesystemMiddleware(backend=files, permissions=rules)
-    unanswered = UnansweredCallsMiddleware()
-    own: list[Middleware] = [
-        unanswered,
-        todos,
-        filesystem,
-        SubAgentMiddleware(
-            default_model=chat_model,
-            default_tools=tools,
-            default_middleware=[unanswered, todos, filesystem, summarization],
-            default_interrupt_on=interrupt_on,
-            permissions=rules,
-            subagents=subagents,
-        ),
-        summarization,
-        *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
-    ]
-    last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
+    chat_model = resolved_model(model)
+    profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
+    schema = state_schema or DeepAgentState
+    parts = _Parts(
+        model=chat_model,
+        profile=profile,
+        files=resolve_backend(backend),
+        rules=checked_rules(permissions or ()),
+        tools=described(tools or (), profile),
+        skills=skills,
+        given=list(middleware),
+    )
+    own = parts.own()
+    delegation = parts.delegation(list(subagents or ()), own, interrupt_on, schema)
+    tail = [*parts.tail(profile, skills), *parts.memory(memory)]
+    approvals = ApprovalMiddleware.where_needed(parts.rules, interrupt_on, parts.given)
+    given = covering(inheriting(parts.rules, _agreeing(parts.given, parts.rules)))
     graph = create_agent(
         chat_model,
-        tools=list(tools or ()),
-        system_prompt=system_prompt,
-        middleware=_combined(own, covering(inheriting(rules, middleware)), last),
+        tools=parts.tools,
+        system_prompt=system_prompt_of(profile, system_prompt),
+        middleware=kept(profile, combined([*own, *delegation], given, [*tail, *approvals])),
         response_format=response_format,
+        state_schema=schema,
         context_schema=context_schema,
         checkpointer=checkpointer,
         store=store,
@@ -132,7 +153,17 @@ def create_deep_agent(
         cache=cache,
     )
     graph.__class__ = _Agent
-    return graph.with_config({"recursion_limit": _RECURSION_LIMIT})
+    metadata = {"ls_integration": "deepfs", **({"lc_agent_name": name} if name else {})}
+    return graph.with_config({"recursion_limit": _RECURSION_LIMIT, "metadata": metadata})
+
+
+def get_default_model() -> BaseChatModel:
+    """Return the model that `create_deep_agent` uses if none is given.
+
+    Raises:
+        ModuleNotFoundError: If the package langchain-anthropic is missing.
+    """
+    return resolved_model(None)
 
 
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
@@ -153,28 +184,168 @@ def _checked_input(given: Any) -> Any:
     return given
 
 
-def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:
-    """All middleware in order; of those with the same name, the last one at the position of the first."""
-    return list({each.name: each for group in groups for each in group}.values())
+# --- the middleware of the agent and of its subagents ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What the agent and its subagents are made of."""
+
+    model: BaseChatModel
+    profile: HarnessProfile
+    files: BackendProtocol
+    rules: Sequence[FilesystemPermission]
+    tools: list[Any]
+    skills: Sequence[str] | None
+    given: Sequence[Middleware]
+    """The middleware that the user gave."""
+
+    def own(self) -> list[Middleware]:
+        """What the agent and its subagents have before the middleware that the user gave."""
+        equipment = self._equipment(self.profile, self.files, self.rules)
+        return [UnansweredCallsMiddleware(), *equipment, _summarization(self.model, self.files)]
+
+    def _equipment(
+        self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
+    ) -> list[Middleware]:
+        """The middleware whose tools have the descriptions of the profile."""
+        descriptions = profile.tool_description_overrides
+        return [
+            _Todos(tool_description=descriptions.get("write_todos", PROMPTS["todos"])),
+            FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
+        ]
+
+    def tail(self, profile: HarnessProfile, skills: Sequence[str] | None) -> list[Middleware]:
+        """What follows the middleware that the user gave."""
+        return [*profile.materialize_extra_middleware(), *_skills(self.files, skills), *prompt_caching()]
+
+    def memory(self, sources: Sequence[str] | None) -> list[Middleware]:
+        """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
+        return [MemoryMiddleware(backend=self.files, sources=sources)] if sources else []
+
+    # --- subagents ---
+
+    def delegation(
+        self, subagents: Sequence[Any], own: Sequence[Middleware], interrupt_on: Any, schema: type[Any]
+    ) -> list[Middleware]:
+        """What runs subagents, in the foreground and in the background."""
+        remote = [spec for spec in subagents if isinstance(spec, Mapping) and "graph_id" in spec]
+        local = [self._completed(spec, own) for spec in subagents if spec not in remote]
+        specs = [*self._general_purpose(local, own), *local]
+        return [*self._foreground(specs, own, interrupt_on, schema), *_background(remote)]
+
+    def _foreground(
+        self, specs: Sequence[Any], own: Sequence[Middleware], interrupt_on: Any, schema: type[Any]
+    ) -> list[Middleware]:
+        if not specs:
+            return []
+        middleware = SubAgentMiddleware(
+            default_model=self.model,
+            default_tools=self.tools,
+            default_middleware=own,
+            default_interrupt_on=interrupt_on,
+            subagents=specs,
+            general_purpose_agent=False,
+            task_description=self.profile.tool_description_overrides.get("task"),
+            permissions=self.rules,
+            state_schema=schema,
+        )
+        return [middleware]
+
+    def _general_purpose(self, subagents: Sequence[Any], own: Sequence[Middleware]) -> list[Any]:
+        """The subagent for anything. Of the middleware that the user gave, it has what replaces the agent's own."""
+        settings = self.profile.general_purpose_subagent or GeneralPurposeSubagentProfile()
+        taken = {spec.get("name") for spec in subagents if isinstance(spec, Mapping)}
+        if settings.enabled is False or GENERAL_PURPOSE_SUBAGENT["name"] in taken:
+            return []
+        tail = (*self.profile.materialize_extra_middleware(), *prompt_caching())
+        names = {_SKILLS, *(each.name for each in (*own, *tail))}
+        spec: dict[str, Any] = {
+            **GENERAL_PURPOSE_SUBAGENT,
+            **settings.to_dict(),
+            **({"skills": self.skills} if self.skills else {}),
+            "middleware": [each for each in self.given if each.name in names],
+        }
+        spec.pop("enabled", None)
+        has_prompt = settings.system_prompt is not None
+        return [
+            self._with_profile(
+                spec, own, replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
+            )
+        ]
+
+    def _completed(self, spec: Any, own: Sequence[Middleware]) -> Any:
+        """A SubAgent with its model constructed, changed as the profile of the model says; anything else as it is."""
+        if not isinstance(spec, Mapping) or "runnable" in spec:
+            return spec
+        if "model" not in spec:
+            return self._with_profile(spec, own, self.profile)
+        model = resolved_model(spec["model"])
+        profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
+        return self._with_profile({**spec, "model": model}, own, profile)
+
+    def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
+        rules = checked_rules(spec.get("permissions", self.rules))
+        equipment: list[Middleware] = []
+        if profile.tool_description_overrides != self.profile.tool_description_overrides:
+            equipment = self._equipment(profile, resolve_backend(spec.get("backend", self.files)), rules)
+        stack = combined(equipment, _agreeing(spec.get("middleware", ()), rules), self.tail(profile, None))
+        # The agent's own stack shows whether its profile excludes what does not exist.
+        remaining = kept(profile, stack, beside=own, checks="model" in spec)
+        left_out = [LeftOut(each.name) for each in own if excluding(profile, each)]
+        prompt = spec.get("system_prompt") or ""
+        return {
+            **spec,
+            "tools": described(spec.get("tools", self.tools), profile),
+            "middleware": [*left_out, *remaining],
+            "system_prompt": prompt if spec.get("mode") == "fork" else profile.prompt(prompt),
+        }
+
+
+def _skills(files: BackendProtocol, sources: Sequence[str] | None) -> list[Middleware]:
+    if not sources:
+        return []
+    return [import_module("deepfs.middleware.skills").SkillsMiddleware(backend=files, sources=list(sources))]
+
+
+def _background(subagents: Sequence[Any]) -> list[Middleware]:
+    if not subagents:
+        return []
+    return [import_module("deepfs.middleware.async_subagents").AsyncSubAgentMiddleware(async_subagents=subagents)]
+
+
+def _agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+    """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
+    for each in middleware:
+        own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
+        if own and rules and list(own) != list(rules):
+            raise ValueError("permissions differ from those of the FilesystemMiddleware: pass them in one place")
+    return middleware
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(model: str | BaseChatModel | None) -> BaseChatModel:
+def resolved_model(model: str | BaseChatModel | None) -> BaseChatModel:
+    """Return a model, constructed as the profile of its provider says if it is given as a string."""
     if model is None:
         return _default_model()
-    return init_chat_model(model) if isinstance(model, str) else model
+    return _constructed(model) if isinstance(model, str) else model
 
 
 def _default_model() -> BaseChatModel:
     try:
-        return init_chat_model(f"anthropic:{DEFAULT_MODEL}")
+        return _constructed(f"anthropic:{DEFAULT_MODEL}")
     except ImportError as error:
         raise ModuleNotFoundError(
             "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",
             name="langchain_anthropic",
         ) from error
+
+
+def _constructed(spec: str) -> BaseChatModel:
+    made: BaseChatModel = init_chat_model(spec, **apply_provider_profile(spec))
+    return made
 
 
 # --- middleware of langchain -----------------------------------------------------------------------------------------

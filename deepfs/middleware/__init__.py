@@ -7,7 +7,9 @@ from deepfs._lazy import lazy_exports
 if TYPE_CHECKING:
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.prompt_caching import prompt_caching
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.summarization import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.rules import FilesystemPermission
 
@@ -18,7 +20,9 @@ __all__ = [
     "MemoryMiddleware",
     "SubAgent",
     "SubAgentMiddleware",
+    "SummarizationMiddleware",
     "filesystem_tools",
+    "prompt_caching",
 ]
 
 if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
@@ -27,7 +31,9 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
         {
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
+            "prompt_caching": ["prompt_caching"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "summarization": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],
         },
     )

@@ -31,12 +31,17 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
-__all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware", "initial_state", "outcome"]
+__all__ = [
+    "GENERAL_PURPOSE_SUBAGENT",
+    "CompiledSubAgent",
+    "SubAgent",
+    "SubAgentMiddleware",
+    "initial_state",
+    "outcome",
+]
 
 Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
 InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
-
-GENERAL_PURPOSE: Final = "general-purpose"
 
 
 class SubAgent(TypedDict):
@@ -55,6 +60,14 @@ class SubAgent(TypedDict):
     """Rules about files that replace the default ones."""
     response_format: NotRequired[Any]
     """The form of its answer, as `create_agent` takes it; the supervisor gets the answer as JSON."""
+
+
+GENERAL_PURPOSE_SUBAGENT: Final = SubAgent(
+    name="general-purpose",
+    description=PROMPTS["general_purpose_description"],
+    system_prompt=PROMPTS["general_purpose"],
+)
+"""The subagent that is added if there is none of its name."""
 
 
 class CompiledSubAgent(TypedDict):
@@ -82,6 +95,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
         backend: Files for the subagents that have no FilesystemMiddleware.
         permissions: Rules about files for subagents that have none of their own.
+        state_schema: The base of the state of subagents, as `create_agent` takes it.
 
     Raises:
         TypeError: If neither `default_model` nor `backend` is given, or an item is not a subagent or not a rule.
@@ -102,6 +116,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: str | None = None,
         backend: Any = None,
         permissions: Sequence[FilesystemPermission] | None = None,
+        state_schema: type[Any] | None = None,
     ) -> None:
         super().__init__()
         self._permissions = checked_rules(permissions or ())
@@ -111,6 +126,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         self._tools = list(default_tools or ())
         self._middleware = [*self._files(backend, default_middleware or ()), *(default_middleware or ())]
         self._interrupt_on = default_interrupt_on
+        self._state_schema = state_schema
         self._prompt = system_prompt or ""
         own = _mappings(subagents or ())
         specs = [*self._general_purpose(general_purpose_agent, own), *own]
@@ -118,10 +134,13 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools: list[BaseTool] = [_task_tool(self._runnables, _described(specs, task_description))]
 
     def _general_purpose(self, wanted: bool, subagents: Sequence[SubAgent | CompiledSubAgent]) -> list[SubAgent]:
-        if not wanted or self._model is None or any(spec.get("name") == GENERAL_PURPOSE for spec in subagents):
+        if (
+            not wanted
+            or self._model is None
+            or any(spec.get("name") == GENERAL_PURPOSE_SUBAGENT["name"] for spec in subagents)
+        ):
             return []
-        description, prompt = PROMPTS["general_purpose_description"], PROMPTS["general_purpose"]
-        return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt)]
+        return [GENERAL_PURPOSE_SUBAGENT]
 
     def _files(self, backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
         has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
@@ -152,6 +171,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             system_prompt=spec.get("system_prompt"),
             response_format=spec.get("response_format"),
             middleware=_last_of_each_name(covering([*given, *asking])),
+            state_schema=self._state_schema,
             name=spec["name"],
         )
 

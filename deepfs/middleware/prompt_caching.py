@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from deepfs.middleware._backends import AgentMiddleware, Lazy, ModelRequest, ModelResponse
@@ -12,7 +13,7 @@ __all__ = ["prompt_caching"]
 _log = logging.getLogger(__name__)
 
 
-class _ProviderCaching(AgentMiddleware[Any, Any, Any]):
+class ProviderCaching(AgentMiddleware[Any, Any, Any]):
     """Stands for the middleware of a package, which is imported with the first request to a model of that package.
 
     Importing such a package takes up to seconds, and a model of it can only exist once it is imported.
@@ -58,17 +59,21 @@ class _ProviderCaching(AgentMiddleware[Any, Any, Any]):
         return await (handler(request) if middleware is None else middleware.awrap_model_call(request, handler))
 
 
-_ALL: Final = (
-    _ProviderCaching("langchain_anthropic", "AnthropicPromptCachingMiddleware"),
-    _ProviderCaching("langchain_aws", "BedrockPromptCachingMiddleware"),
-    _ProviderCaching("langchain_fireworks", "FireworksPromptCachingMiddleware"),
-)
+_CLASSES: Final = {
+    "langchain_anthropic": "AnthropicPromptCachingMiddleware",
+    "langchain_aws": "BedrockPromptCachingMiddleware",
+    "langchain_fireworks": "FireworksPromptCachingMiddleware",
+}
+# Found on import: constructors may run on an event loop, which looking for files would block.
+_INSTALLED: Final = [
+    ProviderCaching(package, name) for package, name in _CLASSES.items() if find_spec(package) is not None
+]
 
 
 def prompt_caching() -> list[AgentMiddleware[Any, Any, Any]]:
-    """Return middleware that caches prompts with the models of Anthropic, of Bedrock and of Fireworks.
+    """Return middleware that caches prompts with the models of Anthropic, Bedrock and Fireworks.
 
-    Requests to other models stay as they are, and no package is imported for them. Place it after middleware that
-    changes the system message or the tools.
+    There is one for each LangChain package that is installed. It is imported with the first request to a model of the
+    package; other requests stay as they are. Place it after middleware that changes the system message or the tools.
     """
-    return list(_ALL)
+    return list(_INSTALLED)

@@ -9,6 +9,7 @@ from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
     AgentMiddleware,
@@ -18,12 +19,16 @@ from deepfs.middleware._backends import (
     init_chat_model,
     resolve_backend,
 )
+from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
+from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ def create_deep_agent(
     *,
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
-    subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+    subagents: Sequence[SubAgent | CompiledSubAgent | AsyncSubAgent] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
@@ -76,7 +81,8 @@ def create_deep_agent(
         middleware: Further middleware, placed after the agent's own; it replaces middleware of the same name. A
             FilesystemMiddleware without permissions of its own gets `permissions`.
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
-            named `general-purpose` is added if there is none.
+            named `general-purpose` is added if there is none. Those of the mode `"async"`, or with a `graph_id` on a
+            server, run in the background.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
         memory: Paths of files that the agent is shown at every turn.
@@ -102,20 +108,29 @@ def create_deep_agent(
     todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     unanswered = UnansweredCallsMiddleware()
+    remembering = [MemoryMiddleware(backend=files, sources=memory)] if memory else []
+    inline, remote, background = split_subagents(subagents)
+    delegating = SubAgentMiddleware(
+        default_model=chat_model,
+        default_tools=tools,
+        default_middleware=[unanswered, todos, filesystem, summarization],
+        default_interrupt_on=interrupt_on,
+        permissions=rules,
+        subagents=inline,
+        backend=files,
+        private_state_keys=_private_keys([summarization, *middleware]),
+        fork_system_prompt=system_prompt,
+        fork_middleware=[*remembering, *middleware],
+    )
+    asynchronous = [*remote, *map(delegating.as_async, background)]
     own: list[Middleware] = [
         unanswered,
         todos,
         filesystem,
-        SubAgentMiddleware(
-            default_model=chat_model,
-            default_tools=tools,
-            default_middleware=[unanswered, todos, filesystem, summarization],
-            default_interrupt_on=interrupt_on,
-            permissions=rules,
-            subagents=subagents,
-        ),
+        delegating,
+        *([AsyncSubAgentMiddleware(async_subagents=asynchronous)] if asynchronous else []),
         summarization,
-        *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
+        *remembering,
     ]
     last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
     graph = create_agent(
@@ -138,19 +153,33 @@ def create_deep_agent(
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
     """An agent whose errors say how to answer an interrupt, where LangGraph would fail on an answer of None."""
 
-    def stream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command."""
-        return super().stream(_checked_input(input), *args, **options)
+    def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command, and an error for unknown ids."""
+        return super().stream(_checked_input(input), _strict(input, config), **options)
 
-    def astream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """Like `stream`."""
-        return super().astream(_checked_input(input), *args, **options)
+    def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
+        stream = super().astream(_checked_input(input), _strict(input, config), **options)
+        return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
+
+
+def _strict(given: Any, config: Any) -> Any:
+    """The configuration in which answers to unknown interrupts are an error. Older LangGraph ignores them."""
+    if not (isinstance(given, Command) and isinstance(given.resume, dict)):
+        return config
+    config = config or {}
+    return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
 
 
 def _checked_input(given: Any) -> Any:
     if isinstance(given, Command) and given.resume is None and not given.update and not given.goto:
         raise ValueError(f"A Command without an answer does nothing. {ANSWER_FORM}.")
     return given
+
+
+def _private_keys(middleware: Sequence[Middleware]) -> frozenset[str]:
+    schemas: list[Any] = [each.state_schema for each in middleware]
+    return frozenset(key for schema in schemas for key in private_keys(schema))
 
 
 def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:

@@ -1,6 +1,6 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -10,20 +10,25 @@ from langchain_core.messages import SystemMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
+    AgentMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
     init_chat_model,
     resolve_backend,
 )
+from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.harness import (
     LeftOut,
     Middleware,
     Tools,
+    agreeing,
     combined,
     described,
     excluding,
@@ -33,9 +38,11 @@ from deepfs.middleware.harness import (
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
+from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
 from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
@@ -67,7 +74,7 @@ def create_deep_agent(
     *,
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
-    subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+    subagents: Sequence[SubAgent | CompiledSubAgent | AsyncSubAgent] | None = None,
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
@@ -97,7 +104,8 @@ def create_deep_agent(
             caching, memory and approvals. It replaces middleware of the same name. A FilesystemMiddleware without
             permissions of its own gets `permissions`.
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
-            named `general-purpose` is added if there is none.
+            named `general-purpose` is added if there is none. Those of the mode `"async"`, or with a `graph_id` on a
+            server, run in the background.
         skills: Directories of skills; of two skills with the same name, the one of the later directory counts.
         memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
@@ -130,19 +138,16 @@ def create_deep_agent(
         files=resolve_backend(backend),
         rules=checked_rules(permissions or ()),
         tools=described(tools or (), profile),
-        skills=skills,
+        skills=skills or _skills_of(middleware),
+        memory=memory or (),
         given=list(middleware),
     )
-    own = parts.own()
-    delegation = parts.delegation(list(subagents or ()), own, interrupt_on, schema)
-    tail = [*parts.tail(profile, skills), *parts.memory(memory)]
-    approvals = ApprovalMiddleware.where_needed(parts.rules, interrupt_on, parts.given)
-    given = covering(inheriting(parts.rules, _agreeing(parts.given, parts.rules)))
+    prompt = system_prompt_of(profile, system_prompt)
     graph = create_agent(
         chat_model,
         tools=parts.tools,
-        system_prompt=system_prompt_of(profile, system_prompt),
-        middleware=kept(profile, combined([*own, *delegation], given, [*tail, *approvals])),
+        system_prompt=prompt,
+        middleware=parts.stack(subagents, interrupt_on, schema, prompt),
         response_format=response_format,
         state_schema=schema,
         context_schema=context_schema,
@@ -169,13 +174,22 @@ def get_default_model() -> BaseChatModel:
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
     """An agent whose errors say how to answer an interrupt, where LangGraph would fail on an answer of None."""
 
-    def stream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command."""
-        return super().stream(_checked_input(input), *args, **options)
+    def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command, and an error for unknown ids."""
+        return super().stream(_checked_input(input), _strict(input, config), **options)
 
-    def astream(self, input: Any, *args: Any, **options: Any) -> Any:
-        """Like `stream`."""
-        return super().astream(_checked_input(input), *args, **options)
+    def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
+        """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
+        stream = super().astream(_checked_input(input), _strict(input, config), **options)
+        return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
+
+
+def _strict(given: Any, config: Any) -> Any:
+    """The configuration in which answers to unknown interrupts are an error. Older LangGraph ignores them."""
+    if not (isinstance(given, Command) and isinstance(given.resume, dict)):
+        return config
+    config = config or {}
+    return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
 
 
 def _checked_input(given: Any) -> Any:
@@ -197,13 +211,28 @@ class _Parts:
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
     skills: Sequence[str] | None
+    memory: Sequence[str]
     given: Sequence[Middleware]
     """The middleware that the user gave."""
 
-    def own(self) -> list[Middleware]:
-        """What the agent and its subagents have before the middleware that the user gave."""
+    def stack(
+        self, subagents: Sequence[Any] | None, interrupt_on: Any, schema: type[Any], prompt: str | SystemMessage | None
+    ) -> list[Middleware]:
+        """The middleware of the agent, whose system prompt is `prompt`."""
         equipment = self._equipment(self.profile, self.files, self.rules)
-        return [UnansweredCallsMiddleware(), *equipment, _summarization(self.model, self.files)]
+        own = [UnansweredCallsMiddleware(), *equipment, _summarization(self.model, self.files)]
+        delegation = self._delegation(
+            subagents,
+            own,
+            default_interrupt_on=interrupt_on,
+            state_schema=schema,
+            private_state_keys=_private_keys(schema, [*own, *self.given]),
+            fork_system_prompt=prompt,
+        )
+        given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
+        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
+        tail = [*self._tail(self.profile), *self._remembering, *approvals]
+        return kept(self.profile, combined([*own, *delegation], given, tail))
 
     def _equipment(
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
@@ -215,42 +244,41 @@ class _Parts:
             FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
         ]
 
-    def tail(self, profile: HarnessProfile, skills: Sequence[str] | None) -> list[Middleware]:
+    def _tail(self, profile: HarnessProfile, *, shows_skills: bool = True) -> list[Middleware]:
         """What follows the middleware that the user gave."""
-        return [*profile.materialize_extra_middleware(), *_skills(self.files, skills), *prompt_caching()]
+        skills = _skills(self.files, self.skills) if shows_skills else []
+        return [*profile.materialize_extra_middleware(), *skills, *prompt_caching()]
 
-    def memory(self, sources: Sequence[str] | None) -> list[Middleware]:
+    @property
+    def _remembering(self) -> list[Middleware]:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
-        return [MemoryMiddleware(backend=self.files, sources=sources)] if sources else []
+        return [MemoryMiddleware(backend=self.files, sources=self.memory)] if self.memory else []
 
     # --- subagents ---
 
-    def delegation(
-        self, subagents: Sequence[Any], own: Sequence[Middleware], interrupt_on: Any, schema: type[Any]
+    def _delegation(
+        self, subagents: Sequence[Any] | None, own: Sequence[Middleware], **options: Any
     ) -> list[Middleware]:
-        """What runs subagents, in the foreground and in the background."""
-        remote = [spec for spec in subagents if isinstance(spec, Mapping) and "graph_id" in spec]
-        local = [self._completed(spec, own) for spec in subagents if spec not in remote]
+        """What runs subagents, here and in the background. `options` are those of SubAgentMiddleware."""
+        inline, remote, background = split_subagents(subagents)
+        local = [self._completed(spec, own) for spec in inline]
         specs = [*self._general_purpose(local, own), *local]
-        return [*self._foreground(specs, own, interrupt_on, schema), *_background(remote)]
-
-    def _foreground(
-        self, specs: Sequence[Any], own: Sequence[Middleware], interrupt_on: Any, schema: type[Any]
-    ) -> list[Middleware]:
-        if not specs:
-            return []
-        middleware = SubAgentMiddleware(
+        background = [self._completed(spec, own) for spec in background]
+        if not specs and not background:
+            return _in_background(remote)
+        delegating = _Delegation(
             default_model=self.model,
             default_tools=self.tools,
             default_middleware=own,
-            default_interrupt_on=interrupt_on,
-            subagents=specs,
+            subagents=specs or [{**spec, "mode": "isolated"} for spec in background],
             general_purpose_agent=False,
             task_description=self.profile.tool_description_overrides.get("task"),
+            backend=self.files,
             permissions=self.rules,
-            state_schema=schema,
+            **options,
         )
-        return [middleware]
+        asynchronous = [*remote, *map(delegating.as_async, background)]
+        return [*([delegating] if specs else []), *_in_background(asynchronous)]
 
     def _general_purpose(self, subagents: Sequence[Any], own: Sequence[Middleware]) -> list[Any]:
         """The subagent for anything. Of the middleware that the user gave, it has what replaces the agent's own."""
@@ -289,7 +317,10 @@ class _Parts:
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, resolve_backend(spec.get("backend", self.files)), rules)
-        stack = combined(equipment, _agreeing(spec.get("middleware", ()), rules), self.tail(profile, None))
+        is_fork = spec.get("mode") == "fork"
+        given = [*(self.given if is_fork else ()), *spec.get("middleware", ())]
+        tail = [*self._tail(profile, shows_skills=is_fork), *(self._remembering if is_fork else ())]
+        stack = combined(equipment, agreeing(given, rules), tail)
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = kept(profile, stack, beside=own, checks="model" in spec)
         left_out = [LeftOut(each.name) for each in own if excluding(profile, each)]
@@ -298,7 +329,7 @@ class _Parts:
             **spec,
             "tools": described(spec.get("tools", self.tools), profile),
             "middleware": [*left_out, *remaining],
-            "system_prompt": prompt if spec.get("mode") == "fork" else profile.prompt(prompt),
+            "system_prompt": prompt if is_fork else profile.prompt(prompt),
         }
 
 
@@ -308,19 +339,18 @@ def _skills(files: BackendProtocol, sources: Sequence[str] | None) -> list[Middl
     return [import_module("deepfs.middleware.skills").SkillsMiddleware(backend=files, sources=list(sources))]
 
 
-def _background(subagents: Sequence[Any]) -> list[Middleware]:
-    if not subagents:
-        return []
-    return [import_module("deepfs.middleware.async_subagents").AsyncSubAgentMiddleware(async_subagents=subagents)]
+def _skills_of(middleware: Sequence[Middleware]) -> Sequence[str] | None:
+    """The directories of the SkillsMiddleware in `middleware`, if any: it takes the place of the agent's own."""
+    return next((getattr(each, "sources", None) for each in middleware if each.name == _SKILLS), None)
 
 
-def _agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
-    """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
-    for each in middleware:
-        own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
-        if own and rules and list(own) != list(rules):
-            raise ValueError("permissions differ from those of the FilesystemMiddleware: pass them in one place")
-    return middleware
+def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
+    return [AsyncSubAgentMiddleware(async_subagents=subagents)] if subagents else []
+
+
+def _private_keys(schema: Any, middleware: Sequence[Middleware]) -> frozenset[str]:
+    schemas: list[Any] = [schema, *(each.state_schema for each in middleware)]
+    return frozenset(key for each in schemas for key in private_keys(each))
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -354,18 +384,25 @@ def _constructed(spec: str) -> BaseChatModel:
 class _Todos(TodoListMiddleware[Any, Any]):
     """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
 
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that each of the two classes can replace the other."""
         return "TodoListMiddleware"
 
-    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Leave the system message as it is."""
-        return handler(request)
 
-    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Like `wrap_model_call`."""
-        return await handler(request)
+class _Delegation(SubAgentMiddleware):
+    """SubAgentMiddleware without a prompt of its own. LangChain leaves it out of the way to the model."""
+
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
+    @property
+    def name(self) -> str:
+        """The name of the base class, which middleware of the user may replace."""
+        return "SubAgentMiddleware"
 
 
 def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:

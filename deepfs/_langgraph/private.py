@@ -25,6 +25,7 @@ from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
+    "STRICT_RESUME",
     "RunningTask",
     "Session",
     "batch",
@@ -52,6 +53,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+STRICT_RESUME: Final = "__pregel_strict_resume"
+"""The key of `configurable` with which an answer to an unknown interrupt is an error; LangGraph has it since 1.2."""
 
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "

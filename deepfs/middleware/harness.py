@@ -1,4 +1,4 @@
-"""What a profile changes in an agent: its prompt, the descriptions of tools, and the middleware and tools left out."""
+"""The order of an agent's middleware, and what a profile changes: the prompt, descriptions, tools and middleware."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -10,9 +10,21 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, UnansweredCallsMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.policy.rules import FilesystemPermission
 from deepfs.profiles.settings import HarnessProfile
 
-__all__ = ["LeftOut", "Middleware", "Tools", "combined", "described", "excluding", "kept", "system_prompt_of"]
+__all__ = [
+    "LeftOut",
+    "Middleware",
+    "Tools",
+    "agreeing",
+    "combined",
+    "described",
+    "excluding",
+    "kept",
+    "system_prompt_of",
+]
 
 Middleware = AgentMiddleware[Any, Any, Any]
 Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
@@ -25,6 +37,15 @@ def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Seque
     new = [each for name, each in replacing.items() if name not in replaced]
     first, last = ([replacing.get(each.name, each) for each in part] for part in (own, tail))
     return [*first, *new, *last]
+
+
+def agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+    """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
+    for each in middleware:
+        own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
+        if own and rules and list(own) != list(rules):
+            raise ValueError("permissions differ from those of the FilesystemMiddleware: pass them in one place")
+    return middleware
 
 
 def system_prompt_of(profile: HarnessProfile, given: str | SystemMessage | None) -> str | SystemMessage | None:

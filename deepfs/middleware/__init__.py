@@ -21,7 +21,14 @@ if TYPE_CHECKING:
         RubricResult,
         RubricState,
     )
+    from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
+    from deepfs.middleware.background_tasks import BackgroundTasks
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.prompt_caching import prompt_caching
+    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.summarization import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
@@ -30,6 +37,9 @@ __all__ = [
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
     "Blobs",
+    "AsyncSubAgent",
+    "AsyncSubAgentMiddleware",
+    "BackgroundTasks",
     "CompiledSubAgent",
     "CriterionEval",
     "CriterionFail",
@@ -46,7 +56,9 @@ __all__ = [
     "SubAgent",
     "SubAgentMiddleware",
     "UnsupportedContentMiddleware",
+    "SummarizationMiddleware",
     "filesystem_tools",
+    "prompt_caching",
 ]
 
 if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
@@ -69,7 +81,14 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
                 "RubricResult",
                 "RubricState",
             ],
+            "async_subagents": ["AsyncSubAgentMiddleware"],
+            "background_tasks": ["BackgroundTasks"],
+            "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "memory": ["MemoryMiddleware"],
+            "prompt_caching": ["prompt_caching"],
+            "remote_tasks": ["AsyncSubAgent"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "summarization": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],
             "unsupported_content": ["UnsupportedContentMiddleware"],
         },

@@ -77,6 +77,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._descriptions = custom_tool_descriptions
         self._result_chars = _result_chars(tool_token_limit_before_evict)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
+        self._limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
         self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
         self._blobs = Blobs(self._storage)
@@ -100,6 +101,15 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         """Return a copy over the same storage, with `permissions` as its rules."""
         other = copy(self)
         other._equip(permissions)
+        return other
+
+    def with_backend(self, backend: Any) -> Self:
+        """Return a copy over `backend`, with the same rules and limits."""
+        other = copy(self)
+        other._storage = resolve_backend(backend)
+        results, messages = self._limits
+        other._results, other._messages = other._evictor(results, _RESULTS), other._evictor(messages, _MESSAGES)
+        other._equip(self.permissions)
         return other
 
     def _evictor(self, token_limit: int | None, directory: str) -> Evictor | None:

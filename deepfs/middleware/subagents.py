@@ -1,19 +1,19 @@
 """The middleware that lets a LangChain agent hand tasks to subagents."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from json import dumps
-from typing import Any, Final, NotRequired, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Final, Literal, NotRequired, TypeAlias, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import Runnable
+from langchain_core.messages import SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
-from langgraph.types import Command
-from pydantic import BaseModel, Field
+from langsmith.run_helpers import get_tracing_context, tracing_context
+from pydantic import BaseModel, Field, model_validator
 from typing_extensions import TypedDict
 
-from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
@@ -24,19 +24,35 @@ from deepfs.middleware._backends import (
     init_chat_model,
     resolve_backend,
 )
+from deepfs.middleware._delegation import described, forked_state, initial_state, outcome
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.remote_tasks import AsyncSubAgent
+from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
-__all__ = ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware", "initial_state", "outcome"]
+__all__ = [
+    "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
+    "DEFAULT_SUBAGENT_PROMPT",
+    "GENERAL_PURPOSE_SUBAGENT",
+    "SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY",
+    "TASK_TOOL_DESCRIPTION",
+    "CompiledSubAgent",
+    "SubAgent",
+    "SubAgentMiddleware",
+    "TaskToolSchema",
+    "create_sub_agent",
+]
 
 Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
 InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
+Middleware: TypeAlias = AgentMiddleware[Any, Any, Any]
 
-GENERAL_PURPOSE: Final = "general-purpose"
+SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY: Final = "__deepagents_subagent_response_format"
+"""The key of `configurable` with the `response_format` of the subagents of a run. deepagents has the same key."""
 
 
 class SubAgent(TypedDict):
@@ -46,15 +62,23 @@ class SubAgent(TypedDict):
     description: str
     """The supervisor chooses a subagent by its description."""
     system_prompt: NotRequired[str]
+    """With the mode `"fork"` it follows the supervisor's prompt."""
     tools: NotRequired[Tools]
     model: NotRequired[str | BaseChatModel]
-    middleware: NotRequired[Sequence[AgentMiddleware[Any, Any, Any]]]
+    middleware: NotRequired[Sequence[Middleware]]
     """Comes after the default middleware."""
     interrupt_on: NotRequired[InterruptOn]
+    skills: NotRequired[Sequence[str]]
+    """Directories of its skills. A fork has those of the supervisor instead."""
     permissions: NotRequired[Sequence[FilesystemPermission]]
     """Rules about files that replace the default ones."""
+    backend: NotRequired[Any]
+    """A backend for its files in place of the supervisor's."""
     response_format: NotRequired[Any]
     """The form of its answer, as `create_agent` takes it; the supervisor gets the answer as JSON."""
+    mode: NotRequired[Literal["isolated", "fork", "async"]]
+    """`"isolated"` (the default) knows its task only; `"fork"` continues the supervisor's conversation. `"async"` runs
+    in the background by the tools of `AsyncSubAgentMiddleware`, and is for `create_deep_agent`."""
 
 
 class CompiledSubAgent(TypedDict):
@@ -63,6 +87,31 @@ class CompiledSubAgent(TypedDict):
     name: str
     description: str
     runnable: Runnable[Any, Any]
+    mode: NotRequired[Literal["isolated", "fork", "async"]]
+    """As in `SubAgent`; the prompt of a fork is that of the runnable."""
+
+
+DEFAULT_SUBAGENT_PROMPT: Final = PROMPTS["general_purpose"]
+DEFAULT_GENERAL_PURPOSE_DESCRIPTION: Final = PROMPTS["general_purpose_description"]
+TASK_TOOL_DESCRIPTION: Final = PROMPTS["task"]
+GENERAL_PURPOSE_SUBAGENT: Final = SubAgent(
+    name="general-purpose", description=DEFAULT_GENERAL_PURPOSE_DESCRIPTION, system_prompt=DEFAULT_SUBAGENT_PROMPT
+)
+"""The subagent that is added if there is none of its name."""
+
+
+class TaskToolSchema(BaseModel):  # Without a docstring, which would be sent to models.
+    description: str = Field(description="The whole task, and what to report.")
+    subagent_type: str = Field(description="Name of the subagent.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        # `extra="forbid"` would refuse the runtime that ToolNode adds.
+        unknown = sorted(given.keys() - cls.model_fields.keys() - {"runtime"}) if isinstance(given, Mapping) else []
+        if unknown:
+            raise ValueError(f"unknown argument {', '.join(unknown)}: the whole task belongs into `description`")
+        return given
 
 
 class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -82,11 +131,15 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
         backend: Files for the subagents that have no FilesystemMiddleware.
         permissions: Rules about files for subagents that have none of their own.
+        private_state_keys: Keys of the agent's state that subagents neither get nor change.
+        state_schema: The base of the state of subagents, as `create_agent` takes it.
+        fork_system_prompt: The agent's own system prompt, with which forks begin.
+        fork_middleware: Middleware of the agent that forks have besides.
 
     Raises:
         TypeError: If neither `default_model` nor `backend` is given, or an item is not a subagent or not a rule.
-        ValueError: If a subagent lacks a key or a model, has an unknown key or the name of another one, or if there are
-            no subagents.
+        ValueError: If a subagent lacks a key or a model, has an unknown key or mode or the name of another one, or if
+            there are no subagents.
     """
 
     def __init__(
@@ -94,7 +147,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         default_model: str | BaseChatModel | None = None,
         default_tools: Tools | None = None,
-        default_middleware: Sequence[AgentMiddleware[Any, Any, Any]] | None = None,
+        default_middleware: Sequence[Middleware] | None = None,
         default_interrupt_on: InterruptOn | None = None,
         subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
         system_prompt: str | None = None,
@@ -102,6 +155,10 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: str | None = None,
         backend: Any = None,
         permissions: Sequence[FilesystemPermission] | None = None,
+        private_state_keys: frozenset[str] | None = None,
+        state_schema: type[Any] | None = None,
+        fork_system_prompt: str | SystemMessage | None = None,
+        fork_middleware: Sequence[Middleware] = (),
     ) -> None:
         super().__init__()
         self._permissions = checked_rules(permissions or ())
@@ -109,51 +166,128 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
         self._model = default_model
         self._tools = list(default_tools or ())
-        self._middleware = [*self._files(backend, default_middleware or ()), *(default_middleware or ())]
+        self._backend = backend
+        self._middleware = [*self._files(default_middleware or ()), *(default_middleware or ())]
         self._interrupt_on = default_interrupt_on
-        self._prompt = system_prompt or ""
+        self._state_schema = state_schema
+        self._fork_prompt, self._fork_middleware = fork_system_prompt, fork_middleware
+        self.system_prompt: str | None = system_prompt
+        self.private_state_keys: frozenset[str] = private_state_keys or frozenset()
+        """Keys of the agent's state that subagents neither get nor change."""
         own = _mappings(subagents or ())
-        specs = [*self._general_purpose(general_purpose_agent, own), *own]
-        self._runnables = {spec["name"]: self._runnable(spec) for spec in _checked(specs)}
-        self.tools: list[BaseTool] = [_task_tool(self._runnables, _described(specs, task_description))]
+        specs = _checked([*self._general_purpose(general_purpose_agent, own), *own])
+        self._specs = {spec["name"]: spec for spec in specs}
+        self.subagent_names: frozenset[str] = frozenset(self._specs)
+        """The names of the subagents."""
+        self._description = described(specs, PROMPTS["task"] if task_description is None else task_description)
+        self._runnables = {spec["name"]: self._runnable(spec) for spec in specs}
+        self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask)]
+
+    def as_async(self, spec: SubAgent | CompiledSubAgent) -> AsyncSubAgent:
+        """Return the subagent for `AsyncSubAgentMiddleware`, built with the defaults of this middleware.
+
+        Raises:
+            ValueError: If it lacks a key or a model, or has an unknown key.
+        """
+        isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
+        (checked,) = _checked(_mappings([isolated]))
+        runnable = self._runnable(checked).get()
+        return AsyncSubAgent(name=spec["name"], description=spec["description"], runnable=runnable)
+
+    # --- building subagents ---
 
     def _general_purpose(self, wanted: bool, subagents: Sequence[SubAgent | CompiledSubAgent]) -> list[SubAgent]:
-        if not wanted or self._model is None or any(spec.get("name") == GENERAL_PURPOSE for spec in subagents):
+        name = GENERAL_PURPOSE_SUBAGENT["name"]
+        if not wanted or self._model is None or any(spec.get("name") == name for spec in subagents):
             return []
-        description, prompt = PROMPTS["general_purpose_description"], PROMPTS["general_purpose"]
-        return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt)]
+        return [GENERAL_PURPOSE_SUBAGENT]
 
-    def _files(self, backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
-        has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
-        if backend is None or has_files:
+    def _files(self, middleware: Sequence[Middleware]) -> list[FilesystemMiddleware]:
+        if self._backend is None or any(isinstance(each, FilesystemMiddleware) for each in middleware):
             return []
-        return [FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)]
+        return [FilesystemMiddleware(backend=resolve_backend(self._backend), permissions=self._permissions)]
 
     def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Lazy[Runnable[Any, Any]]:
         """The runnable of a subagent; an agent is built at its first use."""
         if "runnable" in spec:
-            runnable = cast("CompiledSubAgent", spec)["runnable"]
-            return Lazy(lambda: runnable)
-        agent = spec
-        model = agent.get("model", self._model)
-        if model is None:
-            raise ValueError(f"subagent {agent['name']!r} needs a model: there is no default_model")
-        chat_model = init_chat_model(model) if isinstance(model, str) else model
-        rules = checked_rules(agent.get("permissions", self._permissions))
-        return Lazy(lambda: self._built(agent, chat_model, rules))
+            name, given = spec["name"], cast("CompiledSubAgent", spec)["runnable"]
+            named = RunnableConfig(metadata={"lc_agent_name": name}, run_name=name)
+            return Lazy(lambda: given.with_config(named))
+        agent = self._complete(spec)
+        return Lazy(lambda: self._built(agent))
 
-    def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
-        own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
-        given = [*own, *inheriting(rules, spec.get("middleware", ()))]
-        asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on), given)
-        return create_agent(
-            model,
-            tools=list(spec.get("tools", self._tools)),
-            system_prompt=spec.get("system_prompt"),
-            response_format=spec.get("response_format"),
-            middleware=_last_of_each_name(covering([*given, *asking])),
-            name=spec["name"],
+    def _complete(self, spec: SubAgent) -> SubAgent:
+        """The specification with the defaults for what it leaves out."""
+        model = spec.get("model", self._model)
+        if model is None:
+            raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
+        rules = checked_rules(spec.get("permissions", self._permissions))
+        complete: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on, **spec}
+        complete["model"] = init_chat_model(model) if isinstance(model, str) else model
+        complete["permissions"] = rules
+        return cast("SubAgent", complete)
+
+    def _built(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
+        middleware = self._with_files(spec)
+        prompt: Any = spec.get("system_prompt")
+        if spec.get("mode") == "fork":
+            middleware = [*_with_refusal(middleware, self._description), *self._fork_middleware]
+            prompt = _joined(self._fork_prompt, prompt)
+        middleware += _skills(spec, spec.get("backend", self._backend))
+        complete = {**spec, "system_prompt": prompt, "middleware": [*middleware, *spec.get("middleware", ())]}
+        agent: Runnable[Any, Any] = create_sub_agent(
+            cast("SubAgent", complete), state_schema=self._state_schema, response_format=response_format
         )
+        return agent
+
+    def _with_files(self, spec: SubAgent) -> list[Middleware]:
+        """The default middleware with the rules and the backend of the subagent."""
+        own: list[Middleware] = list(self._middleware)
+        if "backend" in spec:
+            backend = resolve_backend(spec["backend"])
+            own = [each.with_backend(backend) if isinstance(each, _OverFiles) else each for each in own]
+            if not any(isinstance(each, FilesystemMiddleware) for each in own):
+                own.insert(0, FilesystemMiddleware(backend=backend))
+        rules = spec.get("permissions", ())
+        return [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in own]
+
+    # --- running subagents ---
+
+    def _task(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
+        runnable = self._chosen(subagent_type, description, runtime)
+        with _traced():
+            result = runnable.invoke(self._initial(subagent_type, description, runtime), _config(runtime))
+        return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+
+    async def _atask(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
+        runnable = self._chosen(subagent_type, description, runtime)
+        with _traced():
+            result = await runnable.ainvoke(self._initial(subagent_type, description, runtime), _config(runtime))
+        return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
+
+    def _chosen(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
+        if not description.strip():
+            raise ToolException("Error: The description is empty. Say what is to be done.")
+        if name not in self._runnables:
+            raise ToolException(f"Error: There is no subagent {name!r}. Choose one of: {', '.join(self._runnables)}.")
+        asked = (runtime.config.get("configurable") or {}).get(SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY)
+        if asked is None:
+            return self._runnables[name].get()
+        spec = self._specs[name]
+        if "runnable" in spec:
+            raise ToolException(
+                f"Error: {name!r} is already built, and cannot answer in another form. Use another one."
+            )
+        return self._built(self._complete(spec), asked)
+
+    def _initial(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
+        spec = self._specs[name]
+        fork = spec.get("mode") == "fork"
+        if fork and "runnable" not in spec:
+            return forked_state(runtime.state, description)
+        return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
+
+    # --- calls of the model ---
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -168,18 +302,80 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return await handler(self._prepared(request))
 
     def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        return request.override(system_message=with_prompt(request.system_message, self._prompt))
+        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
-def _ruled(
-    middleware: AgentMiddleware[Any, Any, Any], rules: Sequence[FilesystemPermission]
-) -> AgentMiddleware[Any, Any, Any]:
-    return middleware.with_permissions(rules) if isinstance(middleware, FilesystemMiddleware) else middleware
+_OverFiles: Final = (FilesystemMiddleware, SummarizationMiddleware)
 
 
-def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
+def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, response_format: Any = None) -> Any:
+    """Build the agent of a subagent.
+
+    Args:
+        spec: The subagent, with `model` and `tools`. Its middleware is all that it gets, beside what asks a person.
+        state_schema: The base of its state, as `create_agent` takes it.
+        response_format: Replaces that of `spec`.
+
+    Returns:
+        The agent, a runnable.
+
+    Raises:
+        ValueError: If `spec` names no model or no tools.
+    """
+    for key in ("model", "tools"):
+        if key not in spec:
+            raise ValueError(f"subagent {spec['name']!r} lacks {key}")
+    rules = checked_rules(spec.get("permissions", ()))
+    given = inheriting(rules, spec.get("middleware", ()))
+    asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on"), given)
+    return create_agent(
+        spec["model"],
+        tools=list(spec["tools"]),
+        system_prompt=spec.get("system_prompt"),
+        response_format=response_format if response_format is not None else spec.get("response_format"),
+        middleware=_last_of_each_name(covering([*given, *asking])),
+        state_schema=state_schema,
+        name=spec["name"],
+    )
+
+
+def _last_of_each_name(middleware: Sequence[Middleware]) -> list[Middleware]:
     """Keep the last middleware of each name, at the position of the first."""
     return list({each.name: each for each in middleware}.values())
+
+
+def _skills(spec: SubAgent, backend: Any) -> list[Middleware]:
+    if not spec.get("skills"):
+        return []
+    skills = import_module("deepfs.middleware.skills")
+    return [skills.SkillsMiddleware(backend=resolve_backend(backend), sources=list(spec["skills"]))]
+
+
+# --- forks -----------------------------------------------------------------------------------------------------------
+
+
+class _RefusingTask(AgentMiddleware[Any, Any, Any]):
+    """The tool `task` as the supervisor has it, so that the prompt is the same; every call is refused."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__()
+
+        def task(description: str, subagent_type: str) -> Any:
+            raise ToolException("Error: A fork cannot hand on its task. Carry it out yourself.")
+
+        self.tools: list[BaseTool] = [_tool(description, task)]
+
+
+def _with_refusal(middleware: Sequence[Middleware], description: str) -> list[Middleware]:
+    places = [place for place, each in enumerate(middleware) if isinstance(each, FilesystemMiddleware)]
+    after = places[0] + 1 if places else 0
+    return [*middleware[:after], _RefusingTask(description), *middleware[after:]]
+
+
+def _joined(prompt: str | SystemMessage | None, own: str | None) -> str | SystemMessage | None:
+    if prompt is None or not own:
+        return own or prompt
+    return with_prompt(prompt, own) if isinstance(prompt, SystemMessage) else f"{prompt}\n\n{own}"
 
 
 # --- specifications --------------------------------------------------------------------------------------------------
@@ -205,110 +401,48 @@ def _checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent 
         unknown = sorted(spec.keys() - kind.__annotations__.keys())
         if unknown:
             raise ValueError(f"subagent {spec['name']!r} has keys that are not known: {', '.join(unknown)}")
+        _check_mode(spec)
         if spec["name"] in seen:
             raise ValueError(f"two subagents have the name {spec['name']!r}")
         seen.add(spec["name"])
     return specs
 
 
-def _described(specs: Sequence[SubAgent | CompiledSubAgent], description: str | None) -> str:
-    available = "\n".join(f"- {spec['name']}: {spec['description']}" for spec in specs)
-    return (PROMPTS["task"] if description is None else description).replace("{available_agents}", available)
+def _check_mode(spec: SubAgent | CompiledSubAgent) -> None:
+    mode = spec.get("mode", "isolated")
+    if mode == "async":
+        raise ValueError(f"subagent {spec['name']!r} is async: give it to create_deep_agent, or use as_async")
+    if mode not in ("isolated", "fork"):
+        raise ValueError(f"subagent {spec['name']!r} has the mode {mode!r}, and not isolated, fork or async")
+    if mode == "fork" and spec.get("skills"):
+        raise ValueError(f"subagent {spec['name']!r} is a fork, which has the skills of its supervisor: omit skills")
 
 
 # --- the tool --------------------------------------------------------------------------------------------------------
 
 
-class TaskArguments(BaseModel):
-    description: str = Field(description="The whole task, and what to report.")
-    subagent_type: str = Field(description="Name of the subagent.")
-
-
-def _task_tool(runnables: Mapping[str, Lazy[Runnable[Any, Any]]], description: str) -> BaseTool:
-    def chosen(name: str, description: str) -> Runnable[Any, Any]:
-        if not description.strip():
-            raise ToolException("Error: The description is empty. Say what is to be done.")
-        if name not in runnables:
-            raise ToolException(f"Error: There is no subagent {name!r}. Choose one of: {', '.join(runnables)}.")
-        return runnables[name].get()
-
-    def task(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = chosen(subagent_type, description)
-        result = runnable.invoke(initial_state(runtime.state, description))
-        return outcome(runtime.state, result, runtime.tool_call_id or "")
-
-    async def atask(description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = chosen(subagent_type, description)
-        result = await runnable.ainvoke(initial_state(runtime.state, description))
-        return outcome(runtime.state, result, runtime.tool_call_id or "")
-
+def _tool(
+    description: str, func: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]] | None = None
+) -> BaseTool:
     return StructuredTool(
         name="task",
         description=description,
-        args_schema=TaskArguments,
-        func=task,
-        coroutine=atask,
+        args_schema=TaskToolSchema,
+        func=func,
+        coroutine=coroutine,
         handle_tool_error=True,
         handle_validation_error=wrong_arguments,
     )
 
 
-_OWN: Final = frozenset(
-    {
-        "conversation_history_name",
-        "file_conflicts",
-        "files",
-        "jump_to",
-        "messages",
-        "remaining_steps",
-        "structured_response",
-        "todos",
-    }
-)
-"""Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
-_CONFLICTS: Final = "/conflicts"
+def _config(runtime: ToolRuntime[Any, Any]) -> RunnableConfig:
+    """The mark that LangSmith knows a subagent by. The rest is repeated, since older LangGraph would drop it."""
+    return {"configurable": {**(runtime.config.get("configurable") or {}), "ls_agent_type": "subagent"}}
 
 
-def initial_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
-    """The initial state of a subagent: its task as the only message, and the keys shared with the supervisor."""
-    shared = {key: value for key, value in state.items() if key not in _OWN}
-    files = {"files": state["files"]} if "files" in state else {}
-    return {**shared, **files, "messages": [HumanMessage(description)]}
-
-
-def outcome(state: Mapping[str, Any], result: Any, tool_call_id: str) -> "Command[Any]":
-    """Return a subagent's answer for the supervisor, whose state was `state`, and merge its files into the task's.
-
-    A file in which a parallel subagent changed the same lines stays as the parallel one left it; the version of this
-    subagent is kept under `/conflicts`, and the answer says so. Raises ToolException for a result without messages.
-    """
-    messages = result.get("messages") if isinstance(result, Mapping) else None
-    if not messages:
-        raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
-    notes = _adopted(state.get("files") or {}, result.get("files") or {}, tool_call_id) if "files" in result else []
-    text = "\n\n".join(filter(None, [_answer(messages, result.get("structured_response")), *notes]))
-    shared = {key: value for key, value in result.items() if key not in _OWN and value != state.get(key)}
-    return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
-
-
-def _adopted(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
-    """Merge the files that the subagent changed; return a note for each file that conflicts."""
-    lost = adopt_files(given, made)
-    kept = {f"{_CONFLICTS}/{tool_call_id}{path}": made[path] for path in lost if path in made}
-    adopt_files({}, kept)
-    return [_conflict(path, f"{_CONFLICTS}/{tool_call_id}{path}", path in made) for path in lost]
-
-
-def _conflict(path: str, copy: str, has_copy: bool) -> str:
-    note = f"[{path} was changed elsewhere meanwhile and stays as it is there."
-    return f"{note} This subagent's version is in {copy}: merge what is missing]" if has_copy else f"{note}]"
-
-
-def _answer(messages: Sequence[BaseMessage], structured: Any) -> str:
-    """The structured response as JSON, or the last text of the subagent."""
-    if isinstance(structured, BaseModel):
-        return structured.model_dump_json()
-    if structured is not None:
-        return dumps(structured, ensure_ascii=False, default=str)
-    spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
-    return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
+@contextmanager
+def _traced() -> Iterator[None]:
+    current = get_tracing_context()
+    metadata = {**(current.get("metadata") or {}), "ls_agent_type": "subagent"}
+    with tracing_context(**{**current, "metadata": metadata}):
+        yield

@@ -5,11 +5,12 @@ import re
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from json import dumps
-from typing import Annotated, Any, Final, NamedTuple, NotRequired
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, Self
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
@@ -94,6 +95,13 @@ class SummarizationMiddleware(LangChainSummarization):
         self.backend: BackendProtocol = resolve_backend(backend)
         self._history = _History(self.backend)
         self._waiting: dict[str, _Plan] = {}
+
+    def with_backend(self, backend: Any) -> Self:
+        """Return a copy that keeps histories in `backend`."""
+        other = copy(self)
+        other.backend = resolve_backend(backend)
+        other._history, other._waiting = _History(other.backend), {}
+        return other
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, nam
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["BackgroundLoop", "Call", "background_loop", "on_background_loop"]
+__all__ = ["BackgroundLoop", "Call", "background_loop", "on_background_loop", "start_in_background"]
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ _here = _Here()
 class BackgroundLoop:
     """An event loop on a daemon thread; it is started on first use, and again if it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "deepfs-sync") -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -65,7 +66,7 @@ class BackgroundLoop:
         try:
             with self._lock:
                 if self._running is None or self._running.has_ended:
-                    self._running = _started()
+                    self._running = _started(self._name)
                 return self._running
         finally:
             _here.is_starting = False
@@ -147,10 +148,10 @@ class _Running:
                 self._calls.popitem()[0].fail(_ended(reason))
 
 
-def _started() -> _Running | None:
+def _started(name: str) -> _Running | None:
     running = _Running()
     try:
-        threading.Thread(target=running.serve, name="deepfs-sync", daemon=True).start()
+        threading.Thread(target=running.serve, name=name, daemon=True).start()
     except RuntimeError:
         return None
     return running
@@ -290,7 +291,42 @@ async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
     return await call.result(running)
 
 
+class _DetachedCall(Call[None]):
+    """A call whose end nobody waits for."""
+
+    _running: _Running | None = None
+
+    def start(self, running: _Running) -> None:
+        self._running = running
+        if self._is_done:
+            running.forget(self)
+
+    def _open(self) -> None:
+        self._is_done = True
+        if self._running is not None:
+            self._running.forget(self)
+
+
+def start_in_background(function: Callable[[], Awaitable[None]]) -> None:
+    """Start an async call on an event loop of its own, which all such calls share, and do not wait for it.
+
+    So calls that take long, or block, do not hold up the sync methods of backends.
+
+    Args:
+        function: Makes the call, which must not raise. It is cancelled if the loop ends.
+
+    Raises:
+        RuntimeError: The loop cannot be started, as at interpreter shutdown.
+    """
+    call = _DetachedCall(function)
+    running = _detached_loop.take(call)
+    if running is None:
+        raise RuntimeError("deepfs's event loop for background tasks cannot be started any more")
+    call.start(running)
+
+
 _loop = BackgroundLoop()
+_detached_loop = BackgroundLoop("deepfs-tasks")
 
 
 def background_loop() -> BackgroundLoop:
@@ -299,8 +335,8 @@ def background_loop() -> BackgroundLoop:
 
 
 def _forget_after_fork() -> None:
-    global _loop
-    _loop = BackgroundLoop()
+    global _loop, _detached_loop
+    _loop, _detached_loop = BackgroundLoop(), BackgroundLoop("deepfs-tasks")
     _here.is_starting = False
 
 

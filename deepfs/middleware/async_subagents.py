@@ -1,0 +1,471 @@
+"""The middleware that lets a LangChain agent run subagents in the background."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from json import dumps
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
+
+import anyio
+from langchain.agents.middleware import hook_config
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
+from pydantic import BaseModel, Field
+
+from deepfs.middleware._backends import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from deepfs.middleware._delegation import described, fork_messages, initial_state, merged_files
+from deepfs.middleware._messages import with_prompt
+from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.remote_tasks import (
+    MEDIA,
+    UNFINISHED,
+    WAITING,
+    AsyncSubAgent,
+    AsyncTask,
+    Observation,
+    RemoteTasks,
+    checked_subagents,
+    now,
+)
+from deepfs.middleware.task_events import TaskEvent, noted, notification, updated_task
+from deepfs.middleware.tools import wrong_arguments
+from deepfs.sync import run_sync
+
+__all__ = [
+    "ASYNC_TASK_TOOL_DESCRIPTION",
+    "AsyncSubAgent",
+    "AsyncSubAgentMiddleware",
+    "AsyncSubAgentState",
+    "AsyncTask",
+    "BackgroundTasks",
+    "CancelAsyncTaskSchema",
+    "CheckAsyncTaskSchema",
+    "ListAsyncTasksSchema",
+    "StartAsyncTaskSchema",
+    "TaskEvent",
+    "UpdateAsyncTaskSchema",
+    "split_subagents",
+]
+
+ASYNC_TASK_TOOL_DESCRIPTION: Final = PROMPTS["start_async_task"]
+_LOOK_SECONDS: Final = 5
+"""How long a turn waits for the status of tasks on servers."""
+
+Runtime: TypeAlias = ToolRuntime[Any, Any]
+StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "error", "cancelled", "all"]
+
+
+def _merged(existing: dict[str, AsyncTask] | None, update: dict[str, AsyncTask]) -> dict[str, AsyncTask]:
+    return {**(existing or {}), **update}
+
+
+class AsyncSubAgentState(AgentState[Any]):
+    """The state of an agent with background tasks."""
+
+    async_tasks: NotRequired[Annotated[dict[str, AsyncTask], _merged]]
+    """The tasks by their ids."""
+
+
+# The schemas have no docstrings, which would be sent to models.
+
+
+class StartAsyncTaskSchema(BaseModel):
+    description: str = Field(description="The whole task, and what to report.")
+    subagent_type: str = Field(description="Name of the subagent.")
+
+
+class CheckAsyncTaskSchema(BaseModel):
+    task_id: str
+
+
+class UpdateAsyncTaskSchema(BaseModel):
+    task_id: str
+    message: str
+
+
+class CancelAsyncTaskSchema(BaseModel):
+    task_id: str
+
+
+class ListAsyncTasksSchema(BaseModel):
+    status_filter: StatusFilter | None = None
+
+
+class AsyncSubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gives an agent tools that run subagents in the background, over several of its turns.
+
+    The tools are `start_async_task`, `check_async_task`, `update_async_task`, `cancel_async_task` and
+    `list_async_tasks`. A subagent with `graph_id` is a graph on a server that speaks the API of LangGraph; one with
+    `runnable` runs in this process, by `BackgroundTasks`. The agent is told of each task that ends or waits for a
+    person; tasks on servers are looked at in the async form only (`ainvoke`). The files in state that a task of this
+    process changed are merged when the agent gets its result, also that of a task that failed or was cancelled.
+
+    Args:
+        async_subagents: The subagents.
+        system_prompt: A text at the end of the agent's system prompt.
+        tasks: Runs the tasks of this process. By default all middleware shares one.
+
+    Raises:
+        ValueError: If there are no subagents, or one lacks a key, has a wrong value or the name of another one.
+    """
+
+    state_schema: type[Any] = AsyncSubAgentState
+
+    def __init__(
+        self,
+        *,
+        async_subagents: Sequence[AsyncSubAgent],
+        system_prompt: str | None = None,
+        tasks: BackgroundTasks | None = None,
+    ) -> None:
+        super().__init__()
+        specs = checked_subagents(async_subagents)
+        self.system_prompt: str | None = system_prompt
+        self.background: BackgroundTasks = tasks or default_tasks()
+        """What runs the tasks of this process."""
+        self._tasks = _Tasks({spec["name"]: spec for spec in specs}, self.background, RemoteTasks())
+        self.tools: list[BaseTool] = _tools(self._tasks, specs)
+
+    # --- what the agent is told ---
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Take the notification that started the run, if one did, as the status of its task."""
+        return noted(state)
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Tell of tasks of this process that have ended."""
+        return self._tasks.told(state, self._tasks.seen_here(state))
+
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Tell of tasks that have ended."""
+        return self._tasks.told(state, await self._tasks.seen(state))
+
+    @hook_config(can_jump_to=["model"])
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """After the last answer, look once more: what has ended meanwhile gets a further turn."""
+        return None if _goes_on(state) else _again(self._tasks.told(state, self._tasks.seen_here(state)))
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `after_model`."""
+        return None if _goes_on(state) else _again(self._tasks.told(state, await self._tasks.seen(state)))
+
+    # --- calls of the model ---
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the prompt."""
+        return handler(self._prepared(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._prepared(request))
+
+    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
+
+
+def _goes_on(state: Any) -> bool:
+    """Whether the model has just called tools."""
+    messages = state.get("messages") or []
+    return not messages or bool(getattr(messages[-1], "tool_calls", None))
+
+
+def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
+    return {**update, "jump_to": "model"} if update is not None and update.get("messages") else update
+
+
+def split_subagents(specs: Sequence[Any] | None) -> tuple[list[Any], list[AsyncSubAgent], list[Any]]:
+    """Divide specifications: those for the tool `task`, those of servers, and those of the mode `"async"`."""
+    given = list(specs or ())
+    remote = [spec for spec in given if isinstance(spec, Mapping) and "graph_id" in spec]
+    here = [spec for spec in given if isinstance(spec, Mapping) and spec.get("mode") == "async"]
+    inline = [spec for spec in given if not any(spec is each for each in (*remote, *here))]
+    return inline, cast("list[AsyncSubAgent]", remote), here
+
+
+# --- what the tools do -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tasks:
+    """The tasks of an agent, wherever they run.
+
+    What waits is a method of its own, which the sync form runs on an event loop of deepfs; the others change the state,
+    in the thread that LangGraph runs them in.
+    """
+
+    specs: Mapping[str, AsyncSubAgent]
+    local: BackgroundTasks
+    remote: RemoteTasks
+
+    # --- looking ---
+
+    async def look(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
+        spec = self.spec_of(task)
+        if "runnable" in spec:
+            return self.local.observe(task)
+        return await self.remote.observe(spec, task, in_sync=in_sync)
+
+    async def looks(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
+        """Look at several tasks at once. Those that cannot be seen in time are left out."""
+        seen: dict[str, Observation] = {}
+
+        async def one(task: AsyncTask) -> None:
+            with anyio.move_on_after(_LOOK_SECONDS), suppress(ToolException):
+                seen[task["task_id"]] = await self.look(task, in_sync=in_sync)
+
+        async with anyio.create_task_group() as group:
+            for task in tasks:
+                group.start_soon(one, task)
+        return seen
+
+    async def seen(self, state: Any) -> dict[str, Observation]:
+        return await self.looks([task for task in _unfinished(state) if task["agent_name"] in self.specs])
+
+    def seen_here(self, state: Any) -> dict[str, Observation]:
+        here = [task for task in _unfinished(state) if "runnable" in self.specs.get(task["agent_name"], {})]
+        return {task["task_id"]: self.local.observe(task) for task in here}
+
+    def told(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
+        """The update of the state for what was seen; None if nothing has changed."""
+        tasks, messages = {}, []
+        for task_id, found in seen.items():
+            task = state["async_tasks"][task_id]
+            if (found.status, found.run_id) == (task["status"], task["run_id"]):
+                continue
+            tasks[task_id], notes = self.collected(task, found, state, found.run_id)
+            if found.status != task["status"]:
+                messages.append(notification(task, found, tuple(notes)))
+        told = [message for message in messages if message is not None]
+        return {"async_tasks": tasks, **({"messages": told} if told else {})} if tasks else None
+
+    def collected(self, task: AsyncTask, seen: Observation, state: Any, place: str) -> tuple[AsyncTask, list[str]]:
+        """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
+        updated = updated_task(task, seen.status, seen.run_id)
+        here = "runnable" in self.specs.get(task["agent_name"], {})
+        files = self.local.files(task) if here and seen.status not in UNFINISHED else None
+        if files is None:
+            return updated, []
+        if "files" not in state:
+            return updated, ["[It has files in its state, and this agent has none, so they are not handed over]"]
+        return {**updated, "merged_run_id": seen.run_id}, merged_files(*files, place)
+
+    # --- start ---
+
+    async def start(self, runtime: Runtime, description: str, subagent_type: str, *, in_sync: bool) -> tuple[str, str]:
+        spec = self.specs.get(subagent_type)
+        if spec is None:
+            names = ", ".join(self.specs)
+            raise ToolException(f"Error: There is no background subagent {subagent_type!r}. Choose one of: {names}.")
+        if not description.strip():
+            raise ToolException("Error: The description is empty. Say what is to be done.")
+        fork = spec.get("mode") == "fork"
+        if "runnable" in spec:
+            state = initial_state(runtime.state, description, fork=fork, private=frozenset({"async_tasks"}))
+            return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
+        messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
+        return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
+
+    def started(self, runtime: Runtime, ids: tuple[str, str], description: str, subagent_type: str) -> "Command[Any]":
+        (task_id, run_id), time = ids, now()
+        task = AsyncTask(
+            task_id=task_id,
+            agent_name=subagent_type,
+            thread_id=task_id,
+            run_id=run_id,
+            status="running",
+            created_at=time,
+            last_checked_at=time,
+            last_updated_at=time,
+        )
+        return _command(runtime, f"Started in the background. task_id: {task_id}", task)
+
+    # --- check ---
+
+    async def check(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
+        return await self.look(_task(runtime, task_id), in_sync=in_sync)
+
+    def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
+        task = _task(runtime, task_id)
+        if task["status"] == "cancelled" and seen.status == WAITING:
+            seen = Observation("cancelled", seen.run_id)
+        updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
+        return _command(runtime, self._report(task, seen, notes), updated)
+
+    @staticmethod
+    def _report(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+        facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
+        facts |= {"error": seen.error} if seen.error else {}
+        facts |= {"interrupts": list(seen.interrupts)} if seen.interrupts else {}
+        remarks = [*filter(None, [seen.note, _WAITS if seen.status == WAITING else None]), *notes]
+        facts |= {"note": " ".join(remarks)} if remarks else {}
+        if seen.status != "success":
+            return _json(facts)
+        facts["result"] = "".join(str(block["text"]) for block in seen.content if block["type"] == "text")
+        media = [dict(block) for block in seen.content if block["type"] in MEDIA]
+        return [{"type": "text", "text": _json(facts)}, *media] if media else _json(facts)
+
+    # --- update, cancel, list ---
+
+    async def update(self, runtime: Runtime, task_id: str, message: str, *, in_sync: bool) -> tuple[str, str]:
+        task = _task(runtime, task_id)
+        spec = self.spec_of(task)
+        strategy = spec.get("update_strategy", "interrupt")
+        if not message.strip():
+            raise ToolException("Error: The message is empty. Say what is to be done.")
+        if strategy == "enqueue":
+            _refuse_second(runtime, task["task_id"])
+        if "runnable" in spec:
+            return await self.local.update(task, message, strategy)
+        return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
+
+    def updated(self, runtime: Runtime, found: tuple[str, str], task_id: str, message: str) -> "Command[Any]":
+        task = _task(runtime, task_id)
+        run_id, status = found
+        changed: AsyncTask = {**task, "run_id": run_id, "status": status, "last_updated_at": now()}
+        enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
+        if enqueued:
+            earlier = task.get("superseded_run_ids", []) if task["status"] in UNFINISHED else []
+            changed["superseded_run_ids"] = [*earlier, task["run_id"]]
+        text = f"Sent. task_id: {task['task_id']}"
+        if enqueued and task["status"] in {"running", "pending"}:
+            text = f"Sent: it starts when the current run has ended. task_id: {task['task_id']}"
+        elif task["status"] == WAITING:
+            text += ". Its question to a person is dropped."
+        return _command(runtime, text, changed)
+
+    async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
+        task = _task(runtime, task_id)
+        spec = self.spec_of(task)
+        if "runnable" in spec:
+            await self.local.cancel(task)
+            return self.local.observe(task)
+        await self.remote.cancel(spec, task, in_sync=in_sync)
+        return Observation("cancelled", task["run_id"])
+
+    def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
+        task = _task(runtime, task_id)
+        updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
+        texts = {
+            "cancelled": f"Cancelled. task_id: {task['task_id']}",
+            "running": "It is being stopped, and has not ended yet. Check it later.",
+        }
+        text = texts.get(seen.status, f"It had ended before, with the status {seen.status}: check it for its result.")
+        return _command(runtime, " ".join([text, *notes]), updated)
+
+    async def list(
+        self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
+    ) -> dict[str, Observation]:
+        unfinished = [task for task in _listed(runtime, status_filter) if task["status"] in UNFINISHED]
+        return await self.looks(unfinished, in_sync=in_sync)
+
+    def shown(
+        self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
+    ) -> "Command[Any] | str":
+        tasks = _listed(runtime, status_filter)
+        if not tasks:
+            return "There are no background tasks" + (f" with the status {status_filter}." if status_filter else ".")
+        lines = [f"{len(tasks)} background tasks:"]
+        for task in tasks:
+            status = seen[task["task_id"]].status if task["task_id"] in seen else task["status"]
+            lines.append(f"- task_id: {task['task_id']}  agent: {task['agent_name']}  status: {status}")
+        # What has ended stays as it is in the state: the agent is told of it before its next turn.
+        return "\n".join(lines)
+
+    def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
+        spec = self.specs.get(task["agent_name"])
+        if spec is None:
+            raise ToolException(f"Error: There is no background subagent {task['agent_name']!r} any more.")
+        return spec
+
+
+_WAITS: Final = "A person must answer it; you cannot. Go on with other work."
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    return dumps(facts, ensure_ascii=False, default=str)
+
+
+def _unfinished(state: Any) -> list[AsyncTask]:
+    return [task for task in (state.get("async_tasks") or {}).values() if task["status"] in UNFINISHED]
+
+
+def _task(runtime: Runtime, task_id: str) -> AsyncTask:
+    tasks: dict[str, AsyncTask] = runtime.state.get("async_tasks") or {}
+    task = tasks.get(task_id.strip())
+    if task is None:
+        raise ToolException(f"Error: There is no background task {task_id!r}. list_async_tasks shows all.")
+    return task
+
+
+def _listed(runtime: Runtime, status: StatusFilter | None) -> list[AsyncTask]:
+    tasks = (runtime.state.get("async_tasks") or {}).values()
+    return [task for task in tasks if status in (None, "all", task["status"])]
+
+
+def _refuse_second(runtime: Runtime, task_id: str) -> None:
+    """Refuse a further follow-up of one turn: the calls read the same state, and the record would lose one."""
+    messages: Sequence[BaseMessage] = runtime.state.get("messages") or []
+    last = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    calls = last.tool_calls if last is not None else []
+    ids = [
+        call["id"]
+        for call in calls
+        if call["name"] == "update_async_task" and str(call["args"].get("task_id", "")).strip() == task_id
+    ]
+    if runtime.tool_call_id in ids[1:]:
+        raise ToolException("Error: Not sent: this turn sends the task a message already. Send one message, or wait.")
+
+
+def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":
+    message = ToolMessage(content, tool_call_id=runtime.tool_call_id or "")
+    return Command(update={"messages": [message], "async_tasks": {task["task_id"]: task}})
+
+
+# --- the tools -------------------------------------------------------------------------------------------------------
+
+
+def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
+    start = described(cast("Sequence[Mapping[str, Any]]", specs), PROMPTS["start_async_task"])
+    queued = [spec["name"] for spec in specs if spec.get("update_strategy") == "enqueue"]
+    update = PROMPTS["update_async_task"] + (f" For {', '.join(queued)} it waits for the run's end." if queued else "")
+    return [
+        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start, tasks.started),
+        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check, tasks.checked),
+        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update, tasks.updated),
+        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel, tasks.cancelled),
+        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list, tasks.shown),
+    ]
+
+
+def _tool(
+    name: str,
+    description: str,
+    schema: type[BaseModel],
+    ask: Callable[..., Awaitable[Any]],
+    tell: Callable[..., Any],
+) -> BaseTool:
+    """A tool that first asks, which may wait, and then changes the state."""
+
+    def func(runtime: Runtime, **arguments: Any) -> Any:
+        return tell(runtime, run_sync(ask, runtime, in_sync=True, **arguments), **arguments)
+
+    async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
+        return tell(runtime, await ask(runtime, in_sync=False, **arguments), **arguments)
+
+    return StructuredTool(
+        name=name,
+        description=description,
+        args_schema=schema,
+        func=func,
+        coroutine=coroutine,
+        handle_tool_error=True,
+        handle_validation_error=wrong_arguments,
+    )

@@ -1,0 +1,212 @@
+"""What an agent is told of its background tasks, and how a server wakes it."""
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from json import dumps
+from secrets import token_hex
+from typing import Any, Final, Literal, NotRequired, cast
+
+from langchain_core.messages import BaseMessage, HumanMessage
+from typing_extensions import TypedDict
+
+from deepfs.middleware.remote_tasks import (
+    MEDIA,
+    PARENT,
+    UNFINISHED,
+    WAITING,
+    AsyncTask,
+    Observation,
+    content_of,
+    forwarded_context,
+    now,
+    open_client,
+)
+
+__all__ = [
+    "NOTIFICATION",
+    "TaskEvent",
+    "event_of",
+    "has_parent",
+    "noted",
+    "notification",
+    "telling_parent",
+    "updated_task",
+    "wake_parent",
+]
+
+_log = logging.getLogger("deepfs")
+
+NOTIFICATION: Final = "deepagents_notification"
+"""The key of `additional_kwargs` that marks a notification. Programs know it by the name of deepagents."""
+_MAX_CHARS: Final = 80_000
+_NEXT: Final = {
+    "success": "Go on with the result; tell the user if they wait for it.",
+    "error": "Call check_async_task for details. Then try again, try another way, or tell the user.",
+    "timeout": "It took too long and was stopped. Give it less to do, or tell the user.",
+    "cancelled": "It was stopped, and not by you. Start it again, or tell the user.",
+    WAITING: "A person must answer it; you cannot. Go on with other work.",
+}
+
+
+class TaskEvent(TypedDict):
+    """The end or the pause of a background task, as `additional_kwargs["deepagents_notification"]` has it."""
+
+    task_id: str
+    agent_name: str
+    status: Literal["success", "error", "timeout", "cancelled", "waiting"]
+    run_id: NotRequired[str]
+
+
+def event_of(message: BaseMessage) -> TaskEvent | None:
+    """The event that a message tells of; None for any other message."""
+    event: Any = message.additional_kwargs.get(NOTIFICATION)
+    return cast("TaskEvent", event) if isinstance(event, dict) and "task_id" in event else None
+
+
+def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
+    """The message that tells the model of a status; None for a status that needs no message.
+
+    What the subagent wrote stands between tags with a number that it cannot know.
+    """
+    if seen.status not in _NEXT:
+        return None
+    event = {
+        "task_id": task["task_id"],
+        "agent_name": task["agent_name"],
+        "status": seen.status,
+        "run_id": seen.run_id,
+    }
+    tag = f"result {token_hex(4)}"
+    head = f"[Note of the system, not of the user: background task {task['task_id']} ({task['agent_name']!r}) has the "
+    head += f"status {seen.status}.]"
+    body = [block for block in map(_shown, _content(seen)) if block is not None]
+    framed = [_text(f"<{tag}>"), *body, _text(f"</{tag}>")] if body else []
+    blocks = [_text(head), *framed, *map(_text, notes), _text(f"[{_NEXT[seen.status]}]")]
+    return HumanMessage(content=list(blocks), additional_kwargs={NOTIFICATION: event})
+
+
+def _content(seen: Observation) -> list[Mapping[str, Any]]:
+    if seen.interrupts:
+        return [_text(dumps(list(seen.interrupts), ensure_ascii=False, default=str))]
+    return [*seen.content, *([_text(seen.error)] if seen.error else [])]
+
+
+def _shown(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A block as a message of a user may have it; None for one that it may not."""
+    if block["type"] == "text":
+        text = str(block["text"])
+        cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
+        return _text(text[:_MAX_CHARS] + cut)
+    return dict(block) if block["type"] in MEDIA else None
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _superseded(message: BaseMessage) -> BaseMessage:
+    """The notification of a run that was followed up meanwhile, so that it does not pass for the latest result."""
+    note = "[This is of an earlier run, from before your latest follow-up. check_async_task shows the status now.]"
+    blocks = [message.content] if isinstance(message.content, str) else message.content[:-1]
+    return message.model_copy(update={"content": [*blocks, _text(note)]})
+
+
+def noted(state: Any) -> dict[str, Any] | None:
+    """The update for a notification that a server sent, if it started this run."""
+    messages = state.get("messages") or []
+    event = event_of(messages[-1]) if messages else None
+    task = (state.get("async_tasks") or {}).get(event["task_id"]) if event else None
+    if event is None or task is None:
+        return None
+    run_id = event.get("run_id", task["run_id"])
+    if run_id in task.get("superseded_run_ids", ()):
+        return {"messages": [_superseded(messages[-1])]}
+    if run_id != task["run_id"] and task["status"] not in UNFINISHED:
+        return None
+    return {"async_tasks": {task["task_id"]: updated_task(task, event["status"], run_id)}}
+
+
+def updated_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
+    """The task as it was just seen."""
+    time = now()
+    changed = status != task["status"] or run_id != task["run_id"]
+    updated: AsyncTask = {**task, "status": status, "run_id": run_id, "last_checked_at": time}
+    return {**updated, "last_updated_at": time} if changed else updated
+
+
+# --- waking the agent that started this one --------------------------------------------------------------------------
+
+
+def has_parent(config: Mapping[str, Any] | None) -> bool:
+    """Whether the graph with this configuration was started as a background task, and not within another graph."""
+    return config is not None and bool(_parent(config)) and not (config.get("configurable") or {}).get("checkpoint_ns")
+
+
+async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
+    """Hand on the stream of a graph, and wake the agent that started it when it has ended or failed."""
+    try:
+        async for part in stream:
+            yield part
+    except Exception as error:
+        await wake_parent(config, None, error, context)
+        raise
+    reached = await graph.aget_state(config) if graph.checkpointer or _has_checkpointer(config) else None
+    if reached is not None and not reached.next:  # A run that waits for a person has not ended.
+        await wake_parent(config, reached.values, None, context)
+
+
+def _has_checkpointer(config: Mapping[str, Any]) -> bool:
+    return "__pregel_checkpointer" in (config.get("configurable") or {})
+
+
+async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseException | None, context: object) -> None:
+    """Tell the agent that started this run as a background task that it has ended, if that agent is idle.
+
+    It does nothing in any other run. A busy agent looks for itself. Never raises.
+
+    Args:
+        config: The configuration of the run that ended.
+        values: Its last state, or None.
+        error: What it failed with, or None.
+        context: Its context, with which the agent is woken.
+    """
+    parent = _parent(config)
+    if "thread_id" not in parent or "assistant_id" not in parent:
+        return
+    message: Any = _wake_message(config, values, error)
+    options: Any = {} if (given := forwarded_context(context)) is None else {"context": given}
+    try:
+        async with open_client(None) as client:
+            if (await client.threads.get(parent["thread_id"])).get("status") in {"idle", "error"}:
+                await client.runs.create(
+                    parent["thread_id"],
+                    parent["assistant_id"],
+                    input={"messages": [message]},
+                    multitask_strategy="reject",  # Another run, or a question to a person, must not be replaced.
+                    **options,
+                )
+    except Exception:  # The SDK raises errors of several libraries.
+        _log.debug("The agent that started this task was not told of its end", exc_info=True)
+
+
+def _parent(config: Mapping[str, Any]) -> Mapping[str, str]:
+    reference = (config.get("configurable") or {}).get(PARENT)
+    if isinstance(reference, Mapping):
+        return reference
+    metadata = config.get("metadata") or {}
+    found = {key: metadata.get(f"parent_{key}") for key in ("thread_id", "assistant_id")}
+    return {key: str(value) for key, value in found.items() if value}
+
+
+def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException | None) -> dict[str, Any]:
+    metadata = config.get("metadata") or {}
+    task_id = str((config.get("configurable") or {}).get("thread_id", ""))
+    name = str(metadata.get("subagent_name") or metadata.get("graph_id") or "subagent")
+    task: Any = {"task_id": task_id, "agent_name": name}
+    run_id = str(metadata.get("run_id") or "")
+    # The text of the error may tell what the other agent is not to know.
+    failed = Observation("error", run_id, error=f"The subagent failed ({type(error).__name__}).")
+    message = notification(task, failed if error else Observation("success", run_id, content_of(values)))
+    if message is None:
+        raise ValueError("an ended run has a notification")
+    return {"role": "user", "content": message.content, **message.additional_kwargs}

@@ -9,7 +9,6 @@ from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
-from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
@@ -23,7 +22,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
-from deepfs.middleware.summarization import SummarizationMiddleware
+from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 if TYPE_CHECKING:
@@ -39,9 +38,6 @@ DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
 _RECURSION_LIMIT: Final = 1_000
-_KEPT_MESSAGES: Final = 20
-_CONTEXT_TOKENS: Final = 170_000
-"""The length at which a conversation is summarised, for a model that does not report the size of its context."""
 
 
 def create_deep_agent(
@@ -99,7 +95,7 @@ def create_deep_agent(
     rules = checked_rules(permissions or ())
     chat_model = _model(model)
     files = resolve_backend(backend)
-    todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
+    todos, summarization = _Todos(tool_description=PROMPTS["todos"]), create_summarization_middleware(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     unanswered = UnansweredCallsMiddleware()
     own: list[Middleware] = [
@@ -195,16 +191,3 @@ class _Todos(TodoListMiddleware[Any, Any]):
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Like `wrap_model_call`."""
         return await handler(request)
-
-
-def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:
-    """Middleware that summarises when the context is nearly full, judged by the context size of the model if known.
-
-    The summary is made from all messages that it replaces; LangChain's default would be only the last of them.
-    """
-    whole: dict[str, Any] = {"backend": files, "trim_tokens_to_summarize": None}
-    if (model.profile or {}).get("max_input_tokens"):
-        return SummarizationMiddleware(model, trigger=("fraction", 0.85), keep=("fraction", 0.1), **whole)
-    return SummarizationMiddleware(
-        model, trigger=("tokens", _CONTEXT_TOKENS), keep=("messages", _KEPT_MESSAGES), **whole
-    )

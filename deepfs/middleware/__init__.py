@@ -5,19 +5,39 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
+    from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.history_files import HistoryFiles
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.summarization import (
+        SummarizationMiddleware,
+        SummarizationToolMiddleware,
+        create_summarization_middleware,
+        create_summarization_tool_middleware,
+    )
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.middleware.transcript import Transcript
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
     "CompiledSubAgent",
     "FilesystemMiddleware",
     "FilesystemPermission",
+    "HistoryFiles",
     "MemoryMiddleware",
     "SubAgent",
     "SubAgentMiddleware",
+    "SummarizationEvent",
+    "SummarizationMiddleware",
+    "SummarizationState",
+    "SummarizationToolMiddleware",
+    "Transcript",
+    "TruncateArgsSettings",
+    "compute_summarization_defaults",
+    "create_summarization_middleware",
+    "create_summarization_tool_middleware",
     "filesystem_tools",
 ]
 
@@ -25,9 +45,19 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "compaction": ["SummarizationEvent", "SummarizationState"],
+            "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "summarization": [
+                "SummarizationMiddleware",
+                "SummarizationToolMiddleware",
+                "create_summarization_middleware",
+                "create_summarization_tool_middleware",
+            ],
             "tools": ["filesystem_tools"],
+            "transcript": ["Transcript"],
         },
     )

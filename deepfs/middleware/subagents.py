@@ -255,7 +255,8 @@ def _task_tool(runnables: Mapping[str, Lazy[Runnable[Any, Any]]], description: s
 
 _OWN: Final = frozenset(
     {
-        "conversation_history_name",
+        "_summarization_event",
+        "_summarization_session_id",
         "file_conflicts",
         "files",
         "jump_to",

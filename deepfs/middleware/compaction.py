@@ -207,7 +207,7 @@ class Conversation:
         Args:
             place: Where they end in `messages`.
         """
-        is_filed = bool(self.event and self.event.get("file_path"))
+        is_filed = bool(self.files and self.event.get("file_path"))
         return self.messages[self.summarized if is_filed else 0 : place]
 
     def summarize(self, cut: int, summary: str, stored: Sequence[str]) -> None:
@@ -219,7 +219,7 @@ class Conversation:
             stored: The files that hold them; none if they are in the state only.
         """
         place, files = self.place(cut), list(dict.fromkeys([*self.files, *stored]))
-        message = _summary_message(summary, files)
+        message = _summary_message(summary, files, is_whole=bool(stored))
         self.update[SUMMARIZATION_EVENT_KEY] = SummarizationEvent(
             cutoff_index=place,
             summary_message=message,
@@ -251,9 +251,10 @@ class Conversation:
         return ExtendedModelResponse(response, Command(update=self.update)) if self.update else response
 
 
-def _summary_message(summary: str, files: Sequence[str]) -> HumanMessage:
-    where = f"\n\n[The messages themselves are in {' and '.join(files)}: page with read_file, or search with grep.]"
-    text = f"Summary of the conversation so far:\n\n{summary}{where if files else ''}"
+def _summary_message(summary: str, files: Sequence[str], *, is_whole: bool) -> HumanMessage:
+    what = "The messages themselves are" if is_whole else "The oldest of the messages are"
+    where = f"\n\n[{what} in {' and '.join(files)}: page with read_file, or search with grep.]" if files else ""
+    text = f"Summary of the conversation so far:\n\n{summary}{where}"
     return HumanMessage(text, additional_kwargs={"lc_source": "summarization"})
 
 

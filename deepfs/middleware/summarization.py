@@ -165,7 +165,7 @@ class SummarizationMiddleware(LangChainSummarization):
         self._history = HistoryFiles(self.backend)
         self._texts = LongTexts(self.backend)
         self._arguments = ArgumentLimit(truncate_args_settings, self._partial_token_counter, self._get_profile_limits)
-        self._takes_tools = takes_tools(token_counter)
+        self._takes_tools = takes_tools(self.token_counter)
         self._summaries: dict[str, tuple[str, str]] = {}
 
     @property
@@ -379,7 +379,7 @@ class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _cut(self, conversation: Conversation) -> int:
         half = self._half
-        is_long = half.trigger is None or half._should_summarize(
+        is_long = not half._trigger_clauses or half._should_summarize(
             conversation.seen, half.token_counter(conversation.seen)
         )
         return half._cut(conversation) if is_long else 0

@@ -16,7 +16,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepfs import (
     CompositeBackend,
     FilesystemBackend,
-    FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
     StateBackend,
@@ -28,65 +27,14 @@ from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
-from support.chat import ScriptedModel, call, calls
+from support.chat import call, calls
+from support.conversations import HISTORY, SUMMARY, Talker, agent_of, said, shown, talk, text_of, thread
 
 __all__ = ["backend", "invoke"]
-
-SUMMARY = "What was said, in short."
-HISTORY = "/conversation_history/1.md"
-
-
-class Talker(ScriptedModel):
-    """Answers with the next turn of its script; a request to summarise gets a summary and takes no turn."""
-
-    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
-        if "Messages to summarize" not in messages[-1].text:
-            return super()._generate(messages, *args, **options)
-        answer = ScriptedModel(script=[AIMessage(SUMMARY)])
-        self._asked.append(list(messages))
-        return answer._generate(messages)
-
-    @property
-    def summaries(self) -> int:
-        """Number of summaries that it made."""
-        return sum("Messages to summarize" in asked[-1].text for asked in self.asked)
-
-
-def thread(name: Any = "1") -> dict[str, Any]:
-    return {"configurable": {"thread_id": name}}
-
-
-def agent_of(backend: BackendProtocol | None, *turns: Any, after: int = 12, **options: Any) -> tuple[Talker, Any]:
-    model = Talker(script=[*turns, *(AIMessage(f"answer {number}") for number in range(100))])
-    summaries = SummarizationMiddleware(model, backend=backend, trigger=("messages", after), keep=("messages", 2))
-    files = FilesystemMiddleware(backend=backend, permissions=options.pop("permissions", None))
-    options.setdefault("checkpointer", InMemorySaver())
-    return model, create_agent(model, middleware=[files, summaries], **options)
-
-
-def said(number: int) -> dict[str, Any]:
-    return {"messages": [HumanMessage(f"question {number} <&>", id=f"q{number}")]}
-
-
-def talk(invoke: Invoke, agent: Any, config: Any, first: int = 0, last: int = 6) -> Any:
-    for number in range(first, last + 1):
-        state = invoke(agent, said(number), config)
-    return state
-
-
-def shown(model: Talker) -> list[Any]:
-    """The conversation as the model saw it last."""
-    return [message for message in model.asked[-1] if message.type != "system"]
 
 
 def reading(*paths: str) -> AIMessage:
     return calls(*(call("read_file", file_path=path) for path in paths))
-
-
-def text_of(found: BackendProtocol, path: str = HISTORY) -> str:
-    data = found.read_raw(path).data
-    assert data is not None, f"no {path}"
-    return str(data.content)
 
 
 # --- content of the file ---------------------------------------------------------------------------------------------

@@ -5,9 +5,16 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
+    from deepfs.middleware.background_tasks import BackgroundTasks
     from deepfs.middleware.blobs import Blobs
+    from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
+    from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.history_files import HistoryFiles
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.prompt_caching import prompt_caching
+    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import (
         GRADER_SYSTEM_PROMPT,
         RUBRIC_GRADER_MESSAGE_SOURCE,
@@ -21,25 +28,25 @@ if TYPE_CHECKING:
         RubricResult,
         RubricState,
     )
-    from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
-    from deepfs.middleware.background_tasks import BackgroundTasks
-    from deepfs.middleware.filesystem import FilesystemMiddleware
-    from deepfs.middleware.memory import MemoryMiddleware
-    from deepfs.middleware.prompt_caching import prompt_caching
-    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
-    from deepfs.middleware.summarization import SummarizationMiddleware
+    from deepfs.middleware.summarization import (
+        SummarizationMiddleware,
+        SummarizationToolMiddleware,
+        create_summarization_middleware,
+        create_summarization_tool_middleware,
+    )
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.middleware.transcript import Transcript
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
-    "Blobs",
     "AsyncSubAgent",
     "AsyncSubAgentMiddleware",
     "BackgroundTasks",
+    "Blobs",
     "CompiledSubAgent",
     "CriterionEval",
     "CriterionFail",
@@ -48,6 +55,7 @@ __all__ = [
     "FilesystemPermission",
     "GraderResponse",
     "GraderVerdict",
+    "HistoryFiles",
     "MemoryMiddleware",
     "RubricEvaluation",
     "RubricMiddleware",
@@ -55,8 +63,16 @@ __all__ = [
     "RubricState",
     "SubAgent",
     "SubAgentMiddleware",
-    "UnsupportedContentMiddleware",
+    "SummarizationEvent",
     "SummarizationMiddleware",
+    "SummarizationState",
+    "SummarizationToolMiddleware",
+    "Transcript",
+    "TruncateArgsSettings",
+    "UnsupportedContentMiddleware",
+    "compute_summarization_defaults",
+    "create_summarization_middleware",
+    "create_summarization_tool_middleware",
     "filesystem_tools",
     "prompt_caching",
 ]
@@ -65,9 +81,16 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "async_subagents": ["AsyncSubAgentMiddleware"],
+            "background_tasks": ["BackgroundTasks"],
             "blobs": ["Blobs"],
+            "compaction": ["SummarizationEvent", "SummarizationState"],
+            "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
+            "prompt_caching": ["prompt_caching"],
+            "remote_tasks": ["AsyncSubAgent"],
             "rubric": [
                 "CriterionEval",
                 "CriterionFail",
@@ -81,15 +104,15 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
                 "RubricResult",
                 "RubricState",
             ],
-            "async_subagents": ["AsyncSubAgentMiddleware"],
-            "background_tasks": ["BackgroundTasks"],
-            "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
-            "memory": ["MemoryMiddleware"],
-            "prompt_caching": ["prompt_caching"],
-            "remote_tasks": ["AsyncSubAgent"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
-            "summarization": ["SummarizationMiddleware"],
+            "summarization": [
+                "SummarizationMiddleware",
+                "SummarizationToolMiddleware",
+                "create_summarization_middleware",
+                "create_summarization_tool_middleware",
+            ],
             "tools": ["filesystem_tools"],
+            "transcript": ["Transcript"],
             "unsupported_content": ["UnsupportedContentMiddleware"],
         },
     )

@@ -9,10 +9,13 @@ from deepfs.backends.state import StateBackend
 from deepfs.text import paths
 
 __all__ = [
+    "DEFAULT_SUMMARY_PROMPT",
     "LANGCHAIN_WRAPS_APPROVED_CALLS",
     "AgentMiddleware",
     "AgentState",
+    "ContextSize",
     "DecisionType",
+    "ExtendedModelResponse",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
@@ -21,6 +24,8 @@ __all__ = [
     "ModelResponse",
     "PrivateStateAttr",
     "TodoListMiddleware",
+    "TokenCounter",
+    "TriggerClause",
     "artifacts_root",
     "create_agent",
     "init_chat_model",
@@ -76,9 +81,16 @@ try:
     )
     from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
     from langchain.agents.middleware.human_in_the_loop import DecisionType
+    from langchain.agents.middleware.summarization import (
+        DEFAULT_SUMMARY_PROMPT,
+        ContextSize,
+        TokenCounter,
+        TriggerClause,
+    )
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,
+        ExtendedModelResponse,
         ModelRequest,
         ModelResponse,
         PrivateStateAttr,

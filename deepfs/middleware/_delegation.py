@@ -29,7 +29,8 @@ __all__ = [
 _OWN: Final = frozenset(
     {
         "_skill_tools_disclosed",
-        "conversation_history_name",
+        "_summarization_event",
+        "_summarization_session_id",
         "file_conflicts",
         "files",
         "jump_to",
@@ -43,7 +44,7 @@ _OWN: Final = frozenset(
     }
 )
 """Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
-_NOT_FORKED: Final = _OWN - {"files", "skills_metadata", "todos"}
+_NOT_FORKED: Final = _OWN - {"_summarization_event", "files", "skills_metadata", "todos"}
 """Keys that a fork does not continue with."""
 _CONFLICTS: Final = "/conflicts"
 

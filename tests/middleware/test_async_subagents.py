@@ -13,8 +13,8 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from langgraph.config import get_config
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent

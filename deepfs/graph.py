@@ -22,6 +22,7 @@ from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, Unanswe
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy.rules import FilesystemPermission, checked_rules
@@ -51,6 +52,7 @@ def create_deep_agent(
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent] | None = None,
+    skills: Sequence[SkillSource] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
@@ -79,6 +81,8 @@ def create_deep_agent(
             named `general-purpose` is added if there is none.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
+        skills: Directories of skills, each a path or a pair of path and label, for the agent and the subagent
+            `general-purpose`; later ones win.
         memory: Paths of files that the agent is shown at every turn.
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
@@ -102,6 +106,7 @@ def create_deep_agent(
     todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     unanswered = UnansweredCallsMiddleware()
+    skilled = skills_of(files, skills, middleware)
     own: list[Middleware] = [
         unanswered,
         todos,
@@ -113,6 +118,7 @@ def create_deep_agent(
             default_interrupt_on=interrupt_on,
             permissions=rules,
             subagents=subagents,
+            general_purpose_middleware=skilled,
         ),
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
@@ -122,7 +128,7 @@ def create_deep_agent(
         chat_model,
         tools=list(tools or ()),
         system_prompt=system_prompt,
-        middleware=_combined(own, covering(inheriting(rules, middleware)), last),
+        middleware=_combined(own, covering(inheriting(rules, middleware)), skilled, last),
         response_format=response_format,
         context_schema=context_schema,
         checkpointer=checkpointer,

@@ -28,6 +28,8 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
+from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
@@ -51,6 +53,8 @@ class SubAgent(TypedDict):
     middleware: NotRequired[Sequence[AgentMiddleware[Any, Any, Any]]]
     """Comes after the default middleware."""
     interrupt_on: NotRequired[InterruptOn]
+    skills: NotRequired[Sequence[SkillSource]]
+    """Directories of skills in the backend of its files."""
     permissions: NotRequired[Sequence[FilesystemPermission]]
     """Rules about files that replace the default ones."""
     response_format: NotRequired[Any]
@@ -82,6 +86,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
         backend: Files for the subagents that have no FilesystemMiddleware.
         permissions: Rules about files for subagents that have none of their own.
+        general_purpose_middleware: Further middleware of the subagent that `general_purpose_agent` adds.
 
     Raises:
         TypeError: If neither `default_model` nor `backend` is given, or an item is not a subagent or not a rule.
@@ -102,8 +107,10 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         task_description: str | None = None,
         backend: Any = None,
         permissions: Sequence[FilesystemPermission] | None = None,
+        general_purpose_middleware: Sequence[AgentMiddleware[Any, Any, Any]] = (),
     ) -> None:
         super().__init__()
+        self._general_purpose_middleware = general_purpose_middleware
         self._permissions = checked_rules(permissions or ())
         if default_model is None and backend is None:
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
@@ -121,7 +128,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         if not wanted or self._model is None or any(spec.get("name") == GENERAL_PURPOSE for spec in subagents):
             return []
         description, prompt = PROMPTS["general_purpose_description"], PROMPTS["general_purpose"]
-        return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt)]
+        middleware = self._general_purpose_middleware
+        return [SubAgent(name=GENERAL_PURPOSE, description=description, system_prompt=prompt, middleware=middleware)]
 
     def _files(self, backend: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[FilesystemMiddleware]:
         has_files = any(isinstance(each, FilesystemMiddleware) for each in middleware)
@@ -144,7 +152,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
-        given = [*own, *inheriting(rules, spec.get("middleware", ()))]
+        named = [*own, *inheriting(rules, spec.get("middleware", ()))]
+        given = [*named, *skills_of(_storage(named), spec.get("skills"), named)]
         asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on), given)
         return create_agent(
             model,
@@ -175,6 +184,11 @@ def _ruled(
     middleware: AgentMiddleware[Any, Any, Any], rules: Sequence[FilesystemPermission]
 ) -> AgentMiddleware[Any, Any, Any]:
     return middleware.with_permissions(rules) if isinstance(middleware, FilesystemMiddleware) else middleware
+
+
+def _storage(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Any:
+    """The backend of the files of a subagent, without its rules; None if it has none."""
+    return next((each.storage for each in reversed(middleware) if isinstance(each, FilesystemMiddleware)), None)
 
 
 def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
@@ -253,7 +267,7 @@ def _task_tool(runnables: Mapping[str, Lazy[Runnable[Any, Any]]], description: s
     )
 
 
-_OWN: Final = frozenset(
+_OWN: Final = SKILL_STATE_KEYS | frozenset(
     {
         "conversation_history_name",
         "file_conflicts",

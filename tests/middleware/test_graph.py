@@ -334,6 +334,6 @@ def test_the_signature() -> None:
     positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert positional == ["model", "tools"]
     assert set(parameters) - set(positional) == {
-        "system_prompt", "middleware", "subagents", "memory", "permissions", "backend", "interrupt_on",
+        "system_prompt", "middleware", "subagents", "skills", "memory", "permissions", "backend", "interrupt_on",
         "response_format", "context_schema", "checkpointer", "store", "debug", "name", "cache",
     }  # fmt: skip

@@ -33,6 +33,7 @@ __all__ = [
     "Source",
     "instructions",
     "parsed",
+    "shown_error",
 ]
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
@@ -102,6 +103,11 @@ def instructions(content: bytes) -> str | None:
     return (text if end is None else text[end[1] :]).rstrip()
 
 
+def shown_error(error: DeepFSError) -> str:
+    """The text of an error for a warning."""
+    return one_line(str(error).removeprefix("Error: "))
+
+
 def _shown(path: str) -> str:
     return one_line(path)
 
@@ -115,10 +121,7 @@ def _mapping(content: bytes) -> Mapping[Any, Any]:
         raise _UnusableError("it is not UTF-8 text") from None
     end = _end_of_front_matter(text)
     if end is None:
-        raise _UnusableError(
-            "it has no front matter: YAML between two lines `---` at its beginning"
-            f" (of up to {_MAX_FRONT_MATTER:,} characters)"
-        )
+        raise _UnusableError("it has no front matter, YAML between two lines `---` at its beginning")
     loaded = _yaml(text[: end[0]])
     if not isinstance(loaded, dict):
         raise _UnusableError("its front matter is not a mapping such as `name: …`")
@@ -306,7 +309,7 @@ class SkillReader:
         try:
             return await self._read(paths.normalize(source), with_files)
         except DeepFSError as error:
-            warning = f"Skills of {one_line(source)} cannot be read: {one_line(str(error).removeprefix('Error: '))}"
+            warning = f"Skills of {one_line(source)} cannot be read: {shown_error(error)}"
             return Source(source, warnings=[warning], is_listed=False, is_whole=False)
 
     async def _read(self, source: str, with_files: bool) -> Source:

@@ -34,6 +34,7 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     Source,
     instructions,
+    shown_error,
 )
 from deepfs.middleware.skill_tools import (
     DISCLOSED,
@@ -248,7 +249,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             return await mirror.update(files, partial(self._contents, source.path))
         except DeepFSError as error:
-            return [f"Commands cannot use the files of {one_line(source.path)}: {one_line(str(error))}"]
+            return [f"Commands cannot use the files of {one_line(source.path)}: {shown_error(error)}"]
 
     async def _contents(self, source: str, relative: list[str]) -> dict[str, bytes]:
         responses = await self.backend.adownload_files([paths.join(source, path) for path in relative])
@@ -427,9 +428,10 @@ def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[s
 
 
 def _bounded(warnings: Sequence[str]) -> list[str]:
-    shown = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
-    more = len(warnings) - len(shown)
-    return [*shown, f"and {more} more"] if more else shown
+    cut = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
+    if len(cut) == len(warnings):
+        return cut
+    return [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
 
 
 def _cut(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -39,6 +38,7 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
+from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import create_summarization_middleware
@@ -72,7 +72,7 @@ def create_deep_agent(
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent | AsyncSubAgent] | None = None,
-    skills: Sequence[str] | None = None,
+    skills: Sequence[SkillSource] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
@@ -103,7 +103,8 @@ def create_deep_agent(
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
             named `general-purpose` is added if there is none. Those of the mode `"async"`, or with a `graph_id` on a
             server, run in the background.
-        skills: Directories of skills; of two skills with the same name, the one of the later directory counts.
+        skills: Directories of skills, each a path or a pair of path and label, for the agent and the subagent
+            `general-purpose`; of two skills with the same name, the one of the later directory counts.
         memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
@@ -207,7 +208,7 @@ class _Parts:
     files: BackendProtocol
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
-    skills: Sequence[str] | None
+    skills: Sequence[SkillSource] | None
     memory: Sequence[str]
     given: Sequence[Middleware]
     """The middleware that the user gave."""
@@ -243,7 +244,7 @@ class _Parts:
 
     def _tail(self, profile: HarnessProfile, *, shows_skills: bool = True) -> list[Middleware]:
         """What follows the middleware that the user gave."""
-        skills = _skills(self.files, self.skills) if shows_skills else []
+        skills = skills_of(self.files, self.skills, ()) if shows_skills else []
         return [*profile.materialize_extra_middleware(), *skills, *prompt_caching()]
 
     @property
@@ -330,13 +331,7 @@ class _Parts:
         }
 
 
-def _skills(files: BackendProtocol, sources: Sequence[str] | None) -> list[Middleware]:
-    if not sources:
-        return []
-    return [import_module("deepfs.middleware.skills").SkillsMiddleware(backend=files, sources=list(sources))]
-
-
-def _skills_of(middleware: Sequence[Middleware]) -> Sequence[str] | None:
+def _skills_of(middleware: Sequence[Middleware]) -> Sequence[SkillSource] | None:
     """The directories of the SkillsMiddleware in `middleware`, if any: it takes the place of the agent's own."""
     return next((getattr(each, "sources", None) for each in middleware if each.name == _SKILLS), None)
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         RubricResult,
         RubricState,
     )
+    from deepfs.middleware.skill_files import SkillMetadata
+    from deepfs.middleware.skill_tools import SkillToolResolver
+    from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import (
         SummarizationMiddleware,
@@ -61,6 +64,10 @@ __all__ = [
     "RubricMiddleware",
     "RubricResult",
     "RubricState",
+    "SkillMetadata",
+    "SkillToolResolver",
+    "SkillsMiddleware",
+    "SkillsState",
     "SubAgent",
     "SubAgentMiddleware",
     "SummarizationEvent",
@@ -104,6 +111,9 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
                 "RubricResult",
                 "RubricState",
             ],
+            "skill_files": ["SkillMetadata"],
+            "skill_tools": ["SkillToolResolver"],
+            "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": [
                 "SummarizationMiddleware",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
 
 __all__ = [
     "answer_of",
@@ -26,19 +27,16 @@ __all__ = [
     "private_keys",
 ]
 
-_OWN: Final = frozenset(
+_OWN: Final = SKILL_STATE_KEYS | frozenset(
     {
-        "_skill_tools_disclosed",
         "_summarization_event",
         "_summarization_session_id",
         "file_conflicts",
         "files",
         "jump_to",
         "messages",
-        "pinned_skills",
         "remaining_steps",
         "rubric",
-        "skills_metadata",
         "structured_response",
         "todos",
     }

@@ -86,6 +86,11 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools: list[BaseTool] = []
         self._equip(permissions)
 
+    @property
+    def storage(self) -> BackendProtocol:
+        """The backend without the rules, which restrict only the tools."""
+        return self._storage
+
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
@@ -107,6 +112,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         """Return a copy over `backend`, with the same rules and limits."""
         other = copy(self)
         other._storage = resolve_backend(backend)
+        other._blobs = Blobs(other._storage)
         results, messages = self._limits
         other._results, other._messages = other._evictor(results, _RESULTS), other._evictor(messages, _MESSAGES)
         other._equip(self.permissions)

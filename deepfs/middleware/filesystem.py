@@ -3,25 +3,43 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
+from deepfs.middleware._backends import (
+    TRACE_POLICY,
+    AgentMiddleware,
+    ModelRequest,
+    ModelResponse,
+    artifacts_root,
+    resolve_backend,
+)
 from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
+from deepfs.middleware.rendering import MAX_RESULT_CHARS
+from deepfs.middleware.tools import (
+    FILE_TOOLS,
+    MAX_EXECUTE_SECONDS,
+    MAX_GREP_COUNT,
+    Limits,
+    made_tools,
+    not_offered,
+)
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 from deepfs.text import paths
 
-__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
+__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
@@ -30,7 +48,9 @@ _MESSAGES: Final = "large_messages"
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     """Gives an agent the tools of `filesystem_tools`, and moves long texts to files.
 
-    The model is offered `execute` only if the backend runs commands. A long text is stored in a file below the
+    The model is offered `execute` only if the backend runs commands, and no tools that change files if the backend or
+    the rules refuse every change. Calls that name an argument as other tools do (`path` for `file_path`) are rewritten
+    before anything else sees them. A long text is stored in a file below the
     `artifacts_root` of a composite; its head and tail, and the path of the file, take its place.
 
     Args:
@@ -43,14 +63,20 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             under `/large_messages`. None stores none.
         max_execute_timeout: The most seconds of a command whose call names a timeout; the limit of the backend holds
             besides.
-        permissions: Rules for the tools. A call that matches a rule of mode `"interrupt"` is refused, unless an
-            ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
+        grep_max_count: The most matches of a search whose call names no number; None is no limit.
+        tools: The names of the tools that the agent gets, `read_file` among them; None and `"all"` are all of them.
+        offload_binary_content: Whether media that tools and people send are kept in files and not in messages.
+        permissions: Rules for the tools, those of deepagents too. A call that matches a rule of mode `"interrupt"` is
+            refused, unless an ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds
+            it.
 
     Raises:
         TypeError: If `backend` is not a backend, or an item of `permissions` is not a rule.
+        ValueError: If `tools` names an unknown tool or leaves out `read_file`, or a limit is not positive.
     """
 
     state_schema: type[Any] = FilesystemState
+    trace_policy = TRACE_POLICY
 
     def __init__(
         self,
@@ -61,13 +87,18 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         human_message_token_limit_before_evict: int | None = 50_000,
         max_execute_timeout: float = MAX_EXECUTE_SECONDS,
+        grep_max_count: int | None = MAX_GREP_COUNT,
+        tools: Sequence[FsToolName] | Literal["all"] | None = None,
+        offload_binary_content: bool = False,
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
-        self._max_execute_timeout = max_execute_timeout
+        self._chosen = _checked_choice(tools)
+        self.offload_binary_content = offload_binary_content
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
-        self._result_chars = _result_chars(tool_token_limit_before_evict)
+        chars = _result_chars(tool_token_limit_before_evict)
+        self._limits = Limits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
         self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
@@ -78,13 +109,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
-        self.tools = filesystem_tools(
-            self.backend,
-            descriptions=self._descriptions,
-            max_result_chars=self._result_chars,
-            execute=True,
-            max_execute_timeout=self._max_execute_timeout,
-        )
+        self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
+        self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
         """Return a copy over the same storage, with `permissions` as its rules."""
@@ -103,18 +129,17 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Append the prompt; hide `execute` if the backend runs no commands, and media that the model refuses."""
-        return handler(self._prepared(request))
+        """Append the prompt; hide tools that the backend cannot serve, and media that the model refuses."""
+        return _canonical(handler(self._prepared(request)), request.tools)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return await handler(self._prepared(request))
+        return _canonical(await handler(self._prepared(request)), request.tools)
 
     def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        hidden = None if supports_execute(self.backend) else "execute"
-        tools = [tool for tool in request.tools if not isinstance(tool, BaseTool) or tool.name != hidden]
+        tools = [tool for tool in request.tools if file_tool_name(tool) not in self._hidden]
         return request.override(
             system_message=with_prompt(request.system_message, self._prompt),
             messages=acceptable(request.messages, request.model),
@@ -184,6 +209,35 @@ def inheriting(
 
 def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
     return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
+
+
+def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequence[FsToolName] | None:
+    if tools is None or tools == "all":
+        return None
+    if isinstance(tools, str):
+        raise ValueError(f"tools is a list of names, or 'all', not {tools!r}")
+    if "read_file" not in tools:
+        raise ValueError("tools must have read_file: long results are stored in files that the model reads")
+    return list(tools)
+
+
+def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
+    """The response, with the arguments of the calls of file tools under the names that approvals look for."""
+    named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
+    for place, message in enumerate(response.result):
+        if not isinstance(message, AIMessage):
+            continue
+        changed = {
+            index: arguments
+            for index, call in enumerate(message.tool_calls)
+            if (arguments := canonical_arguments(named.get(call["name"]), call["args"])) is not None
+        }
+        if changed:
+            calls = [
+                {**call, "args": changed.get(index, call["args"])} for index, call in enumerate(message.tool_calls)
+            ]
+            response.result[place] = message.model_copy(update={"tool_calls": calls})
+    return response
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepfs.errors import ErrorCode
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
@@ -37,6 +37,8 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         TypeError: If `sources` is not a list of strings.
     """
+
+    trace_policy = TRACE_POLICY
 
     def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     InterruptOnConfig,
     Lazy,
@@ -88,6 +89,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: If a subagent lacks a key or a model, has an unknown key or the name of another one, or if there are
             no subagents.
     """
+
+    trace_policy = TRACE_POLICY
 
     def __init__(
         self,

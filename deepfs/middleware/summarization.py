@@ -21,6 +21,7 @@ from deepfs._langgraph.channel import FilesystemState
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentState,
     LangChainSummarization,
     PrivateStateAttr,
@@ -87,6 +88,7 @@ class SummarizationMiddleware(LangChainSummarization):
     """
 
     state_schema: type[_HistoryState] = _HistoryState
+    trace_policy = TRACE_POLICY
 
     def __init__(self, model: Any, *, backend: Any = None, **options: Any) -> None:
         super().__init__(model, **options)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from deepfs.middleware.advice import closest
@@ -40,6 +40,21 @@ _FILE: Final = ("path", "filepath", "file", "filename", "file_name", "target_fil
 _DIRECTORY: Final = ("directory", "dir", "dir_path", "directory_path", "folder", "file_path")
 _OLD: Final = ("old_str", "old_text", "old_content")
 _NEW: Final = ("new_str", "new_text", "new_content")
+
+
+def _at_least(least: int) -> AfterValidator:
+    def check(value: float) -> float:
+        if value < least:
+            raise PydanticCustomError("too_small", "{text}", {"text": f"it must be at least {least}, not {value}"})
+        return value
+
+    return AfterValidator(check)
+
+
+# Schemas are sent with each request, so they have no bounds, and no defaults that go without saying.
+Count = Annotated[int, _at_least(0)]
+Positive = Annotated[int, _at_least(1)]
+Seconds = Annotated[float, _at_least(0)]
 
 
 class _Arguments(BaseModel):
@@ -92,17 +107,17 @@ class LsArguments(_Arguments):
     tool = "ls"
     aliases = {"path": _DIRECTORY}
     path: str = Field("/", description="Absolute path.")
-    offset: int = Field(0, ge=0, description="Entries to skip.")
-    limit: int = Field(1000, ge=1, description="Most entries.")
+    offset: Count = Field(default_factory=int, description="Entries to skip.")
+    limit: Positive = Field(1000, description="Most entries.")
 
 
 class ReadArguments(_Arguments):
     tool = "read_file"
     aliases = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
-    offset: int = Field(0, description="Lines to skip; -9 begins nine lines before the end.")
-    limit: int = Field(500, ge=1, description="Most lines to read.")
-    column: int = Field(0, ge=0, description="Characters of the first line to skip.")
+    offset: int = Field(default_factory=int, description="Lines to skip; below 0 it counts from the end.")
+    limit: Positive = Field(500, description="Most lines to read.")
+    column: Count = Field(default_factory=int, description="Characters of the first line to skip.")
 
 
 class WriteArguments(_Arguments):
@@ -110,7 +125,7 @@ class WriteArguments(_Arguments):
     aliases = {"file_path": _FILE, "content": ("contents", "text", "file_text")}
     file_path: str = Field(description="Absolute path.")
     content: str = Field(description="The whole text.")
-    overwrite: bool = Field(False, description="Replace an existing file.")
+    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
 
 
 class EditArguments(_Arguments):
@@ -119,7 +134,7 @@ class EditArguments(_Arguments):
     file_path: str = Field(description="Absolute path.")
     old_string: str = Field(description="The exact text to replace.")
     new_string: str = Field(description="What takes its place.")
-    replace_all: bool = Field(False, description="Replace every occurrence.")
+    replace_all: bool = Field(default_factory=bool, description="Replace every occurrence.")
 
 
 class GlobArguments(_Arguments):
@@ -127,7 +142,7 @@ class GlobArguments(_Arguments):
     aliases = {"pattern": ("glob_pattern", "glob", "query"), "path": _DIRECTORY}
     pattern: str = Field(description="The glob pattern.")
     path: str = Field("/", description="Directory to search.")
-    offset: int = Field(0, ge=0, description="Paths to skip.")
+    offset: Count = Field(default_factory=int, description="Paths to skip.")
 
 
 class GrepArguments(_Arguments):
@@ -143,12 +158,12 @@ class GrepArguments(_Arguments):
     ignored = ("-n",)
     pattern: str = Field(description="The text to find.")
     path: str = Field("/", description="Directory or file to search.")
-    glob: str = Field("", description="Search only files such as `*.py`.")
+    glob: str = Field(default_factory=str, description="Search only files such as `*.py`.")
     output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
-    regex: bool = Field(False, description="The pattern is a regular expression.")
-    ignore_case: bool = Field(False, description="Ignore case.")
-    context_lines: int = Field(0, ge=0, description="Lines around a match.")
-    max_count: int = Field(0, ge=0, description="Most matches; 0 is the default.")
+    regex: bool = Field(default_factory=bool, description="The pattern is a regular expression.")
+    ignore_case: bool = Field(default_factory=bool, description="Ignore case.")
+    context_lines: Count = Field(default_factory=int, description="Lines around a match.")
+    max_count: Count = Field(default_factory=int, description="Most matches.")
 
 
 class DeleteArguments(_Arguments):
@@ -165,7 +180,7 @@ class MoveArguments(_Arguments):
     }
     source: str = Field(description="What to move.")
     destination: str = Field(description="Its new path.")
-    overwrite: bool = Field(False, description="Replace an existing file.")
+    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
 
 
 class ExecuteArguments(_Arguments):
@@ -173,7 +188,7 @@ class ExecuteArguments(_Arguments):
     aliases = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
     ignored = ("description",)
     command: str = Field(description="The shell command.")
-    timeout: float = Field(0, ge=0, description="Seconds; 0 is the default.")
+    timeout: Seconds = Field(default_factory=float, description="Seconds; 0 is the default.")
 
 
 _SCHEMAS: Final = (

@@ -21,6 +21,7 @@ from deepfs.middleware._backends import (
 from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
+from deepfs.middleware.offers import not_offered
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.middleware.tools import (
@@ -29,7 +30,6 @@ from deepfs.middleware.tools import (
     MAX_GREP_COUNT,
     Limits,
     made_tools,
-    not_offered,
 )
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules

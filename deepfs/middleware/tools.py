@@ -1,7 +1,7 @@
 """The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -14,6 +14,7 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, wrong_arguments
+from deepfs.middleware.offers import about_commands, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     MAX_RESULT_CHARS,
@@ -157,7 +158,7 @@ class FileOperations:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, max_count=most, **options)
-        failed = await self._partial(result, result.matches, path)
+        failed = await self._partial(result, result.matches, path, "Path")
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
         rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
@@ -173,11 +174,11 @@ class FileOperations:
         return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
 
     async def delete(self, file_path: str) -> str:
-        done = await self._done(await self.backend.adelete(file_path), file_path)
+        done = await self._done(await self.backend.adelete(file_path), file_path, "Path")
         return f"Deleted {_absolute(done.path or file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
-        done = await self._done(await self.backend.amove(source, destination, overwrite=overwrite), source)
+        done = await self._done(await self.backend.amove(source, destination, overwrite=overwrite), source, "Path")
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
     async def execute(self, command: str, timeout: float) -> str:
@@ -313,8 +314,8 @@ def made_tools(
     given, chosen = descriptions or {}, TOOL_NAMES if tools is None or tools == "all" else tools
     _check_names([*given, *chosen])
     operations = FileOperations(files, limits)
-    usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{_start_of_commands(files)}"}
-    names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or _offers_move(files))]
+    usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
+    names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
     return [_tool(operations, name, given.get(name) or usual[name]) for name in names]
 
 
@@ -362,49 +363,3 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
 
 def _error_text(error: ToolException) -> str:
     return str(error)
-
-
-# --- what a backend offers -------------------------------------------------------------------------------------------
-
-
-def not_offered(backend: BackendProtocol) -> set[str]:
-    """The tools that a model cannot use over the backend, known without a call."""
-    changes = _offers_changes(backend)
-    offered = {
-        "write_file": changes,
-        "edit_file": changes,
-        "delete": changes and backend.capabilities.deletes,
-        "move": changes and _offers_move(backend),
-        "execute": supports_execute(backend),
-    }
-    return {name for name, is_offered in offered.items() if not is_offered}
-
-
-def _offers_changes(backend: BackendProtocol) -> bool:
-    """Whether `backend` and, if it passes calls on, one of its inner backends take changes."""
-    inner = list(_inner(backend))
-    return backend.offers_changes and (not inner or any(map(_offers_changes, inner)))
-
-
-def _offers_move(backend: BackendProtocol) -> bool:
-    """Whether `backend` and all its inner backends offer `move` to a model."""
-    return backend.offers_move and all(map(_offers_move, _inner(backend)))
-
-
-def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:
-    return (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
-
-
-def _start_of_commands(backend: BackendProtocol) -> str:
-    """Where commands start, as a part of the description of `execute`; empty if the backend does not say it."""
-    while not isinstance(backend, SandboxBackendProtocol):
-        inner = next(_inner(backend), None)
-        if inner is None or not supports_execute(inner):
-            return ""
-        backend = inner
-    place = backend.working_directory
-    if place is None:
-        return ""
-    if place == "/":
-        return " Commands start in the directory that the file tools call `/`: its `/a/b` is `a/b` there."
-    return f" Commands start in {shown_path(place)}."

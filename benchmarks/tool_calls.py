@@ -1,4 +1,4 @@
-"""Eighty calls of tools that models make, right and wrong ones, and what both libraries answer.
+"""Calls of tools that models make, right and wrong ones, and what both libraries answer.
 
 `python -m benchmarks.tool_calls [FILE]` writes the answers side by side, as Markdown, to FILE or to standard output;
 with a name that ends in `.json` as JSON.
@@ -219,13 +219,13 @@ CALLS: Final[tuple[Call, ...]] = (
 )
 
 
-def _tree(root: Path) -> Path:
+def _tree(root: Path, many: int) -> Path:
     for name, content in _FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (root / "many").mkdir()
-    for number in range(6_000):
+    for number in range(many):
         (root / f"many/file-{number:05}.txt").touch()
     return root
 
@@ -235,9 +235,9 @@ class _Model(GenericFakeChatModel):
         return self
 
 
-def answers(root: Path, calls: Sequence[Call] = CALLS) -> list[Answered]:
-    """Make two equal trees under `root`, and let agents of both libraries make the calls in order."""
-    ours, theirs = _tree(root / "ours"), _tree(root / "theirs")
+def answers(root: Path, calls: Sequence[Call] = CALLS, many: int = 6_000) -> list[Answered]:
+    """Make two equal trees under `root`, with `many` files in `/many`, and let agents of both make the calls."""
+    ours, theirs = _tree(root / "ours", many), _tree(root / "theirs", many)
     both = (
         _answers(calls, FilesystemMiddleware(LocalShellBackend(ours)), FilesystemMiddleware(FilesystemBackend(ours))),
         _answers(

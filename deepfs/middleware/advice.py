@@ -25,7 +25,7 @@ _NEXT: Final = {
     ErrorCode.INVALID_PATH: "Give another absolute path such as /notes/plan.md.",
     ErrorCode.ALREADY_EXISTS: "To replace it, set overwrite.",
     ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
-    ErrorCode.BINARY_FILE: "Only text files can be edited.",
+    ErrorCode.BINARY_FILE: "Only text files can be edited; to make it one, use write_file with overwrite.",
     ErrorCode.INVALID_PATTERN: "Correct the pattern.",
     ErrorCode.CONFLICT: "Read the file again, and decide by what it holds now.",
     ErrorCode.QUOTA_EXCEEDED: "Write less, or delete files that nobody needs.",

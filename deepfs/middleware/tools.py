@@ -61,6 +61,7 @@ MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
 MAX_GREP_COUNT: Final = 1_000
 """As in deepagents."""
+_SMALLER: Final = "Give a smaller offset; one below 0 counts from the end."
 _MAX_GLOB_ROWS: Final = 1_000
 _MAX_LONG_LINES: Final = 20
 """The most lines of one search result that are read again to show the part around the match."""
@@ -105,6 +106,8 @@ class FileOperations:
         read = await self.backend.aread(file_path, offset, limit)
         if read.code is ErrorCode.TOO_LARGE:
             return f"[{one_line(read.error or '')}. {self._other_ways()}]"
+        if read.code is ErrorCode.INVALID_CONTENT:
+            raise ToolException(advised(read.error or "", read.code, _SMALLER))
         data = (await self._done(read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
@@ -112,7 +115,7 @@ class FileOperations:
         try:
             return numbered(_rooted(file_path), read, column, self._chars)
         except DeepFSError as error:
-            raise ToolException(str(error)) from None
+            raise ToolException(advised(str(error), error.code, "Give a smaller column.")) from None
 
     async def _from_end(self, file_path: str, offset: int) -> int:
         """The lines to skip for an offset that counts from the end; 0 if the number of lines is not known."""

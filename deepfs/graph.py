@@ -11,6 +11,7 @@ from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
@@ -182,6 +183,8 @@ def _default_model() -> BaseChatModel:
 
 class _Todos(TodoListMiddleware[Any, Any]):
     """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
+
+    trace_policy = TRACE_POLICY
 
     @property
     def name(self) -> str:

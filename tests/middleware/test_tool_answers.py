@@ -10,6 +10,7 @@ import pytest
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
+from langsmith import Client, tracing_context
 
 import deepfs.middleware
 from deepfs import (
@@ -23,6 +24,7 @@ from deepfs import (
 )
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.utils import create_file_data
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware._backends import TRACE_POLICY
@@ -313,12 +315,36 @@ def test_execute_says_where_commands_start_and_what_they_do_not_see(tmp_path: An
 # --- traces ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_middleware_writes_messages_or_files_into_its_spans() -> None:
-    found = set()
-    for module in pkgutil.walk_packages(deepfs.middleware.__path__, "deepfs.middleware."):
-        for each in vars(import_module(module.name)).values():
-            if isclass(each) and issubclass(each, AgentMiddleware) and each.__module__.startswith("deepfs."):
-                found.add(each)
-    assert FilesystemMiddleware in found
-    assert {each.__name__ for each in found if each.trace_policy is not TRACE_POLICY} == set()
-    assert TRACE_POLICY.process_inputs({"files": 1}) == TRACE_POLICY.process_outputs({"files": 1}) == {}
+def test_every_middleware_keeps_messages_and_files_out_of_its_spans() -> None:
+    modules = [f"deepfs.middleware.{module.name}" for module in pkgutil.iter_modules(deepfs.middleware.__path__)]
+    named = [each for module in ("deepfs.graph", *modules) for each in vars(import_module(module)).values()]
+    classes = {each for each in named if isclass(each) and issubclass(each, AgentMiddleware)}
+    own = {each for each in classes if each.__module__.startswith("deepfs.")}
+    assert FilesystemMiddleware in own
+    assert {each.__name__ for each in own if each.trace_policy is not TRACE_POLICY} == set()
+
+
+class Recorder(Client):
+    """Keeps the runs that would be sent, by the name of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
+        self.seen: list[tuple[str, str]] = []
+
+    def create_run(self, name: str, inputs: Any, run_type: str, **kwargs: Any) -> None:
+        self.seen.append((name, f"{inputs!r}{kwargs.get('outputs')!r}"))
+
+    def update_run(self, run_id: Any, **kwargs: Any) -> None:
+        self.seen.append((kwargs.get("name", ""), f"{kwargs.get('inputs')!r}{kwargs.get('outputs')!r}"))
+
+
+def test_no_span_of_middleware_holds_the_content_of_a_file() -> None:
+    client = Recorder()
+    model = ScriptedModel(script=[calls(call("read_file", file_path="/a")), AIMessage("Done.")])
+    files = {"/a": create_file_data("secret\n")}
+    with tracing_context(enabled=True, client=client):
+        create_deep_agent(model).invoke({"messages": [("user", "go")], "files": files})
+    spans = [(name, text) for name, text in client.seen if "Middleware." in name]
+    assert len(spans) > 5
+    assert [name for name, text in spans if "secret" in text] == []
+    assert any("secret" in text for _, text in client.seen)

@@ -67,7 +67,7 @@ _MAX_LONG_LINES: Final = 20
 """The most lines of one search result that are read again to show the part around the match."""
 _MAX_WORK: Final = 50_000_000
 """The most bytes, times the instructions of the expression, that are searched again for places in lines."""
-_MAX_LEVELS: Final = 16
+_MAX_LEVELS: Final = 8
 """The most directories above a missing path that are tried for a suggestion."""
 
 
@@ -118,9 +118,11 @@ class FileOperations:
             raise ToolException(advised(str(error), error.code, "Give a smaller column.")) from None
 
     async def _from_end(self, file_path: str, offset: int) -> int:
-        """The lines to skip for an offset that counts from the end; 0 if the number of lines is not known."""
-        total = (await self.backend.aread(file_path, 0, 1)).total_lines
-        return 0 if total is None else max(0, total + offset)
+        """The lines to skip for an offset that counts from the end."""
+        begun = await self.backend.aread(file_path, 0, 1)
+        if begun.total_lines is None and begun.next_offset is not None:
+            raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
+        return max(0, (begun.total_lines or 0) + offset)
 
     def _other_ways(self) -> str:
         """What to do about a file that cannot be shown."""
@@ -222,6 +224,8 @@ class FileOperations:
             listed = await self.backend.als(directory)
             if listed.entries is not None:
                 return suggestion(wanted, directory, [info.path for info in listed.entries])
+            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+                return ""
         return ""
 
     # --- matches in long lines ---

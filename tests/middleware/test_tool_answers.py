@@ -185,7 +185,9 @@ def test_a_suggestion_takes_few_listings_and_shows_nothing_that_rules_hide() -> 
     assert counted.made.count("ls") == 1
     counted.made.clear()
     says(counted, "read_file", file_path="/x" * 500)
-    assert counted.made.count("ls") <= 16
+    assert counted.made.count("ls") <= 8
+    broken = FaultyBackend(counted, {"ls": BackendError("Error: gone")})
+    assert says(broken, "read_file", file_path="/a/b/c").endswith("Find the right path with ls or glob.")
 
 
 def test_closest_names_are_found_in_bounded_time_among_many() -> None:

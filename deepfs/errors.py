@@ -390,7 +390,7 @@ class AlreadyExistsError(DeepFSError):
     def _advice(self) -> str:
         if self.is_directory:
             return ". Choose a new path; a directory is never replaced."
-        return ". Edit it, choose a new path, or overwrite it explicitly."
+        return ". Edit it, choose a new path, or set overwrite to replace it."
 
 
 class NoMatchError(DeepFSError):
@@ -414,7 +414,8 @@ class NoMatchError(DeepFSError):
     def _rendered(self) -> str:
         if self.path is None:
             return self.reason
-        missing = f"String not found in file {quoted(self.path)}."
+        place = f"file {quoted(self.path)}" if self.path else "the text"
+        missing = f"String not found in {place}."
         return f"{missing} {self.reason}" if self._reason else missing
 
 
@@ -435,7 +436,8 @@ class AmbiguousMatchError(DeepFSError):
 
     def _condition(self, path: str) -> str:
         times = "several" if self.occurrences is None else self.occurrences
-        return f"String appears {times} times in file {path} (multiple matches)"
+        place = f"file {path}" if self.path else "the text"
+        return f"String appears {times} times in {place} (multiple matches)"
 
     def _advice(self) -> str:
         return ". Add surrounding text to make it unique, or set replace_all=True."

@@ -12,6 +12,7 @@ from langgraph.types import Command
 from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
@@ -375,6 +376,8 @@ def _constructed(spec: str) -> BaseChatModel:
 
 class _Todos(TodoListMiddleware[Any, Any]):
     """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
+
+    trace_policy = TRACE_POLICY
 
     wrap_model_call: Any = AgentMiddleware.wrap_model_call
     awrap_model_call: Any = AgentMiddleware.awrap_model_call

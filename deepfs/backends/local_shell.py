@@ -92,6 +92,10 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         self._env = {"PATH": _PATH, **(os.environ if inherit_env else {}), **place, **check_env(env)}
 
     @property
+    def working_directory(self) -> str:  # type: ignore[override]
+        return "/" if self._virtual else self._host_root()
+
+    @property
     def id(self) -> str:
         return self._id
 

@@ -75,6 +75,7 @@ class Operations(SyncSurface, ABC):
     capabilities: Capabilities
     is_synchronous: bool
     offers_move: bool
+    offers_changes: bool
     judges_results: bool
 
     @abstractmethod

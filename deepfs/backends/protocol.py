@@ -103,6 +103,8 @@ class BackendProtocol(Operations):
     offers_move: bool = True
     """Whether models get a tool `move`. Unless it declares this, a class that overrides `write` and not `move` gets
     False, since a move would bypass its `write`."""
+    offers_changes: bool = True
+    """Whether models get tools that change files. A wrapper that refuses every change sets it to False."""
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
@@ -228,6 +230,8 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
     capabilities: Capabilities = Capabilities(executes=True)
+    working_directory: str | None = None
+    """The path, for file operations, of the directory where commands start; None if it is not known."""
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ from deepfs.text import paths
 __all__ = [
     "DEFAULT_SUMMARY_PROMPT",
     "LANGCHAIN_WRAPS_APPROVED_CALLS",
+    "TRACE_POLICY",
     "AgentMiddleware",
     "AgentState",
     "ContextSize",
@@ -102,6 +103,14 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "Agents need the package langchain: pip install 'deepfs[agents]'", name=error.name
     ) from error
+
+try:
+    from langchain.agents.middleware.types import TracePolicy, omit_payload
+except ImportError:  # Older versions of LangChain have none.
+    TRACE_POLICY: Any = None
+else:
+    TRACE_POLICY = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
+"""Keeps messages and files out of the spans of middleware in traces."""
 
 LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
 """Older versions of LangChain do not: they write the call that a person edited into the model's message."""

@@ -9,12 +9,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware.approvals import UnansweredCallsMiddleware
-from deepfs.middleware.eviction import CHARS_PER_TOKEN
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import (
-    FILE_TOOLS,
-    MAX_MEDIA_BYTES,
-    TOOL_NAMES,
+from deepfs.middleware.arguments import (
     DeleteArguments,
     EditArguments,
     ExecuteArguments,
@@ -24,6 +19,9 @@ from deepfs.middleware.tools import (
     ReadArguments,
     WriteArguments,
 )
+from deepfs.middleware.eviction import CHARS_PER_TOKEN
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import FILE_TOOLS, MAX_MEDIA_BYTES, TOOL_NAMES
 from deepfs.search.results import SEARCH_SECONDS
 
 __all__ = [

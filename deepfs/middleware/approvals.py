@@ -12,6 +12,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from deepfs.errors import InvalidPathError
 from deepfs.middleware._backends import (
     LANGCHAIN_WRAPS_APPROVED_CALLS,
+    TRACE_POLICY,
     AgentMiddleware,
     DecisionType,
     HumanInTheLoopMiddleware,
@@ -101,6 +102,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     Raises:
         TypeError: If an item of `rules` is not a rule.
     """
+
+    trace_policy = TRACE_POLICY
 
     def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
         self._rules = checked_rules(rules)
@@ -327,6 +330,8 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
     or if the model wrote invalid arguments. Providers refuse such a conversation. Only the request to the model is
     changed, not the stored messages.
     """
+
+    trace_policy = TRACE_POLICY
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]

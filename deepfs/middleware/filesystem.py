@@ -3,29 +3,45 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs._moved import names_of_deepagents
-from deepfs.backends.protocol import BackendProtocol, supports_execute
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
+from deepfs.middleware._backends import (
+    TRACE_POLICY,
+    AgentMiddleware,
+    ModelRequest,
+    ModelResponse,
+    artifacts_root,
+    resolve_backend,
+)
 from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
+from deepfs.middleware.offers import not_offered
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
+from deepfs.middleware.rendering import MAX_RESULT_CHARS
+from deepfs.middleware.tools import (
+    FILE_TOOLS,
+    MAX_EXECUTE_SECONDS,
+    MAX_GREP_COUNT,
+    Limits,
+    made_tools,
+)
 from deepfs.middleware.unsupported_content import acceptable
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 from deepfs.text import paths
 
-__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
+__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
@@ -34,8 +50,10 @@ _MESSAGES: Final = "large_messages"
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     """Gives an agent the tools of `filesystem_tools`, and moves long texts and media to files.
 
-    The model is offered `execute` only if the backend runs commands. A long text is stored in a file below the
-    `artifacts_root` of a composite; its head and tail, and the path of the file, take its place.
+    The model is offered `execute` only if the backend runs commands, and no tools that change files if the backend or
+    the rules refuse every change. Calls that name an argument as other tools do (`path` for `file_path`) are rewritten
+    before anything else sees them. A long text is stored in a file below the `artifacts_root` of a composite; its head
+    and tail, and the path of the file, take its place.
 
     Args:
         backend: The backend of the tools; None is a StateBackend.
@@ -47,17 +65,22 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             under `/large_messages`. None stores none.
         max_execute_timeout: The most seconds of a command whose call names a timeout; the limit of the backend holds
             besides.
+        grep_max_count: The most matches of a search whose call names no number; None is no limit.
+        tools: The names of the tools that the agent gets, `read_file` among them; None and `"all"` are all of them.
         offload_binary_content: Whether images, audio, video and documents in messages of people and results of tools
             are stored under `/blobs`, each content once, and state holds references. Each request of the model has
             the media themselves.
-        permissions: Rules for the tools. A call that matches a rule of mode `"interrupt"` is refused, unless an
-            ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
+        permissions: Rules for the tools, those of deepagents too. A call that matches a rule of mode `"interrupt"` is
+            refused, unless an ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds
+            it.
 
     Raises:
         TypeError: If `backend` is not a backend, or an item of `permissions` is not a rule.
+        ValueError: If `tools` names an unknown tool or leaves out `read_file`, or a limit is not positive.
     """
 
     state_schema: type[Any] = FilesystemState
+    trace_policy = TRACE_POLICY
 
     def __init__(
         self,
@@ -68,20 +91,23 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         human_message_token_limit_before_evict: int | None = 50_000,
         max_execute_timeout: float = MAX_EXECUTE_SECONDS,
+        grep_max_count: int | None = MAX_GREP_COUNT,
+        tools: Sequence[FsToolName] | Literal["all"] | None = None,
         offload_binary_content: bool = True,
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
-        self._max_execute_timeout = max_execute_timeout
+        self._chosen = _checked_choice(tools)
+        self.offload_binary_content = offload_binary_content
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
-        self._result_chars = _result_chars(tool_token_limit_before_evict)
+        chars = _result_chars(tool_token_limit_before_evict)
+        self._limits = Limits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
-        self._limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
+        self._token_limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
         self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
         self._blobs = Blobs(self._storage)
-        self._offloads = offload_binary_content
         self.backend: BackendProtocol = self._storage
         self.tools: list[BaseTool] = []
         self._equip(permissions)
@@ -94,13 +120,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
-        self.tools = filesystem_tools(
-            self.backend,
-            descriptions=self._descriptions,
-            max_result_chars=self._result_chars,
-            execute=True,
-            max_execute_timeout=self._max_execute_timeout,
-        )
+        self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
+        self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
         """Return a copy over the same storage, with `permissions` as its rules."""
@@ -113,7 +134,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         other = copy(self)
         other._storage = resolve_backend(backend)
         other._blobs = Blobs(other._storage)
-        results, messages = self._limits
+        results, messages = self._token_limits
         other._results, other._messages = other._evictor(results, _RESULTS), other._evictor(messages, _MESSAGES)
         other._equip(self.permissions)
         return other
@@ -129,26 +150,27 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Append the prompt; fill in media; hide `execute` if the backend runs no commands, and refused media."""
+        """Append the prompt, fill in media, and hide tools that the backend cannot serve."""
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
             prepared = self._waited(partial(self._filled, prepared))
-        return handler(prepared)
+        return _canonical(handler(prepared), request.tools)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
         prepared = self._prepared(request)
-        return await handler(await self._filled(prepared) if any(map(has_references, prepared.messages)) else prepared)
+        if any(map(has_references, prepared.messages)):
+            prepared = await self._filled(prepared)
+        return _canonical(await handler(prepared), request.tools)
 
     async def _filled(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         messages = await self._blobs.filled(request.messages)
         return request.override(messages=acceptable(messages, request.model))  # Their sizes are known only now.
 
     def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        hidden = None if supports_execute(self.backend) else "execute"
-        tools = [tool for tool in request.tools if not isinstance(tool, BaseTool) or tool.name != hidden]
+        tools = [tool for tool in request.tools if file_tool_name(tool) not in self._hidden]
         return request.override(
             system_message=with_prompt(request.system_message, self._prompt),
             messages=acceptable(request.messages, request.model),
@@ -170,7 +192,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._settled(request, result) if self._has_work(request, result) else result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
-        if any(is_spelt_out(each) or (self._offloads and has_media(each)) for each in messages_of(result)):
+        if any(is_spelt_out(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
             return True
         if request.tool_call["name"] in FILE_TOOLS:
             return any(isinstance(message.content, list) for message in messages_of(result))
@@ -179,7 +201,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _settled(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
         evict = _typed if request.tool_call["name"] in FILE_TOOLS else self._evicted
         settled: ToolResult = await mapped(result, evict)
-        return await mapped(settled, self._referring) if self._offloads else settled
+        return await mapped(settled, self._referring) if self.offload_binary_content else settled
 
     async def _referring(self, message: ToolMessage) -> ToolMessage:
         (stored,) = await self._blobs.stored([message])
@@ -205,7 +227,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _large(self, state: Any) -> list[AnyMessage]:
         messages = state.get("messages", ())
-        return [each for each in messages if self._is_oversized(each) or (self._offloads and has_media(each))]
+        return [
+            each for each in messages if self._is_oversized(each) or (self.offload_binary_content and has_media(each))
+        ]
 
     def _is_oversized(self, message: AnyMessage) -> bool:
         evictor = self._messages
@@ -213,7 +237,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _put_away(self, large: list[AnyMessage]) -> dict[str, Any] | None:
         messages = [await self._shortened(message) for message in large]
-        stored = await self._blobs.stored(messages) if self._offloads else messages
+        stored = await self._blobs.stored(messages) if self.offload_binary_content else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
 
@@ -235,6 +259,35 @@ def inheriting(
 
 def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
     return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
+
+
+def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequence[FsToolName] | None:
+    if tools is None or tools == "all":
+        return None
+    if isinstance(tools, str):
+        raise ValueError(f"tools is a list of names, or 'all', not {tools!r}")
+    if "read_file" not in tools:
+        raise ValueError("tools must have read_file: long results are stored in files that the model reads")
+    return list(tools)
+
+
+def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
+    """The response, with the arguments of the calls of file tools under the names that approvals look for."""
+    named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
+    for place, message in enumerate(response.result):
+        if not isinstance(message, AIMessage):
+            continue
+        changed = {
+            index: arguments
+            for index, call in enumerate(message.tool_calls)
+            if (arguments := canonical_arguments(named.get(call["name"]), call["args"])) is not None
+        }
+        if changed:
+            calls = [
+                {**call, "args": changed.get(index, call["args"])} for index, call in enumerate(message.tool_calls)
+            ]
+            response.result[place] = message.model_copy(update={"tool_calls": calls})
+    return response
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:

@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 
 from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     AgentState,
     ModelRequest,
@@ -71,6 +72,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: If `system_prompt` has no `{agent_memory}`.
     """
 
+    trace_policy = TRACE_POLICY
     state_schema: type[Any] = MemoryState
 
     def __init__(

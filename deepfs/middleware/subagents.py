@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import TypedDict
 
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     InterruptOnConfig,
     Lazy,
@@ -141,6 +142,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: If a subagent lacks a key or a model, has an unknown key or mode or the name of another one, or if
             there are no subagents.
     """
+
+    trace_policy = TRACE_POLICY
 
     def __init__(
         self,

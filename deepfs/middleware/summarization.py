@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from deepfs.middleware._backends import (
     DEFAULT_SUMMARY_PROMPT,
+    TRACE_POLICY,
     AgentMiddleware,
     ContextSize,
     LangChainSummarization,
@@ -128,6 +129,7 @@ class SummarizationMiddleware(LangChainSummarization):
 
     serialized_name: ClassVar[str] = "SummarizationMiddleware"
     state_schema: type[SummarizationState] = SummarizationState
+    trace_policy = TRACE_POLICY
     # Without these, LangChain's class would remove the messages from the state in steps of their own.
     before_model = AgentMiddleware.before_model
     abefore_model = AgentMiddleware.abefore_model

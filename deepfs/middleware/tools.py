@@ -1,42 +1,49 @@
-"""The filesystem tools of an agent: arguments, and results in the form that models read."""
+"""The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
+from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, wrong_arguments
+from deepfs.middleware.offers import about_commands, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.rendering import (
+    MAX_RESULT_CHARS,
+    MIN_CHARS,
+    WHOLE_LINE,
+    Place,
+    command_output,
+    entries,
+    listing,
+    matches,
+    numbered,
+    paged,
+)
+from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
-from deepfs.text.arguments import check_number
+from deepfs.text import paths
+from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
-from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
-from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
+from deepfs.text.visible import one_line, shown_path
+from deepfs.types import GrepMatch, Result
 
 __all__ = [
     "FILE_TOOLS",
     "MAX_EXECUTE_SECONDS",
+    "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
     "MAX_RESULT_CHARS",
-    "MIN_CHARS",
     "TOOL_NAMES",
-    "DeleteArguments",
-    "EditArguments",
-    "ExecuteArguments",
-    "GlobArguments",
-    "GrepArguments",
-    "LsArguments",
-    "MoveArguments",
-    "OutputMode",
-    "ReadArguments",
-    "WriteArguments",
+    "FsToolName",
     "command_output",
     "entries",
     "filesystem_tools",
@@ -49,74 +56,99 @@ __all__ = [
 
 ResultT = TypeVar("ResultT", bound=Result)
 
-MAX_RESULT_CHARS: Final = 60_000
-"""About 15,000 tokens."""
 MAX_MEDIA_BYTES: Final = 5_000_000
 MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
+MAX_GREP_COUNT: Final = 1_000
+"""As in deepagents."""
+_SMALLER: Final = "Give a smaller offset; one below 0 counts from the end."
+_MAX_GLOB_ROWS: Final = 1_000
+_MAX_LONG_LINES: Final = 20
+"""The most lines of one search result that are read again to show the part around the match."""
+_MAX_WORK: Final = 50_000_000
+"""The most bytes, times the instructions of the expression, that are searched again for places in lines."""
+_MAX_LEVELS: Final = 8
+"""The most directories above a missing path that are tried for a suggestion."""
 
-_NEXT: Final = {
-    ErrorCode.FILE_NOT_FOUND: "Find the right path with ls or glob.",
-    ErrorCode.IS_DIRECTORY: "List it with ls, or name a file.",
-    ErrorCode.NOT_A_DIRECTORY: "Name a directory, or use read_file for a file.",
-    ErrorCode.PERMISSION_DENIED: "Do not try again; choose a path that you may use.",
-    ErrorCode.INVALID_PATH: "Give an absolute path such as /notes/plan.md.",
-    ErrorCode.ALREADY_EXISTS: "To replace it, set overwrite.",
-    ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
-    ErrorCode.BINARY_FILE: "Only text files can be edited.",
-    ErrorCode.INVALID_PATTERN: "Correct the pattern.",
-    ErrorCode.TIMEOUT: "Narrow the path or the pattern.",
-    ErrorCode.UNSUPPORTED: "Reach your aim with other tools.",
-    ErrorCode.BACKEND_ERROR: "Try once more; if it fails again, say so.",
-}
+
+class Limits(NamedTuple):
+    """The most that a result shows, and that a call may ask for."""
+
+    chars: int = MAX_RESULT_CHARS
+    media_bytes: int = MAX_MEDIA_BYTES
+    execute_seconds: float = MAX_EXECUTE_SECONDS
+    grep_count: int | None = MAX_GREP_COUNT
+    """The most matches of a search that names no number; None for all."""
+
+
+FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
+"""The tools that limit the size of their results."""
 
 
 class FileOperations:
     """The operations, one method for each tool; a failure raises a ToolException that says what to do next."""
 
-    def __init__(
-        self, backend: BackendProtocol, max_chars: int, max_media_bytes: int, max_execute_timeout: float
-    ) -> None:
+    def __init__(self, backend: BackendProtocol, limits: Limits = Limits()) -> None:  # noqa: B008
         self.backend = backend
-        self._max_chars = max(max_chars, MIN_CHARS)
-        self._max_media_bytes = max_media_bytes
-        self._max_execute_timeout = max_execute_timeout
+        self._chars = max(limits.chars, MIN_CHARS)
+        self._limits = limits
 
-    async def ls(self, path: str) -> str:
+    async def ls(self, path: str, offset: int, limit: int) -> str:
         result = await self.backend.als(path)
-        failed = _partial(result, result.entries)
+        failed = await self._partial(result, result.entries, path, "Directory")
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        shown = listing(entries(result.entries or ()), self._max_chars, skipped, failed)
-        return shown or f"[{shown_path(path)} is empty]"
+        shown = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        return shown or f"[{_absolute(path)} is empty]"
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> str | list[dict[str, Any]]:
+        if offset < 0:
+            offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
         if read.code is ErrorCode.TOO_LARGE:
-            return f"[{one_line(read.error or '')}]"
-        data = _done(read).file_data
+            return f"[{one_line(read.error or '')}. {self._other_ways()}]"
+        if read.code is ErrorCode.INVALID_CONTENT:
+            raise ToolException(advised(read.error or "", read.code, _SMALLER))
+        data = (await self._done(read, file_path)).file_data
         if data is not None and data.encoding == "base64":
-            return media_block(file_path, data, self._max_media_bytes)
+            shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
+            return f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown
         try:
-            return numbered(file_path, read, column, self._max_chars)
+            return numbered(_rooted(file_path), read, column, self._chars)
         except DeepFSError as error:
-            raise ToolException(str(error)) from None
+            raise ToolException(advised(str(error), error.code, "Give a smaller column.")) from None
+
+    async def _from_end(self, file_path: str, offset: int) -> int:
+        """The lines to skip for an offset that counts from the end."""
+        begun = await self.backend.aread(file_path, 0, 1)
+        if begun.total_lines is None and begun.next_offset is not None:
+            raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
+        return max(0, (begun.total_lines or 0) + offset)
+
+    def _other_ways(self) -> str:
+        """What to do about a file that cannot be shown."""
+        return "Look into it with execute" if supports_execute(self.backend) else "Go on without it, and say so"
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
-        _done(await self.backend.awrite(file_path, content, overwrite=overwrite))
-        return f"Wrote {shown_path(file_path)}"
+        done = await self._done(await self.backend.awrite(file_path, content, overwrite=overwrite))
+        return f"Wrote {_absolute(done.path or file_path)}"
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
-        result = _done(await self.backend.aedit(file_path, old_string, new_string, replace_all))
-        times = "1 occurrence" if result.occurrences == 1 else f"{result.occurrences} occurrences"
-        return f"Replaced {times} in {shown_path(file_path)}"
+        if not old_string:
+            raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
+        if old_string == new_string:
+            raise ToolException("Error: old_string and new_string are the same: there is nothing to change. Go on.")
+        result = await self.backend.aedit(file_path, old_string, new_string, replace_all)
+        done = await self._done(result, file_path)
+        times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences} occurrences"
+        return f"Replaced {times} in {_absolute(done.path or file_path)}"
 
-    async def glob(self, pattern: str, path: str) -> str:
+    async def glob(self, pattern: str, path: str, offset: int) -> str:
         result = await self.backend.aglob(pattern, path)
-        failed = _partial(result, result.matches)
+        failed = await self._partial(result, result.matches, path, "Directory")
         rows = [shown_path(info.path) for info in result.matches or ()]
-        more = "There are more files: narrow the search" if result.truncated else ""
-        nothing = f"[No file under {shown_path(path)} matches {one_line(pattern)}]"
-        return listing(rows, self._max_chars, more, failed) or nothing
+        more = "The search was stopped before its end, so there may be more files: narrow the path or the pattern"
+        shown = paged(rows, offset, _MAX_GLOB_ROWS, self._chars, more if result.truncated else "", failed)
+        return shown or no_file(_absolute(path), pattern)
 
     async def grep(
         self,
@@ -125,23 +157,34 @@ class FileOperations:
         glob: str,
         output_mode: str,
         context_lines: int,
+        max_count: int,
         **options: Any,
     ) -> str:
-        lines = context_lines if output_mode == "content" else 0
-        result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, **options)
-        failed = _partial(result, result.matches)
-        rows = matches(result, output_mode) or ["[No line matches]"]
-        more = "There are more matches: narrow the search" if result.truncated else ""
+        in_content = output_mode == "content"
+        lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
+        result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, max_count=most, **options)
+        failed = await self._partial(result, result.matches, path, "Path")
+        found = result.matches or ()
+        places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
+        rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
+        reached = most is not None and len(found) >= most
+        advice = "narrow path, glob or pattern"
+        more = (
+            f"There are more matches than {most:,}: {advice}, or raise max_count"
+            if reached
+            else (f"The search was stopped before its end, so there may be more matches: {advice}")
+        )
         skipped = f"{result.skipped:,} files could not be searched" if result.skipped else ""
-        return listing(rows, self._max_chars, more, skipped, failed)
+        nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, **options)]
+        return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
 
     async def delete(self, file_path: str) -> str:
-        _done(await self.backend.adelete(file_path))
-        return f"Deleted {shown_path(file_path)}"
+        done = await self._done(await self.backend.adelete(file_path), file_path, "Path")
+        return f"Deleted {_absolute(done.path or file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
-        _done(await self.backend.amove(source, destination, overwrite=overwrite))
-        return f"Moved {shown_path(source)} to {shown_path(destination)}"
+        done = await self._done(await self.backend.amove(source, destination, overwrite=overwrite), source, "Path")
+        return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
     async def execute(self, command: str, timeout: float) -> str:
         if not supports_execute(self.backend):
@@ -149,261 +192,92 @@ class FileOperations:
         sandbox = cast("SandboxBackendProtocol", self.backend)
         try:
             check_text(command, "command")
-            seconds = min(timeout, self._max_execute_timeout) or None
+            seconds = min(timeout, self._limits.execute_seconds) or None
             return command_output(await sandbox.aexecute(command, timeout=seconds))
         except DeepFSError as error:
-            raise ToolException(_advised(str(error), error.code)) from error
-
-
-def _partial(result: Result, found: object) -> str:
-    """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
-    if not found:
-        _done(result)
-    return one_line(result.error or "", _ERROR_CHARS)
-
-
-def _done(result: ResultT) -> ResultT:
-    """Return the result of an operation. Raises ToolException if it failed."""
-    if result.error is not None:
-        raise ToolException(_advised(result.error, result.code))
-    return result
-
-
-def _advised(error: str, code: ErrorCode | None) -> str:
-    """Append to the text of an error what to do next, if there is advice for its code."""
-    error = escaped(error[:_ERROR_CHARS])
-    advice = _NEXT.get(code) if code else None
-    end = "" if error.endswith(".") else "."
-    return f"{error}{end} {advice}" if advice else error
-
-
-MIN_CHARS = 400
-"""The smallest budget of a result: room for the notes and some content."""
-
-_NOTE = 200
-"""The characters reserved for notes."""
-_ERROR_CHARS = 4_000
-"""The most characters of an error that are shown; those of other libraries may be of any length."""
-
-
-# --- lists -----------------------------------------------------------------------------------------------------------
-
-
-def listing(rows: Sequence[str], budget: int, *notes: str) -> str:
-    """The rows that fit into `budget` characters, the number of rows left out, and the notes that are not empty."""
-    notes = tuple(one_line(note, budget // 4) for note in notes)
-    room = budget - _NOTE - sum(len(note) + 3 for note in notes)
-    shown = list(_fitting(rows, room))
-    left_out = len(rows) - len(shown)
-    more = f"{left_out:,} more lines are not shown: narrow the search" if left_out else ""
-    return "\n".join([*shown, *(f"[{note}]" for note in (more, *notes) if note)])
-
-
-def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
-    for row in rows:
-        room -= len(row) + 1
-        if room < 0:
-            return
-        yield row
-
-
-def entries(found: Iterable[FileInfo]) -> list[str]:
-    """A row for each entry: its path, and the size of a file if known."""
-    named = ((shown_path(info.path), info) for info in found)
-    return [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
-
-
-# --- matches ---------------------------------------------------------------------------------------------------------
-
-
-def matches(result: GrepResult, output_mode: str) -> list[str]:
-    """The rows of a search result, in the form that `output_mode` names."""
-    by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
-    for match in result.matches or ():
-        by_path[shown_path(match.path)].append(match)
-    if output_mode == "count":
-        return [f"{path}: {len(found)}" for path, found in by_path.items()]
-    if output_mode == "content":
-        return [row for path, found in by_path.items() for row in (f"{path}:", *_lines(found))]
-    return list(by_path)
-
-
-def _lines(found: Sequence[GrepMatch]) -> list[str]:
-    """The matching lines (`12: text`) and the context lines around them (`13- text`), each line once."""
-    rows: dict[int, str] = {}
-    for match in found:
-        for beside in (*(match.context_before or ()), *(match.context_after or ())):
-            rows.setdefault(beside.line, f"  {beside.line}- {escaped(beside.text)}")
-    rows.update({match.line: f"  {match.line}: {escaped(match.text)}" for match in found})
-    return [rows[line] for line in sorted(rows)]
-
-
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-_ESCAPE_CHARS = 6
-"""The length of the longest escape of a character."""
-
-
-class _Shown(NamedTuple):
-    rows: list[str]
-    cut: int | None
-    """The number of characters shown of the first line, if not all of it fits; otherwise None."""
-
-
-def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
-    """Number the lines that were read, and note in brackets how to read on if there is more.
-
-    Raises InvalidContentError if the first line is shorter than `column`.
-    """
-    content = read.file_data.content if read.file_data else ""
-    first = read.start_line
-    if not content or first is None:
-        return f"[{shown_path(path)} is empty]"
-    lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
-    if column > len(lines[0]):
-        length = f"{len(lines[0]):,} characters"
-        raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
-    shown = _rows(lines, first, column, budget - _NOTE)
-    notes = [f"[{ESCAPES_NOTE}]"] if _has_escapes(lines, shown, column) else []
-    return "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
-
-
-def _has_escapes(lines: Sequence[str], shown: _Shown, column: int) -> bool:
-    """Whether the rows show characters as escapes."""
-    if shown.cut is not None:
-        start = lines[0][column : column + shown.cut]
-        return escaped(start) != start
-    return any(escaped(line) != line for line in islice(lines, len(shown.rows)))
-
-
-def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
-    texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
-    rows = list(_fitting((f"{number}\t{escaped(text)}" for number, text in enumerate(texts, first)), room))
-    if rows:
-        return _Shown(rows, None)
-    prefix = f"{first}\t"
-    cut = room - len(prefix)
-    start = lines[0][column : column + cut]
-    if len(escaped(start)) > cut:
-        cut //= _ESCAPE_CHARS
-    return _Shown([prefix + escaped(start[:cut])], cut)
-
-
-def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
-    if shown.cut is not None:
-        end = column + shown.cut
-        return [
-            f"[Characters {column:,} to {end:,} of {len(lines[0]):,} in line {first}. "
-            f"Read on with offset={first - 1}, column={end}]"
-        ]
-    last = first + len(shown.rows) - 1
-    if len(shown.rows) == len(lines) and read.next_offset is None:
-        return []
-    total = "" if read.total_lines is None else f" of {read.total_lines:,}"
-    return [f"[Lines {first:,} to {last:,}{total}. Read on with offset={last}]"]
-
-
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
-def command_output(response: ExecuteResponse) -> str:
-    """The output of a command, with notes in brackets: no output, cut output, stopped, or its exit code if not 0.
-
-    Output that has lines like notes stands between delimiters that it cannot know.
-    """
-    code = response.exit_code
-    output = output_text(response.output)
-    notes = [
-        "" if output.strip() else "Only white space" if output else "No output",
-        "Output was cut off" if response.truncated else "",
-        "The command was stopped before it ended" if code is None else f"Exit code {code}" if code else "",
-    ]
-    shown = fenced("output", output) if output else []
-    return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
-
-
-OutputMode = Literal["files_with_matches", "content", "count"]
-
-
-class _Arguments(BaseModel):
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-
-class LsArguments(_Arguments):
-    path: str = Field("/", description="Absolute path.")
-
-
-class ReadArguments(_Arguments):
-    file_path: str = Field(description="Absolute path.")
-    offset: int = Field(0, ge=0, description="Lines to skip.")
-    limit: int = Field(500, ge=1, description="Most lines to read.")
-    column: int = Field(0, ge=0, description="Characters of the first line to skip.")
-
-
-class WriteArguments(_Arguments):
-    file_path: str = Field(description="Absolute path.")
-    content: str = Field(description="The whole text.")
-    overwrite: bool = Field(False, description="Replace an existing file.")
-
-
-class EditArguments(_Arguments):
-    file_path: str = Field(description="Absolute path.")
-    old_string: str = Field(description="The exact text to replace.")
-    new_string: str = Field(description="What takes its place.")
-    replace_all: bool = Field(False, description="Replace every occurrence.")
-
-
-class GlobArguments(_Arguments):
-    pattern: str = Field(description="The glob pattern.")
-    path: str = Field("/", description="Directory to search.")
-
-
-class GrepArguments(_Arguments):
-    pattern: str = Field(description="The text to find.")
-    path: str = Field("/", description="Directory or file to search.")
-    glob: str = Field("", description="Search only files such as `*.py`.")
-    output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
-    regex: bool = Field(False, description="The pattern is a regular expression; `(?i)` ignores case.")
-    context_lines: int = Field(0, ge=0, description="Lines around a match.")
-    max_count: int = Field(1000, ge=1, description="Most matches.")
-
-
-class DeleteArguments(_Arguments):
-    file_path: str = Field(description="Absolute path.")
-
-
-class MoveArguments(_Arguments):
-    source: str = Field(description="What to move.")
-    destination: str = Field(description="Its new path.")
-    overwrite: bool = Field(False, description="Replace an existing file.")
-
-
-class ExecuteArguments(_Arguments):
-    command: str = Field(description="The shell command.")
-    timeout: float = Field(0, ge=0, description="Seconds; 0 is the default.")
-
-
-_ARGUMENTS: Final[Mapping[str, type[BaseModel]]] = {
-    "ls": LsArguments,
-    "read_file": ReadArguments,
-    "write_file": WriteArguments,
-    "edit_file": EditArguments,
-    "glob": GlobArguments,
-    "grep": GrepArguments,
-    "delete": DeleteArguments,
-    "move": MoveArguments,
-    "execute": ExecuteArguments,
-}
-TOOL_NAMES: Final = tuple(_ARGUMENTS)
-"""The names of all tools, in the order of `filesystem_tools`."""
-FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
-"""The tools that limit the size of their results."""
+            raise ToolException(advised(str(error), error.code)) from error
+
+    # --- failures ---
+
+    async def _partial(self, result: Result, found: object, path: str, kind: str = "File") -> str:
+        """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
+        if not found:
+            await self._done(result, path, kind)
+        return one_line(result.error or "", ERROR_CHARS)
+
+    async def _done(self, result: ResultT, path: str = "", kind: str = "File") -> ResultT:
+        """Return the result of an operation. Raises ToolException if it failed; `path` is what it needed to exist."""
+        if result.error is None:
+            return result
+        is_missing = path and result.code is ErrorCode.FILE_NOT_FOUND
+        better = await self._suggestion(path) if is_missing else ""
+        text = re.sub("^Error: File '", f"Error: {kind} '", result.error) if is_missing else result.error
+        raise ToolException(advised(text, result.code, better))
+
+    async def _suggestion(self, path: str) -> str:
+        """A path like the missing one, by a listing of the nearest directory above it that exists; `""` without one."""
+        try:
+            wanted = paths.normalize(path)
+        except DeepFSError:
+            return ""
+        for directory in islice(reversed(["/", *paths.ancestors(wanted)]), _MAX_LEVELS):
+            listed = await self.backend.als(directory)
+            if listed.entries is not None:
+                return suggestion(wanted, directory, [info.path for info in listed.entries])
+            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+                return ""
+        return ""
+
+    # --- matches in long lines ---
+
+    async def _places(
+        self, found: Sequence[GrepMatch], make_finder: Callable[[], Callable[[str], int | None]]
+    ) -> dict[tuple[str, int], Place]:
+        """Where the matches in long lines are; the first lines that were cut before their match are read whole."""
+        long = [match for match in found if len(match.text) > WHOLE_LINE]
+        if not long:
+            return {}
+        find, places, cut = make_finder(), {}, 0
+        for match in long:
+            place = Place(match.text, find(match.text))
+            if place.start is None and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
+                cut += 1
+                line = await self._line(match)
+                place = Place(line, find(line))
+            places[match.path, match.line] = place
+        return places
+
+    async def _line(self, match: GrepMatch) -> str:
+        data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
+        return data.content if data is not None and data.encoding == "utf-8" else match.text
+
+
+def _absolute(path: str) -> str:
+    """A path for a line of a prompt, as the tools take it."""
+    return shown_path(_rooted(path))
+
+
+def _rooted(path: str) -> str:
+    return path if path.startswith("/") else f"/{path.removeprefix('./')}"
+
+
+def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], int | None]:
+    """A function that returns where the first match in a line starts; None if that is not known."""
+    work = _MAX_WORK
+
+    def find(line: str) -> int | None:
+        nonlocal work
+        content = line.encode("utf-8", "surrogatepass")
+        work -= len(content) * (regexp.programsize if regexp else 1)
+        if work < 0:
+            return None
+        if regexp is None:
+            return None if (start := line.find(pattern)) < 0 else start
+        match = regexp.search(content)
+        return None if match is None else len(content[: match.start()].decode("utf-8", "ignore"))
+
+    regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
+    return find
 
 
 def filesystem_tools(
@@ -414,28 +288,56 @@ def filesystem_tools(
     max_media_bytes: int = MAX_MEDIA_BYTES,
     execute: bool | None = None,
     max_execute_timeout: float = MAX_EXECUTE_SECONDS,
+    grep_max_count: int | None = MAX_GREP_COUNT,
+    tools: Sequence[FsToolName] | Literal["all"] | None = None,
 ) -> list[BaseTool]:
     """Make the tools `ls read_file write_file edit_file glob grep delete move`, and `execute` where `backend` executes.
 
-    `move` is left out if a class of the backend overrides `write` alone: moving would bypass the rules in that `write`.
+    Tools that change files are left out where `backend` refuses all changes, `delete` where it cannot delete, and
+    `move` if a class of the backend overrides `write` alone: moving would bypass the rules in that `write`.
     Each tool works async and sync. A failure is a `ToolMessage` with `status="error"` that says what to do next.
     `descriptions` replace the default descriptions, by name of the tool. No result of a file tool is longer than
     `max_result_chars`; images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files
     a note. `execute=True` or `execute=False` adds or leaves out the tool `execute`, whether or not `backend` executes.
     A command that names a timeout gets at most `max_execute_timeout` seconds, and never more than `backend` allows.
-    Raises ValueError for a description of a tool that does not exist, and for a timeout that is not positive.
+    A search whose call names no number finds at most `grep_max_count` matches; None is no limit. `tools` are the names
+    of the tools to make; None and `"all"` are all of them.
+    Raises ValueError for a tool that does not exist, and for a timeout or a count that is not positive.
     """
-    check_number("max_execute_timeout", max_execute_timeout)
-    given = descriptions or {}
+    limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
+    files = backend_from(backend)
+    hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
+    return [tool for tool in made_tools(files, limits, descriptions, tools) if tool.name not in hidden]
+
+
+def made_tools(
+    files: BackendProtocol,
+    limits: Limits,
+    descriptions: Mapping[str, str] | None = None,
+    tools: Sequence[FsToolName] | Literal["all"] | None = None,
+) -> list[BaseTool]:
+    """Make the chosen tools, also those that `not_offered` names, but no `move` where it would bypass an override."""
+    _check_limits(limits)
+    given, chosen = descriptions or {}, TOOL_NAMES if tools is None or tools == "all" else tools
+    _check_names([*given, *chosen])
+    operations = FileOperations(files, limits)
+    usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
+    names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
+    return [_tool(operations, name, given.get(name) or usual[name]) for name in names]
+
+
+def _check_limits(limits: Limits) -> None:
+    check_number("max_execute_timeout", limits.execute_seconds)
+    if limits.grep_count is not None:
+        check_integer("grep_max_count", limits.grep_count)
+        if limits.grep_count < 1:
+            raise ValueError(f"grep_max_count must be positive or None, not {limits.grep_count}")
+
+
+def _check_names(given: Sequence[str]) -> None:
     unknown = sorted(set(given) - set(TOOL_NAMES))
     if unknown:
         raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
-    files = backend_from(backend)
-    operations = FileOperations(files, max_result_chars, max_media_bytes, max_execute_timeout)
-    executes = supports_execute(files) if execute is None else execute
-    left_out = {"move": not _offers_move(files), "execute": not executes}
-    names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
-    return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
 
 class _Calls(NamedTuple):
@@ -458,7 +360,7 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
     return StructuredTool(
         name=name,
         description=description,
-        args_schema=_ARGUMENTS[name],
+        args_schema=ARGUMENTS[name],
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_error_text,
@@ -468,17 +370,3 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
 
 def _error_text(error: ToolException) -> str:
     return str(error)
-
-
-def wrong_arguments(error: Any) -> str:
-    """The error text for a call with wrong arguments, with the reason for each argument."""
-    if not isinstance(error, ValidationError):
-        return f"Error: The arguments are wrong: {error}"
-    wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors())
-    return f"Error: The arguments are wrong. {wrong}. Correct them and call the tool again."
-
-
-def _offers_move(backend: BackendProtocol) -> bool:
-    """Whether `backend` and all its inner backends offer `move` to a model."""
-    inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
-    return backend.offers_move and all(map(_offers_move, inner))

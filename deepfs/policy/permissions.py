@@ -186,6 +186,7 @@ class PermissionedBackend(WrapperBackend):
         self._filters: dict[frozenset[Mode], PathFilter] = {}
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
+        self.offers_changes: bool = not self._compiled.hides("write", "/", {"deny"})
 
     # --- applying the rules ---
 

@@ -22,6 +22,7 @@ class ReadOnlyBackend(WrapperBackend):
     """
 
     is_synchronous: bool = True
+    offers_changes: bool = False
 
     def __init__(self, inner: BackendProtocol) -> None:
         super().__init__(inner)

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from sys import modules
+from typing import Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from deepfs.errors import InvalidPathError
 from deepfs.search.globs import Tree, compile_tree
@@ -27,6 +28,8 @@ Mode: TypeAlias = Literal["allow", "deny", "interrupt"]
 _OPERATIONS = get_args(FilesystemOperation)
 _MODES = get_args(Mode)
 _EVERYWHERE = "/**"
+_RULES_OF_DEEPAGENTS: Final = "deepagents.middleware.filesystem"
+"""The module of the rules of deepagents; who has such a rule has imported it."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,23 @@ def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
-    """Return the rules as a tuple. Raises TypeError if an item is not a rule."""
+    """Return the rules as a tuple, those of deepagents converted. Raises TypeError if an item is not a rule."""
     if not isinstance(given, Iterable):
         raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")
-    rules = tuple(given)
+    rules = tuple(map(_converted, given))
     for rule in rules:
         if not isinstance(rule, FilesystemPermission):
             raise TypeError(f"rules is a list of FilesystemPermission of deepfs, and {rule!r} is none")
     return cast("tuple[FilesystemPermission, ...]", rules)
+
+
+def _converted(rule: object) -> object:
+    """A rule of deepagents as one of deepfs; anything else as it is."""
+    theirs = getattr(modules.get(_RULES_OF_DEEPAGENTS), "FilesystemPermission", None)
+    if theirs is None or not isinstance(rule, theirs):
+        return rule
+    given = cast("FilesystemPermission", rule)
+    return FilesystemPermission([*given.operations], [*given.paths], given.mode)
 
 
 class Decision(NamedTuple):

@@ -163,6 +163,7 @@ class RemoteSandbox(BaseSandbox):
 
     service: str
     loop_bound: bool = True
+    working_directory: str | None = "/"
 
     def __init__(
         self, root: str = "/", *, timeout: float = 120, max_output_bytes: int = 100_000, max_file_size_mb: int = 10

@@ -65,6 +65,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     _kind: str
     """The first word of `id`."""
     capabilities: Capabilities = replace(ON_DISK, executes=True)
+    working_directory: str | None = "/"
 
     def __init__(
         self,

@@ -56,8 +56,9 @@ def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke
         "Moved /a.md to /b.md",
         "1\tONE\n2\tTWO",
     ]
-    printed = {Sandbox: "pwd", LocalShellBackend: f"{tmp_path}\n", BubblewrapSandbox: "/workspace\n"}
-    assert said[9] == printed.get(type(backend), "Error: This filesystem does not run commands. Use the file tools.")
+    printed = {Sandbox: "pwd", LocalShellBackend: f"{tmp_path}", BubblewrapSandbox: "/workspace"}
+    refused = "Error: This filesystem does not run commands. Use the file tools."
+    assert said[9] == (f"{printed[type(backend)]}\n[Exit code 0]" if type(backend) in printed else refused)
     assert said[10] == "Deleted /b.md"
     assert said[11].startswith("Error: File '/b.md' not found")
 

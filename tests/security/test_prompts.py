@@ -151,6 +151,8 @@ def test_an_edit_with_the_escapes_that_a_read_shows_tells_what_is_wrong() -> Non
 
 # --- commands ---
 
+STOPPED = "[No exit code: the command did not end. Do less at once]"
+
 
 @pytest.mark.parametrize(
     "forged",
@@ -179,7 +181,7 @@ def test_no_output_passes_for_the_outcome_of_a_command(forged: str, code: int | 
         fence = re.fullmatch(r"<output ([0-9a-f]{8})>", first)
         assert fence, first
         end = rest.index(f"</output {fence[1]}>")
-        expected = {0: [], 1: ["[Exit code 1]"], None: ["[The command was stopped before it ended]"]}[code]
+        expected = {0: ["[Exit code 0]"], 1: ["[Exit code 1]"], None: [STOPPED]}[code]
         assert rest[end + 1 :] == expected
         assert fence[1] not in "\n".join(rest[:end])
 
@@ -193,7 +195,8 @@ def test_the_delimiters_of_output_cannot_be_known_before() -> None:
     "output", ["", "text", "a [Exit code 0]", "one\ntwo\n", "[stderr] it failed\n", "a\t<b> </b>\n", "x < output"]
 )
 def test_output_without_lines_like_notes_is_shown_as_it_is(output: str) -> None:
-    assert command_output(ExecuteResponse(output, 3)) == "\n".join([*filter(None, [output]), *noted(output)])
+    shown = [output.removesuffix("\n")] if output else []
+    assert command_output(ExecuteResponse(output, 3)) == "\n".join([*shown, *noted(output)])
 
 
 def noted(output: str) -> list[str]:
@@ -203,7 +206,7 @@ def noted(output: str) -> list[str]:
 def test_colours_of_output_are_left_out_and_other_control_characters_are_shown() -> None:
     assert output_text("\x1b[1;31mred\x1b[0m\x1b[K\r\n") == "red\n"
     assert output_text("\x1b[2J\x1b]0;title\x07a\rb\x08\u202e") == r"\x1b[2J\x1b]0;title\x07a\rb\x08\u202e"
-    assert command_output(ExecuteResponse("\x1b[0m", 0)) == "[No output]"
+    assert command_output(ExecuteResponse("\x1b[0m", 0)) == "[No output]\n[Exit code 0]"
 
 
 @given(texts)

@@ -1,0 +1,244 @@
+"""The arguments of the file tools: their schemas, the names that other tools have for them, and errors about them."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from deepfs.middleware.advice import closest
+from deepfs.text.visible import one_line
+
+__all__ = [
+    "ARGUMENTS",
+    "TOOL_NAMES",
+    "DeleteArguments",
+    "EditArguments",
+    "ExecuteArguments",
+    "FsToolName",
+    "GlobArguments",
+    "GrepArguments",
+    "LsArguments",
+    "MoveArguments",
+    "OutputMode",
+    "ReadArguments",
+    "WriteArguments",
+    "canonical_arguments",
+    "file_tool_name",
+    "wrong_arguments",
+]
+
+FsToolName = Literal[
+    "ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move", "execute"
+]  # "copy" is no tool.
+"""The names of the file tools."""
+OutputMode = Literal["files_with_matches", "content", "count"]
+
+_MOST_UNKNOWN: Final = 5
+_FILE: Final = ("path", "filepath", "file", "filename", "file_name", "target_file")
+_DIRECTORY: Final = ("directory", "dir", "dir_path", "directory_path", "folder", "file_path")
+_OLD: Final = ("old_str", "old_text", "old_content")
+_NEW: Final = ("new_str", "new_text", "new_content")
+
+
+def _at_least(least: int) -> AfterValidator:
+    def check(value: float) -> float:
+        if value < least:
+            raise PydanticCustomError("too_small", "{text}", {"text": f"it must be at least {least}, not {value}"})
+        return value
+
+    return AfterValidator(check)
+
+
+# Schemas are sent with each request, so they have no bounds, and no defaults that go without saying.
+Count = Annotated[int, _at_least(0)]
+Positive = Annotated[int, _at_least(1)]
+Seconds = Annotated[float, _at_least(0)]
+
+
+class _Arguments(BaseModel):
+    """The base of the schemas. A null stands for the default; an unknown argument is an error."""
+
+    tool: ClassVar[FsToolName]
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The names that models know from other tools, by the name of the argument."""
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Arguments of other tools that change nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        named = cls.renamed({name: value for name, value in given.items() if value is not None})
+        unknown = [name for name in named if name not in cls.model_fields]
+        if unknown:
+            raise PydanticCustomError("unknown_argument", "{text}", {"text": _unknown(unknown, cls.model_fields)})
+        return named
+
+    @classmethod
+    def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by the names of the schema, as far as their names are known; the others stay."""
+        own = {
+            other: name
+            for name, others in cls.aliases.items()
+            for other in others
+            if name not in given and other not in cls.model_fields
+        }
+        taken: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in cls.ignored:
+                taken.setdefault(own.get(name, name), value)
+        return taken
+
+
+def _unknown(unknown: Iterable[str], known: Iterable[str]) -> str:
+    texts = []
+    for name in islice(unknown, _MOST_UNKNOWN):
+        close = closest(str(name), known, 1)
+        texts.append(
+            f"there is no argument {one_line(str(name), 60)}" + (f", did you mean {close[0]}?" if close else "")
+        )
+    return "; ".join(texts)
+
+
+class LsArguments(_Arguments):
+    tool = "ls"
+    aliases = {"path": _DIRECTORY}
+    path: str = Field("/", description="Absolute path.")
+    offset: Count = Field(default_factory=int, description="Entries to skip.")
+    limit: Positive = Field(1000, description="Most entries.")
+
+
+class ReadArguments(_Arguments):
+    tool = "read_file"
+    aliases = {"file_path": _FILE}
+    file_path: str = Field(description="Absolute path.")
+    offset: int = Field(default_factory=int, description="Lines to skip; below 0 it counts from the end.")
+    limit: Positive = Field(500, description="Most lines to read.")
+    column: Count = Field(default_factory=int, description="Characters of the first line to skip.")
+
+
+class WriteArguments(_Arguments):
+    tool = "write_file"
+    aliases = {"file_path": _FILE, "content": ("contents", "text", "file_text")}
+    file_path: str = Field(description="Absolute path.")
+    content: str = Field(description="The whole text.")
+    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
+
+
+class EditArguments(_Arguments):
+    tool = "edit_file"
+    aliases = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
+    file_path: str = Field(description="Absolute path.")
+    old_string: str = Field(description="The exact text to replace.")
+    new_string: str = Field(description="What takes its place.")
+    replace_all: bool = Field(default_factory=bool, description="Replace every occurrence.")
+
+
+class GlobArguments(_Arguments):
+    tool = "glob"
+    aliases = {"pattern": ("glob_pattern", "glob", "query"), "path": _DIRECTORY}
+    pattern: str = Field(description="The glob pattern.")
+    path: str = Field("/", description="Directory to search.")
+    offset: Count = Field(default_factory=int, description="Paths to skip.")
+
+
+class GrepArguments(_Arguments):
+    tool = "grep"
+    aliases = {
+        "pattern": ("query", "search", "text"),
+        "path": _DIRECTORY,
+        "glob": ("include", "file_pattern", "glob_pattern"),
+        "ignore_case": ("-i", "case_insensitive"),
+        "context_lines": ("context", "-C"),
+        "max_count": ("head_limit", "max_results", "limit"),
+    }
+    ignored = ("-n",)
+    pattern: str = Field(description="The text to find.")
+    path: str = Field("/", description="Directory or file to search.")
+    glob: str = Field(default_factory=str, description="Search only files such as `*.py`.")
+    output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
+    regex: bool = Field(default_factory=bool, description="The pattern is a regular expression.")
+    ignore_case: bool = Field(default_factory=bool, description="Ignore case.")
+    context_lines: Count = Field(default_factory=int, description="Lines around a match.")
+    max_count: Count = Field(default_factory=int, description="Most matches.")
+
+
+class DeleteArguments(_Arguments):
+    tool = "delete"
+    aliases = {"file_path": _FILE}
+    file_path: str = Field(description="Absolute path.")
+
+
+class MoveArguments(_Arguments):
+    tool = "move"
+    aliases = {
+        "source": ("src", "source_path", "old_path", "from"),
+        "destination": ("dst", "dest", "destination_path", "new_path", "to"),
+    }
+    source: str = Field(description="What to move.")
+    destination: str = Field(description="Its new path.")
+    overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
+
+
+class ExecuteArguments(_Arguments):
+    tool = "execute"
+    aliases = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
+    ignored = ("description",)
+    command: str = Field(description="The shell command.")
+    timeout: Seconds = Field(default_factory=float, description="Seconds; 0 is the default.")
+
+
+_SCHEMAS: Final = (
+    LsArguments,
+    ReadArguments,
+    WriteArguments,
+    EditArguments,
+    GlobArguments,
+    GrepArguments,
+    DeleteArguments,
+    MoveArguments,
+    ExecuteArguments,
+)
+ARGUMENTS: Final[Mapping[str, type[_Arguments]]] = {schema.tool: schema for schema in _SCHEMAS}
+"""The schema of each tool by its name."""
+TOOL_NAMES: Final[tuple[str, ...]] = get_args(FsToolName)
+"""The names of all tools, in the order of `filesystem_tools`."""
+_BY_TITLE: Final = {schema.__name__: schema for schema in _SCHEMAS}
+
+
+def file_tool_name(tool: object) -> str | None:
+    """The name of a file tool of deepfs, also if it was copied; None for any other tool."""
+    schema = getattr(tool, "args_schema", None)
+    return schema.tool if isinstance(schema, type) and issubclass(schema, _Arguments) else None
+
+
+def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call of `tool` by the names of its schema; None if they have them, or it is no file tool.
+
+    Approvals and conditions of people look for these names.
+    """
+    schema = ARGUMENTS.get(file_tool_name(tool) or "")
+    if schema is None or given.keys() <= schema.model_fields.keys():
+        return None
+    return schema.renamed(given)
+
+
+def wrong_arguments(error: Any) -> str:
+    """The error text for a call with wrong arguments: the reason for each, and the arguments that there are."""
+    if not isinstance(error, ValidationError):
+        return f"Error: The arguments are wrong: {error}"
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) + ': ' if each['loc'] else ''}{each['msg']}" for each in found)
+    schema = _BY_TITLE.get(error.title)
+    known = f" {schema.tool} takes {_listed(schema)}." if schema else ""
+    end = "" if wrong.endswith(("?", ".")) else "."
+    return f"Error: The arguments are wrong: {wrong}{end}{known} Correct them and call the tool again."
+
+
+def _listed(schema: type[_Arguments]) -> str:
+    needed = [name for name, field in schema.model_fields.items() if field.is_required()]
+    others = [name for name in schema.model_fields if name not in needed]
+    return ", ".join(needed) + (f"{' and ' if needed else ''}optionally {', '.join(others)}" if others else "")

@@ -1,0 +1,352 @@
+"""What a model is told: pages, suggestions, matches in long lines, and the tools that it is offered."""
+
+import pkgutil
+import re
+from importlib import import_module
+from inspect import isclass
+from typing import Any
+
+import pytest
+from langchain.agents.middleware.types import AgentMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool
+from langsmith import Client, tracing_context
+
+import deepfs.middleware
+from deepfs import (
+    CompositeBackend,
+    FilesystemMiddleware,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    create_deep_agent,
+    run_sync,
+)
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.utils import create_file_data
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import BackendError
+from deepfs.middleware._backends import TRACE_POLICY
+from deepfs.middleware.advice import closest
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
+from deepfs.middleware.tools import filesystem_tools
+from deepfs.policy import ReadOnlyBackend
+from deepfs.testing import FaultyBackend
+from support.agents import Invoke, Sandbox, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["invoke"]
+
+
+def stored(**files: str) -> MemoryBackend:
+    backend = MemoryBackend()
+    for path, content in files.items():
+        backend.write(path, content)
+    return backend
+
+
+def tools(backend: Any, **options: Any) -> dict[str, BaseTool]:
+    return {tool.name: tool for tool in filesystem_tools(backend, **options)}
+
+
+def says(backend: Any, name: str, /, **arguments: Any) -> str:
+    return run_sync(tools(backend)[name].ainvoke, arguments)
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("ls", {"path": "/d"}), ("glob", {"pattern": "d/*"})])
+@pytest.mark.parametrize("options", [{}, {"max_result_chars": 3_000}])
+def test_a_long_list_is_read_in_pages_in_a_fixed_order(name: str, arguments: Any, options: Any) -> None:
+    names = [f"/d/{number:04}" for number in range(2_500)]
+    tool = tools(stored(**dict.fromkeys(reversed(names), "")), **options)[name]
+    seen, offset = [], 0
+    for _ in range(100):
+        *rows, note = tool.invoke({**arguments, "offset": offset}).split("\n")
+        following = re.fullmatch(r"\[[\d,]+ to [\d,]+ of 2,500. Go on with offset=(\d+)\]", note)
+        seen += [row.partition("\t")[0] for row in (rows if following else [*rows, note])]
+        if not following:
+            break
+        offset = int(following[1])
+    assert seen == names
+    assert tool.invoke({**arguments, "offset": 9_000}) == "[There are only 2,500. Begin with offset=0]"
+
+
+def test_a_page_of_a_directory_has_at_most_the_entries_asked_for() -> None:
+    backend = stored(**{"/a": "", "/b": "", "/c": ""})
+    assert says(backend, "ls", offset=1, limit=1) == "/b\t0\n[2 to 2 of 3. Go on with offset=2]"
+
+
+def test_a_negative_offset_reads_the_last_lines() -> None:
+    backend = stored(**{"/a": "1\n2\n3\n4\n"})
+    assert says(backend, "read_file", file_path="/a", offset=-2) == "3\t3\n4\t4"
+    assert says(backend, "read_file", file_path="/a", offset=-9, limit=1).startswith("1\t1\n")
+
+
+# --- matches in long lines -------------------------------------------------------------------------------------------
+
+DEEP = "é" * 20_000 + "needle" + "z" * 20_000
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"pattern": "needle"},
+        {"pattern": "NEEDLE", "ignore_case": True},
+        {"pattern": "ne+dle", "regex": True},
+        {"pattern": "(?i)NEE..E", "regex": True},
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1_500, 4_998, 20_000])
+def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], before: int) -> None:
+    backend = stored(**{"/a": f"one\n{DEEP[20_000 - before :]}\nthree\n"})
+    found = says(backend, "grep", output_mode="content", **search)
+    assert len(found) < 900
+    shown = re.fullmatch(r"/a:\n  2: …?(.*?)… \[cut; offset=1, column=(\d+); the match is at column=(\d+)\]", found)
+    assert shown, found
+    assert "needle" in shown[1]
+    assert int(shown[3]) == before
+    read = says(backend, "read_file", file_path="/a", offset=1, column=int(shown[2]), limit=1)
+    assert read.removeprefix("2\t").startswith(shown[1])
+    assert says(backend, "read_file", file_path="/a", offset=1, column=before).startswith("2\tneedle")
+
+
+def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
+    broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
+    assert "the match is further on" in says(broken, "grep", pattern="needle", output_mode="content")
+
+
+def test_few_long_lines_are_read_again() -> None:
+    counted = Counted(stored(**{"/a": f"{DEEP}\n" * 50}))
+    assert says(counted, "grep", pattern="needle", output_mode="content").count("at column=20000") == 20
+    assert counted.made.count("read") == 20
+
+
+# --- searches that find nothing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", [r"def \w+\(", "mean|median", "a.*b", "^^x", "f$", r"a\.b", "[a-z]+", "(a|b)"])
+def test_a_literal_pattern_that_looks_like_an_expression_is_told(pattern: str) -> None:
+    assert "regex=true" in says(stored(**{"/a": "text"}), "grep", pattern=pattern)
+
+
+@pytest.mark.parametrize("pattern", ["price: $5", "f(x)", "a || b", "C:/x", "what?", "[x]", "1.5", "Begin"])
+def test_plain_text_is_not_taken_for_an_expression(pattern: str) -> None:
+    assert "regex=true" not in says(stored(**{"/a": "text"}), "grep", pattern=pattern)
+
+
+# --- paths that do not exist -----------------------------------------------------------------------------------------
+
+TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/README.md": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "told"),
+    [
+        ("read_file", "/src/mian.py", "File '/src/mian.py' not found. Did you mean /src/main.py?"),
+        ("read_file", "src/main.txt", "Did you mean /src/main.py?"),
+        ("read_file", "/readme.md", "Did you mean /README.md?"),
+        ("read_file", "/scr/deep/main.py", "Did you mean /src/?"),
+        ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: did you mean /src/main.py?"),
+        ("read_file", "/home/me/x", "Paths start at the root of this filesystem: list it with ls."),
+        ("read_file", "/src/lib/x", "The nearest directory that exists is /src."),
+        ("read_file", "/README.md/x", "/README.md is a file."),
+        ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
+        ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
+        ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
+        ("delete", "/src/utils.py", "Path '/src/utils.py' not found. Did you mean /src/util.py?"),
+    ],
+)
+def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, told: str) -> None:
+    argument = "path" if name == "ls" else "file_path"
+    text = says(stored(**TREE), name, **{argument: path})
+    assert text.startswith("Error: ")
+    assert text.endswith(told), text
+
+
+class Counted(WrapperBackend):
+    """Notes the names of the operations."""
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self.made: list[str] = []
+
+    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        self.made.append(operation)
+        return await call(*args, **options)
+
+
+def test_a_suggestion_takes_few_listings_and_shows_nothing_that_rules_hide() -> None:
+    counted = Counted(stored(**{"/src/secret.py": "", "/src/open.py": ""}))
+    hidden = FilesystemPermission(operations=["read"], paths=["/src/secret.py"], mode="deny")
+    assert "secret.py?" not in says(PermissionedBackend(counted, [hidden]), "read_file", file_path="/src/secrets.py")
+    assert counted.made.count("ls") == 1
+    counted.made.clear()
+    says(counted, "read_file", file_path="/x" * 500)
+    assert counted.made.count("ls") <= 8
+    broken = FaultyBackend(counted, {"ls": BackendError("Error: gone")})
+    assert says(broken, "read_file", file_path="/a/b/c").endswith("Find the right path with ls or glob.")
+
+
+def test_closest_names_are_found_in_bounded_time_among_many() -> None:
+    names = [f"{'ab' * 100}{number}" for number in range(20_000)]
+    assert closest("main.py", [*names[:5_000], "Main.py", *names]) == ["Main.py"]
+    assert closest("ba" * 100, names)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_arguments_are_named() -> None:
+    text = says(stored(), "read_file", file_path="/a", ofset=3, start_line=2)
+    assert "there is no argument ofset, did you mean offset?; there is no argument start_line" in text
+    assert "read_file takes file_path and optionally offset, limit, column." in text
+    assert "write_file takes file_path, content and optionally overwrite." in says(stored(), "write_file", text=1)
+    assert len(says(stored(), "ls", **{f"{number}{'x' * 5_000}": 1 for number in range(500)})) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("read_file", {"path": "/a"}, "1\tone"),
+        ("edit_file", {"path": "/a", "old_str": "one", "new_str": "two"}, "Replaced 1 occurrence in /a"),
+        ("write_file", {"filename": "b", "file_text": ""}, "Wrote /b"),
+        ("ls", {"directory": "/"}, "/a\t4"),
+        ("grep", {"query": "ONE", "-i": True, "-n": True, "head_limit": 3}, "/a"),
+        ("move", {"src": "/a", "dst": "b"}, "Moved /a to /b"),
+        ("glob", {"pattern": "*", "directory": None}, "/a"),
+    ],
+)
+def test_names_of_arguments_of_other_tools_are_understood(name: str, arguments: dict[str, Any], told: str) -> None:
+    assert says(stored(**{"/a": "one\n"}), name, **arguments) == told
+
+
+def test_no_alias_is_ambiguous_or_grants_more() -> None:
+    for schema in ARGUMENTS.values():
+        others = [other for names in schema.aliases.values() for other in names]
+        assert schema.aliases.keys() <= schema.model_fields.keys()
+        assert len(others) == len(set(others))
+        assert not {"overwrite", "replace_all"} & schema.aliases.keys()
+
+
+def test_approvals_see_the_names_of_the_schema(invoke: Invoke) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def when(request: Any) -> bool:
+        seen.append(request.tool_call["args"])
+        return False
+
+    model = ScriptedModel(script=[calls(call("write_file", path="/a", contents="one")), AIMessage("Done.")])
+    interrupt_on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
+    state = invoke(
+        create_deep_agent(model, backend=stored(), interrupt_on=interrupt_on), {"messages": [("user", "go")]}
+    )
+    assert [message.content for message in results(state)] == ["Wrote /a"]
+    assert seen
+    assert all(args == {"file_path": "/a", "content": "one"} for args in seen)
+
+
+# --- the tools that are offered --------------------------------------------------------------------------------------
+
+READING = {"ls", "read_file", "glob", "grep"}
+NO_WRITES = FilesystemPermission(operations=["write"], mode="deny")
+SOME_WRITES = FilesystemPermission(operations=["write"], paths=["/out/**"])
+
+
+class Kept(MemoryBackend):
+    """Deletes nothing."""
+
+    capabilities = MemoryBackend.capabilities.__class__(deletes=False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "offered"),
+    [
+        (ReadOnlyBackend(Sandbox()), READING),
+        (WrapperBackend(ReadOnlyBackend(MemoryBackend())), READING),
+        (CompositeBackend(ReadOnlyBackend(MemoryBackend()), {"/m/": ReadOnlyBackend(MemoryBackend())}), READING),
+        (CompositeBackend(ReadOnlyBackend(MemoryBackend()), {"/m/": MemoryBackend()}), set(TOOL_NAMES) - {"execute"}),
+        (PermissionedBackend(MemoryBackend(), [NO_WRITES]), READING),
+        (PermissionedBackend(MemoryBackend(), [SOME_WRITES, NO_WRITES]), set(TOOL_NAMES) - {"execute"}),
+        (Sandbox(), set(TOOL_NAMES)),
+    ],
+)
+def test_tools_that_the_backend_would_refuse_are_not_offered(invoke: Invoke, backend: Any, offered: set[str]) -> None:
+    assert set(tools(backend)) == offered
+    model = ScriptedModel(script=[AIMessage("Done.")])
+    invoke(create_deep_agent(model, middleware=[FilesystemMiddleware(backend)]), {"messages": [("user", "go")]})
+    assert set(model.offered) & set(TOOL_NAMES) == offered
+
+
+def test_the_tools_of_the_middleware_can_be_chosen() -> None:
+    chosen = FilesystemMiddleware(stored(), tools=["read_file", "grep", "execute"])
+    assert [tool.name for tool in chosen.tools] == ["read_file", "grep", "execute"]
+    assert [tool.name for tool in FilesystemMiddleware(stored(), tools="all").tools] == list(TOOL_NAMES)
+    assert list(tools(stored(), tools=["grep", "execute"])) == ["grep"]
+    for wrong in (["ls"], ["read_file", "cat"], "read_file"):
+        with pytest.raises(ValueError, match=r"read_file|no such tool: cat"):
+            FilesystemMiddleware(stored(), tools=wrong)
+
+
+def test_the_number_of_matches_can_be_limited() -> None:
+    backend = stored(**{"/a": "x\n" * 1_500})
+    for most, expected in ((3, 3), (1_000, 1_000), (None, 1_500)):
+        middleware = FilesystemMiddleware(backend, grep_max_count=most)
+        grep = next(tool for tool in middleware.tools if tool.name == "grep")
+        assert grep.invoke({"pattern": "x", "output_mode": "count"}).splitlines()[0] == f"/a: {expected}"
+        assert grep.invoke({"pattern": "x", "output_mode": "count", "max_count": 2}).startswith("/a: 2")
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="grep_max_count"):
+            FilesystemMiddleware(backend, grep_max_count=wrong)
+
+
+def test_execute_says_where_commands_start_and_what_they_do_not_see(tmp_path: Any) -> None:
+    shell = LocalShellBackend(tmp_path)
+    assert "call `/`: its `/a/b` is `a/b` there." in tools(WrapperBackend(shell))["execute"].description
+    mounted = CompositeBackend(shell, {"/memories/": MemoryBackend()})
+    assert tools(mounted)["execute"].description.endswith("They do not see `/memories/`.")
+    boxed = CompositeBackend(MemoryBackend(), {"/box/": shell}, executor="/box/")
+    assert "call `/box`: its `/box/a/b` is `a/b` there." in tools(boxed)["execute"].description
+    on_host = LocalShellBackend(tmp_path, virtual_mode=False)
+    assert tools(on_host)["execute"].description.endswith(f"Commands start in {tmp_path}.")
+    assert "Commands start" not in tools(Sandbox())["execute"].description
+
+
+# --- traces ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_middleware_keeps_messages_and_files_out_of_its_spans() -> None:
+    modules = [f"deepfs.middleware.{module.name}" for module in pkgutil.iter_modules(deepfs.middleware.__path__)]
+    named = [each for module in ("deepfs.graph", *modules) for each in vars(import_module(module)).values()]
+    classes = {each for each in named if isclass(each) and issubclass(each, AgentMiddleware)}
+    own = {each for each in classes if each.__module__.startswith("deepfs.")}
+    assert FilesystemMiddleware in own
+    assert {each.__name__ for each in own if each.trace_policy is not TRACE_POLICY} == set()
+
+
+class Recorder(Client):
+    """Keeps the runs that would be sent, by the name of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
+        self.seen: list[tuple[str, str]] = []
+
+    def create_run(self, name: str, inputs: Any, run_type: str, **kwargs: Any) -> None:
+        self.seen.append((name, f"{inputs!r}{kwargs.get('outputs')!r}"))
+
+    def update_run(self, run_id: Any, **kwargs: Any) -> None:
+        self.seen.append((kwargs.get("name", ""), f"{kwargs.get('inputs')!r}{kwargs.get('outputs')!r}"))
+
+
+def test_no_span_of_middleware_holds_the_content_of_a_file() -> None:
+    client = Recorder()
+    model = ScriptedModel(script=[calls(call("read_file", file_path="/a")), AIMessage("Done.")])
+    files = {"/a": create_file_data("secret\n")}
+    with tracing_context(enabled=True, client=client):
+        create_deep_agent(model).invoke({"messages": [("user", "go")], "files": files})
+    spans = [(name, text) for name, text in client.seen if "Middleware." in name]
+    assert len(spans) > 5
+    assert [name for name, text in spans if "secret" in text] == []
+    assert any("secret" in text for _, text in client.seen)

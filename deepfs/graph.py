@@ -117,12 +117,13 @@ def create_deep_agent(
         summarization,
         *([MemoryMiddleware(backend=files, sources=memory)] if memory else []),
     ]
-    last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
+    given = covering(inheriting(rules, middleware))
+    last = ApprovalMiddleware.where_needed(rules, interrupt_on, [*own, *given])
     graph = create_agent(
         chat_model,
         tools=list(tools or ()),
         system_prompt=system_prompt,
-        middleware=_combined(own, covering(inheriting(rules, middleware)), last),
+        middleware=_combined(own, given, last),
         response_format=response_format,
         context_schema=context_schema,
         checkpointer=checkpointer,

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Self, TypeGuard
+from typing import Any, Final, Literal, Self, TypeGuard
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
@@ -13,7 +13,9 @@ from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
 from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware.apply_patch import apply_patch_tool
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
+from deepfs.middleware.memory_tool import memory_tool
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend
@@ -25,6 +27,12 @@ __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState"]
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
+
+ModelTool = Literal["apply_patch", "memory"]
+_MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
+    "apply_patch": apply_patch_tool,
+    "memory": memory_tool,
+}
 
 
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -43,11 +51,13 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             under `/large_messages`. None stores none.
         max_execute_timeout: The most seconds of a command whose call names a timeout; the limit of the backend holds
             besides.
+        model_tools: Further tools, which models were trained on: `"apply_patch"` of OpenAI, `"memory"` of Anthropic.
         permissions: Rules for the tools. A call that matches a rule of mode `"interrupt"` is refused, unless an
             ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds it.
 
     Raises:
         TypeError: If `backend` is not a backend, or an item of `permissions` is not a rule.
+        ValueError: If a name in `model_tools` is not one of these.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -62,8 +72,10 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         human_message_token_limit_before_evict: int | None = 50_000,
         max_execute_timeout: float = MAX_EXECUTE_SECONDS,
         permissions: Sequence[FilesystemPermission] | None = None,
+        model_tools: Sequence[ModelTool] = (),
     ) -> None:
         super().__init__()
+        self._model_tools = _checked_tools(model_tools)
         self._max_execute_timeout = max_execute_timeout
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
@@ -85,6 +97,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             execute=True,
             max_execute_timeout=self._max_execute_timeout,
         )
+        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self._model_tools]
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
         """Return a copy over the same storage, with `permissions` as its rules."""
@@ -191,6 +204,13 @@ async def _typed(message: ToolMessage) -> ToolMessage:
     if isinstance(message.content, str):
         return message
     return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
+
+
+def _checked_tools(names: Sequence[ModelTool]) -> Sequence[ModelTool]:
+    unknown = [name for name in names if name not in _MODEL_TOOLS]
+    if unknown:
+        raise ValueError(f"no such tool: {', '.join(map(str, unknown))}; model_tools are {', '.join(_MODEL_TOOLS)}")
+    return tuple(names)
 
 
 def _result_chars(token_limit: int | None) -> int:

@@ -13,6 +13,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError
 from deepfs.middleware._messages import media_block
+from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
 from deepfs.text.arguments import check_number
@@ -36,6 +37,7 @@ __all__ = [
     "MoveArguments",
     "OutputMode",
     "ReadArguments",
+    "ToolArguments",
     "WriteArguments",
     "command_output",
     "entries",
@@ -43,6 +45,8 @@ __all__ = [
     "listing",
     "matches",
     "numbered",
+    "offers_move",
+    "tool_of",
     "wrong_arguments",
 ]
 
@@ -102,11 +106,11 @@ class FileOperations:
             raise ToolException(str(error)) from None
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
-        _done(await self.backend.awrite(file_path, content, overwrite=overwrite))
+        _done(await approved_write(self.backend, file_path, content, overwrite=overwrite))
         return f"Wrote {shown_path(file_path)}"
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
-        result = _done(await self.backend.aedit(file_path, old_string, new_string, replace_all))
+        result = _done(await approved_edit(self.backend, file_path, old_string, new_string, replace_all))
         times = "1 occurrence" if result.occurrences == 1 else f"{result.occurrences} occurrences"
         return f"Replaced {times} in {shown_path(file_path)}"
 
@@ -136,11 +140,11 @@ class FileOperations:
         return listing(rows, self._max_chars, more, skipped, failed)
 
     async def delete(self, file_path: str) -> str:
-        _done(await self.backend.adelete(file_path))
+        _done(await approved_delete(self.backend, file_path))
         return f"Deleted {shown_path(file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
-        _done(await self.backend.amove(source, destination, overwrite=overwrite))
+        _done(await approved_move(self.backend, source, destination, overwrite=overwrite))
         return f"Moved {shown_path(source)} to {shown_path(destination)}"
 
     async def execute(self, command: str, timeout: float) -> str:
@@ -326,7 +330,9 @@ def command_output(response: ExecuteResponse) -> str:
 OutputMode = Literal["files_with_matches", "content", "count"]
 
 
-class _Arguments(BaseModel):
+class ToolArguments(BaseModel):
+    """The arguments of a tool. One that is null is left out, as some models write the default."""
+
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, given: Any) -> Any:
@@ -335,36 +341,36 @@ class _Arguments(BaseModel):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class LsArguments(_Arguments):
+class LsArguments(ToolArguments):
     path: str = Field("/", description="Absolute path.")
 
 
-class ReadArguments(_Arguments):
+class ReadArguments(ToolArguments):
     file_path: str = Field(description="Absolute path.")
     offset: int = Field(0, ge=0, description="Lines to skip.")
     limit: int = Field(500, ge=1, description="Most lines to read.")
     column: int = Field(0, ge=0, description="Characters of the first line to skip.")
 
 
-class WriteArguments(_Arguments):
+class WriteArguments(ToolArguments):
     file_path: str = Field(description="Absolute path.")
     content: str = Field(description="The whole text.")
     overwrite: bool = Field(False, description="Replace an existing file.")
 
 
-class EditArguments(_Arguments):
+class EditArguments(ToolArguments):
     file_path: str = Field(description="Absolute path.")
     old_string: str = Field(description="The exact text to replace.")
     new_string: str = Field(description="What takes its place.")
     replace_all: bool = Field(False, description="Replace every occurrence.")
 
 
-class GlobArguments(_Arguments):
+class GlobArguments(ToolArguments):
     pattern: str = Field(description="The glob pattern.")
     path: str = Field("/", description="Directory to search.")
 
 
-class GrepArguments(_Arguments):
+class GrepArguments(ToolArguments):
     pattern: str = Field(description="The text to find.")
     path: str = Field("/", description="Directory or file to search.")
     glob: str = Field("", description="Search only files such as `*.py`.")
@@ -374,17 +380,17 @@ class GrepArguments(_Arguments):
     max_count: int = Field(1000, ge=1, description="Most matches.")
 
 
-class DeleteArguments(_Arguments):
+class DeleteArguments(ToolArguments):
     file_path: str = Field(description="Absolute path.")
 
 
-class MoveArguments(_Arguments):
+class MoveArguments(ToolArguments):
     source: str = Field(description="What to move.")
     destination: str = Field(description="Its new path.")
     overwrite: bool = Field(False, description="Replace an existing file.")
 
 
-class ExecuteArguments(_Arguments):
+class ExecuteArguments(ToolArguments):
     command: str = Field(description="The shell command.")
     timeout: float = Field(0, ge=0, description="Seconds; 0 is the default.")
 
@@ -433,7 +439,7 @@ def filesystem_tools(
     files = backend_from(backend)
     operations = FileOperations(files, max_result_chars, max_media_bytes, max_execute_timeout)
     executes = supports_execute(files) if execute is None else execute
-    left_out = {"move": not _offers_move(files), "execute": not executes}
+    left_out = {"move": not offers_move(files), "execute": not executes}
     names = [name for name in TOOL_NAMES if not left_out.get(name, False)]
     return [_tool(operations, name, given.get(name) or PROMPTS[name]) for name in names]
 
@@ -454,15 +460,28 @@ class _Calls(NamedTuple):
 
 
 def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
-    calls = _Calls(operations.backend, getattr(operations, name), name)
+    return tool_of(operations.backend, getattr(operations, name), name, description, _ARGUMENTS[name])
+
+
+def tool_of(
+    backend: BackendProtocol,
+    operation: Callable[..., Coroutine[Any, Any, Any]],
+    name: str,
+    description: str,
+    arguments: type[BaseModel],
+    **options: Any,
+) -> BaseTool:
+    """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""
+    calls = _Calls(backend, operation, name)
     return StructuredTool(
         name=name,
         description=description,
-        args_schema=_ARGUMENTS[name],
+        args_schema=arguments,
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_error_text,
         handle_validation_error=wrong_arguments,
+        **options,
     )
 
 
@@ -478,7 +497,7 @@ def wrong_arguments(error: Any) -> str:
     return f"Error: The arguments are wrong. {wrong}. Correct them and call the tool again."
 
 
-def _offers_move(backend: BackendProtocol) -> bool:
+def offers_move(backend: BackendProtocol) -> bool:
     """Whether `backend` and all its inner backends offer `move` to a model."""
     inner = (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
-    return backend.offers_move and all(map(_offers_move, inner))
+    return backend.offers_move and all(map(offers_move, inner))

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from deepfs.middleware.apply_patch import PatchEditor, apply_patch_tool
-    from deepfs.middleware.approvals import ApprovalMiddleware
-    from deepfs.middleware.filesystem import FilesystemMiddleware
-    from deepfs.middleware.memory import MemoryMiddleware
-    from deepfs.middleware.memory_tool import (
+    from deepfs.middleware.anthropic_memory import (
         async_memory_tool_of_sdk,
         memory_function,
         memory_tool,
         memory_tool_of_sdk,
     )
+    from deepfs.middleware.apply_patch import PatchEditor, apply_patch_tool
+    from deepfs.middleware.approvals import ApprovalMiddleware
+    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.previews import preview_call
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
@@ -46,7 +46,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "apply_patch": ["PatchEditor", "apply_patch_tool"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
-            "memory_tool": ["async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"],
+            "anthropic_memory": ["async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"],
             "previews": ["preview_call"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "tools": ["filesystem_tools"],

@@ -13,9 +13,9 @@ from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
 from deepfs.middleware._messages import ToolResult, acceptable, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
-from deepfs.middleware.memory_tool import memory_tool
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend

@@ -9,9 +9,9 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.anthropic_memory import inserted
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
-from deepfs.middleware.memory_tool import inserted
 from deepfs.policy.permissions import approved
 from deepfs.sync import is_inline
 from deepfs.text import paths

@@ -198,9 +198,8 @@ def _hunk(path: str, anchors: Sequence[str], body: Sequence[str], at_end: bool) 
 
 
 def _anchor(line: str) -> list[str]:
-    text = line[2:].removesuffix("@@").removeprefix(" ")
-    if re.fullmatch(r"-\d+(?:,\d+)? \+\d+(?:,\d+)? ", text):  # Line numbers of a unified diff, which models guess.
-        return []
+    # Models write the line numbers of a unified diff too, which they guess.
+    text = re.sub(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?", "", line[2:].removeprefix(" ")).removesuffix("@@")
     return [text.rstrip()] if text.strip() else []
 
 
@@ -241,7 +240,8 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     """
     lines = _split(text)
     texts = [line.text for line in lines]
-    usual = "\r\n" if 2 * sum(line.end == "\r\n" for line in lines) > len(lines) else "\n"
+    ends = [line.end for line in lines if line.end]
+    usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
     result: list[_Line] = []
     done = fuzzy = 0
     for hunk in hunks:

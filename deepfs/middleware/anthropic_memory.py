@@ -52,8 +52,9 @@ _RULES: Final = (
 """They hold for what links lead to as well."""
 
 
-_LEFT_OUT: Final[Any] = None
-"""The default of arguments that a command does not need; the schema for models has plain types."""
+def _optional(description: str) -> Any:
+    """A field that a command may not need. By the factory, the schema for models has plain types and no default."""
+    return Field(default_factory=lambda: None, description=description)
 
 
 Command = Literal["view", "create", "str_replace", "insert", "delete", "rename"]
@@ -61,15 +62,15 @@ Command = Literal["view", "create", "str_replace", "insert", "delete", "rename"]
 
 class MemoryArguments(ToolArguments):
     command: Command
-    path: str = Field(_LEFT_OUT, description="A path under /memories; not for rename.")
-    view_range: list[int] = Field(_LEFT_OUT, description="For view: first and last line; -1 is the end.")
-    file_text: str = Field(_LEFT_OUT, description="For create.")
-    old_str: str = Field(_LEFT_OUT, description="For str_replace: the exact text.")
-    new_str: str = Field(_LEFT_OUT, description="For str_replace: what takes its place.")
-    insert_line: int = Field(_LEFT_OUT, description="For insert: the line after which.")
-    insert_text: str = Field(_LEFT_OUT, description="For insert.")
-    old_path: str = Field(_LEFT_OUT, description="For rename.")
-    new_path: str = Field(_LEFT_OUT, description="For rename.")
+    path: str = _optional("A path under /memories; not for rename.")
+    view_range: list[int] = _optional("For view: first and last line; -1 is the end.")
+    file_text: str = _optional("For create.")
+    old_str: str = _optional("For str_replace: the exact text.")
+    new_str: str = _optional("For str_replace: what takes its place.")
+    insert_line: int = _optional("For insert: the line after which.")
+    insert_text: str = _optional("For insert.")
+    old_path: str = _optional("For rename.")
+    new_path: str = _optional("For rename.")
 
 
 def memory_tool(backend: BACKEND_TYPES) -> BaseTool:

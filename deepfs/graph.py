@@ -229,7 +229,7 @@ class _Parts:
             fork_system_prompt=prompt,
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
+        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, [*own, *given])
         tail = [*self._tail(self.profile), *self._remembering, *approvals]
         return kept(self.profile, combined([*own, *delegation], given, tail))
 

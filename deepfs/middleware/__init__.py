@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.anthropic_memory import (
+        async_memory_tool_of_sdk,
+        memory_function,
+        memory_tool,
+        memory_tool_of_sdk,
+    )
+    from deepfs.middleware.apply_patch import PatchEditor, apply_patch_tool
+    from deepfs.middleware.approvals import ApprovalMiddleware
     from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
     from deepfs.middleware.background_tasks import BackgroundTasks
     from deepfs.middleware.blobs import Blobs
@@ -13,6 +21,7 @@ if TYPE_CHECKING:
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.history_files import HistoryFiles
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.previews import preview_call
     from deepfs.middleware.prompt_caching import prompt_caching
     from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import (
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
+    "ApprovalMiddleware",
     "AsyncSubAgent",
     "AsyncSubAgentMiddleware",
     "BackgroundTasks",
@@ -60,6 +70,7 @@ __all__ = [
     "GraderVerdict",
     "HistoryFiles",
     "MemoryMiddleware",
+    "PatchEditor",
     "RubricEvaluation",
     "RubricMiddleware",
     "RubricResult",
@@ -77,10 +88,16 @@ __all__ = [
     "Transcript",
     "TruncateArgsSettings",
     "UnsupportedContentMiddleware",
+    "apply_patch_tool",
+    "async_memory_tool_of_sdk",
     "compute_summarization_defaults",
     "create_summarization_middleware",
     "create_summarization_tool_middleware",
     "filesystem_tools",
+    "memory_function",
+    "memory_tool",
+    "memory_tool_of_sdk",
+    "preview_call",
     "prompt_caching",
 ]
 
@@ -88,6 +105,9 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "anthropic_memory": ["async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"],
+            "apply_patch": ["PatchEditor", "apply_patch_tool"],
+            "approvals": ["ApprovalMiddleware"],
             "async_subagents": ["AsyncSubAgentMiddleware"],
             "background_tasks": ["BackgroundTasks"],
             "blobs": ["Blobs"],
@@ -96,6 +116,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
+            "previews": ["preview_call"],
             "prompt_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
             "rubric": [

@@ -1,28 +1,42 @@
 """Middleware that asks a person before a tool runs, and middleware that answers calls without a result."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
+from functools import partial
 from traceback import walk_tb
-from typing import Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NotRequired, get_args
 
 from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
 
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import InvalidPathError
 from deepfs.middleware._backends import (
     LANGCHAIN_WRAPS_APPROVED_CALLS,
     TRACE_POLICY,
     AgentMiddleware,
+    AgentState,
     DecisionType,
+    ExtendedModelResponse,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
     ModelRequest,
     ModelResponse,
+    PrivateStateAttr,
+    resolve_backend,
 )
 from deepfs.middleware._messages import ToolResult
+from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
+from deepfs.sync import call_sync
 
 __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asks_first", "covering"]
 
@@ -69,7 +83,12 @@ _MAX_ANSWERS: Final = 1_000
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a rule requires a person's approval of this tool call."""
-    return any(_asks(rules, use, operation, arguments) for use in _USES.get(name, ()) for operation in use.operations)
+    return any(
+        _asks(rules, use, operation, given)
+        for tool, given in equivalent_calls(name, arguments)
+        for use in _USES.get(tool, ())
+        for operation in use.operations
+    )
 
 
 def _asks(
@@ -86,6 +105,23 @@ def _asks(
     return first == "interrupt" or (use.whole_tree and first == "allow" and "interrupt" in beneath)
 
 
+_PREVIEWS: Final = "approval_previews"
+"""The key of the state with what each call of the last turn would change."""
+
+
+if TYPE_CHECKING:
+    HumanInTheLoopState = AgentState[Any]
+else:
+    HumanInTheLoopState = HumanInTheLoopMiddleware.state_schema
+
+
+class ApprovalState(HumanInTheLoopState):
+    """The state of an agent with an ApprovalMiddleware."""
+
+    approval_previews: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr]]
+    """By id of the call: the text until the person is asked, and what the files were then."""
+
+
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before calls of tools.
 
@@ -93,21 +129,36 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     approved call is allowed by the rules of mode `"interrupt"`, but not by those of mode `"deny"`. An answer of another
     form raises a ValueError that describes the form; then nothing is done, and the interrupt stays.
 
+    With a backend, the description of a request ends with a diff or with a list of what would go, and an approved call
+    of a tool of deepfs changes a file only if it is as the person saw it.
+
     Args:
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
-            includes `move` and `copy`; `edit_file` or `delete` includes a `write_file` that overwrites. A tool that has
-            an entry of its own follows only that entry.
+            includes `move`, `copy` and `apply_patch`; `edit_file` or `delete` includes a `write_file` that overwrites.
+            A tool that has an entry of its own follows only that entry.
+        backend: The backend of the tools, with its rules; None shows no diff.
 
     Raises:
-        TypeError: If an item of `rules` is not a rule.
+        TypeError: If an item of `rules` is not a rule, or `backend` is not a backend.
     """
 
     trace_policy = TRACE_POLICY
+    state_schema: type[Any] = ApprovalState
 
-    def __init__(self, rules: Sequence[FilesystemPermission] = (), interrupt_on: InterruptOn | None = None) -> None:
+    def __init__(
+        self,
+        rules: Sequence[FilesystemPermission] = (),
+        interrupt_on: InterruptOn | None = None,
+        *,
+        backend: Any = None,
+    ) -> None:
         self._rules = checked_rules(rules)
-        super().__init__(interrupt_on=_merged(self._rules, interrupt_on or {}))
+        self._named = _with_kin(interrupt_on or {})
+        super().__init__(interrupt_on=_merged(self._rules, self._named))
+        self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
+        if backend is not None:
+            self.interrupt_on = {name: self._describing(config) for name, config in self.interrupt_on.items()}
 
     @staticmethod
     def where_needed(
@@ -117,16 +168,86 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware in a list for `create_agent`; the list is empty if no call needs approval.
 
+        It shows diffs of the files of the last FilesystemMiddleware in `beside`, the agent's other middleware.
         Checkpoints store its name while an interrupt waits for an answer, so the name differs from
-        `ApprovalMiddleware` only if one of `beside`, the agent's other middleware, has that name.
+        `ApprovalMiddleware` only if one of `beside` has that name.
         """
         if not interrupt_on and not _interrupts(rules):
             return []
         is_taken = any(each.name == ApprovalMiddleware.__name__ for each in beside)
-        return [(_AgentApprovals if is_taken else ApprovalMiddleware)(rules, interrupt_on)]
+        backends = [each.backend for each in beside if isinstance(each, FilesystemMiddleware)]
+        kind = _AgentApprovals if is_taken else ApprovalMiddleware
+        return [kind(rules, interrupt_on, backend=backends[-1] if backends else None)]
+
+    # --- previews ---
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> Any:
+        """Add what the calls of the model would change to the state."""
+        response = handler(request)
+        calls = self._calls_to_preview(response)
+        if not calls or self._backend is None:
+            return _with_previews(request, response, {})
+        previews = partial(self._previewed, self._backend, calls)
+        made = call_sync(self._backend, previews, f"The sync form of {self.name}", "its async form (ainvoke)")
+        return _with_previews(request, response, made)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> Any:
+        """As `wrap_model_call`."""
+        response = await handler(request)
+        calls = self._calls_to_preview(response)
+        made = await self._previewed(self._backend, calls) if calls and self._backend is not None else {}
+        return _with_previews(request, response, made)
+
+    def _calls_to_preview(self, response: ModelResponse[Any]) -> list[ToolCall]:
+        # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
+        made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
+        return [
+            call
+            for call in made
+            if self._named.get(call["name"]) or asks_first(self._rules, call["name"], call["args"])
+        ]
+
+    async def _previewed(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
+        """Previews by id of the call, as they are in the state."""
+        made = [(call["id"], await preview_call(backend, call["name"], call["args"])) for call in calls]
+        previews = {name: preview for name, preview in made if name and preview}
+        times = Counter(path for preview in previews.values() for path in preview.versions)
+        return {
+            name: {**preview._asdict(), "is_shared": any(times[path] > 1 for path in preview.versions)}
+            for name, preview in previews.items()
+        }
+
+    def _describing(self, config: InterruptOnConfig) -> InterruptOnConfig:
+        """Return the config with the preview at the end of its description."""
+        own = config.get("description")
+
+        def description(tool_call: ToolCall, state: Any, runtime: Any) -> str:
+            text = own(tool_call, state, runtime) if callable(own) else own
+            if text is None:
+                text = f"{self.description_prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
+            _asked.get().add(tool_call["id"])
+            preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
+            return f"{text}\n\n{preview['text']}" if preview else text
+
+        return InterruptOnConfig(**{**config, "description": description})
+
+    # --- the question and the calls ---
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
+        with _recording() as asked:
+            update = self._asked_update(state, runtime)
+        previews = state.get(_PREVIEWS)
+        if not previews:
+            return update
+        kept = {name: {**preview, "text": ""} for name, preview in previews.items() if name in asked}
+        return {**(update or {}), _PREVIEWS: kept}
+
+    def _asked_update(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         wrong: Exception | None = None
         asking = next((each for each in reversed(state["messages"]) if isinstance(each, AIMessage)), None)
         made = asking.tool_calls if asking else []
@@ -160,9 +281,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         """As `wrap_tool_call`."""
 
         async def passing(asked: ToolCallRequest) -> ToolResult:
-            if not self._asks(asked):
-                return await handler(asked)
-            with approved():
+            with self._as_approved(asked):
                 return await handler(asked)
 
         if not LANGCHAIN_WRAPS_APPROVED_CALLS:
@@ -171,12 +290,22 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def _passing(self, handler: Callable[[ToolCallRequest], ToolResult]) -> Callable[[ToolCallRequest], ToolResult]:
         def passing(asked: ToolCallRequest) -> ToolResult:
-            if not self._asks(asked):
-                return handler(asked)
-            with approved():
+            with self._as_approved(asked):
                 return handler(asked)
 
         return passing
+
+    @contextmanager
+    def _as_approved(self, request: ToolCallRequest) -> Iterator[None]:
+        """Allow what a person was asked about, and only that."""
+        shown = (request.state.get(_PREVIEWS) or {}).get(request.tool_call["id"] or "")
+        approval = Approval(shown["versions"], shown["lines"], shown["is_shared"]) if shown else None
+        with holding(approval):
+            if self._asks(request):
+                with approved():
+                    yield
+            else:
+                yield
 
     def _asks(self, request: ToolCallRequest) -> bool:
         return asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
@@ -186,16 +315,40 @@ class _AgentApprovals(ApprovalMiddleware):
     """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
 
 
+_asked: ContextVar[set[str | None]] = ContextVar("deepfs_asked_calls")
+"""The ids of the calls that the current question is about."""
+
+
+@contextmanager
+def _recording() -> Iterator[set[str | None]]:
+    asked: set[str | None] = set()
+    token = _asked.set(asked)
+    try:
+        yield asked
+    finally:
+        _asked.reset(token)
+
+
+def _with_previews(
+    request: ModelRequest[Any], response: ModelResponse[Any], previews: dict[str, dict[str, Any]]
+) -> Any:
+    """The response, with a change of the state if it has other previews."""
+    if not previews and not request.state.get(_PREVIEWS):
+        return response
+    return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
+
+
 def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
     return any(rule.mode == "interrupt" for rule in rules)
 
 
-def _merged(rules: Sequence[FilesystemPermission], interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """Return `interrupt_on` with entries for the tools that the rules may interrupt."""
-    merged = _with_kin(interrupt_on)
-    if _interrupts(rules):
-        merged.update({name: _config(rules, merged.get(name, False)) for name in _USES})
-    return merged
+_RULED: Final = (*_USES, "apply_patch", "memory")
+
+
+def _merged(rules: Sequence[FilesystemPermission], named: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
+    """Return `named` with entries for the tools that the rules may interrupt."""
+    ruled = _RULED if _interrupts(rules) else ()
+    return {**named, **{name: _config(rules, named.get(name, False)) for name in ruled}}
 
 
 def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConfig) -> bool | InterruptOnConfig:
@@ -244,6 +397,7 @@ _KIN: Final[Mapping[str, tuple[str, ...]]] = {
     "move": ("write_file", "edit_file", "delete"),
     "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
+    "apply_patch": ("write_file", "edit_file", "delete"),
 }
 """For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
 
@@ -252,7 +406,7 @@ An `interrupt_on` that was written for deepagents does not expect that the tool 
 
 
 def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Let each HumanInTheLoopMiddleware of LangChain also ask about `move`, `copy` and `write_file` that overwrites.
+    """Let each HumanInTheLoopMiddleware of LangChain also ask about the tools of `_KIN`.
 
     It asks even about a tool that its `interrupt_on` sets to False, since it does not keep such entries.
     """
@@ -309,7 +463,13 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
 
 def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
-    if name == "write_file":
+    if name == "apply_patch":
+        for equivalent, given in equivalent_calls(name, arguments):
+            yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
+        return
+    if name in ("edit_file", "delete"):
+        changed = []
+    elif name == "write_file":
         changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
     else:
         changed = [arguments.get("destination")]

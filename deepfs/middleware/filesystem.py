@@ -22,6 +22,8 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware.anthropic_memory import memory_tool
+from deepfs.middleware.apply_patch import apply_patch_tool
 from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
@@ -45,6 +47,12 @@ __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "F
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
+
+ModelTool = Literal["apply_patch", "memory"]
+_MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
+    "apply_patch": apply_patch_tool,
+    "memory": memory_tool,
+}
 
 
 class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -70,13 +78,15 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         offload_binary_content: Whether images, audio, video and documents in messages of people and results of tools
             are stored under `/blobs`, each content once, and state holds references. Each request of the model has
             the media themselves.
+        model_tools: Further tools, which models were trained on: `"apply_patch"` of OpenAI, `"memory"` of Anthropic.
         permissions: Rules for the tools, those of deepagents too. A call that matches a rule of mode `"interrupt"` is
             refused, unless an ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds
             it.
 
     Raises:
         TypeError: If `backend` is not a backend, or an item of `permissions` is not a rule.
-        ValueError: If `tools` names an unknown tool or leaves out `read_file`, or a limit is not positive.
+        ValueError: If `tools` or `model_tools` names an unknown tool, `tools` leaves out `read_file`, or a limit is not
+            positive.
     """
 
     state_schema: type[Any] = FilesystemState
@@ -95,10 +105,12 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         tools: Sequence[FsToolName] | Literal["all"] | None = None,
         offload_binary_content: bool = True,
         permissions: Sequence[FilesystemPermission] | None = None,
+        model_tools: Sequence[ModelTool] = (),
     ) -> None:
         super().__init__()
         self._chosen = _checked_choice(tools)
         self.offload_binary_content = offload_binary_content
+        self._model_tools = _checked_tools(model_tools)
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
         chars = _result_chars(tool_token_limit_before_evict)
@@ -121,6 +133,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
+        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self._model_tools]
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
@@ -295,6 +308,13 @@ async def _typed(message: ToolMessage) -> ToolMessage:
     if isinstance(message.content, str):
         return message
     return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
+
+
+def _checked_tools(names: Sequence[ModelTool]) -> Sequence[ModelTool]:
+    unknown = [name for name in names if name not in _MODEL_TOOLS]
+    if unknown:
+        raise ValueError(f"no such tool: {', '.join(map(str, unknown))}; model_tools are {', '.join(_MODEL_TOOLS)}")
+    return tuple(names)
 
 
 def _result_chars(token_limit: int | None) -> int:

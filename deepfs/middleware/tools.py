@@ -7,12 +7,14 @@ from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from pydantic import BaseModel
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
+from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, wrong_arguments
 from deepfs.middleware.offers import about_commands, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
@@ -50,6 +52,7 @@ __all__ = [
     "listing",
     "matches",
     "numbered",
+    "tool_of",
     "wrong_arguments",
 ]
 
@@ -129,7 +132,7 @@ class FileOperations:
         return "Look into it with execute" if supports_execute(self.backend) else "Go on without it, and say so"
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
-        done = await self._done(await self.backend.awrite(file_path, content, overwrite=overwrite))
+        done = await self._done(await approved_write(self.backend, file_path, content, overwrite=overwrite))
         return f"Wrote {_absolute(done.path or file_path)}"
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
@@ -137,7 +140,7 @@ class FileOperations:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same: there is nothing to change. Go on.")
-        result = await self.backend.aedit(file_path, old_string, new_string, replace_all)
+        result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._done(result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences} occurrences"
         return f"Replaced {times} in {_absolute(done.path or file_path)}"
@@ -179,11 +182,13 @@ class FileOperations:
         return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
 
     async def delete(self, file_path: str) -> str:
-        done = await self._done(await self.backend.adelete(file_path), file_path, "Path")
+        done = await self._done(await approved_delete(self.backend, file_path), file_path, "Path")
         return f"Deleted {_absolute(done.path or file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
-        done = await self._done(await self.backend.amove(source, destination, overwrite=overwrite), source, "Path")
+        done = await self._done(
+            await approved_move(self.backend, source, destination, overwrite=overwrite), source, "Path"
+        )
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
     async def execute(self, command: str, timeout: float) -> str:
@@ -356,15 +361,28 @@ class _Calls(NamedTuple):
 
 
 def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
-    calls = _Calls(operations.backend, getattr(operations, name), name)
+    return tool_of(operations.backend, getattr(operations, name), name, description, ARGUMENTS[name])
+
+
+def tool_of(
+    backend: BackendProtocol,
+    operation: Callable[..., Coroutine[Any, Any, Any]],
+    name: str,
+    description: str,
+    arguments: type[BaseModel],
+    **options: Any,
+) -> BaseTool:
+    """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""
+    calls = _Calls(backend, operation, name)
     return StructuredTool(
         name=name,
         description=description,
-        args_schema=ARGUMENTS[name],
+        args_schema=arguments,
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_error_text,
         handle_validation_error=wrong_arguments,
+        **options,
     )
 
 

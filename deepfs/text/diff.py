@@ -1,17 +1,30 @@
-"""Differences between texts: composes the edits of one writer, and merges those of two or finds a conflict.
+"""Differences between texts: composes the edits of one writer, merges those of two or finds a conflict, and shows them.
 
 A `Place` is `(start, end, length)`: `before[start:end]` became `length` characters, which are found in the text after
 the change. The places of a change are in order, disjoint, and not empty in the text before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
-from itertools import accumulate
-from typing import Final, TypeAlias
+from itertools import accumulate, zip_longest
+from typing import Final, NamedTuple, TypeAlias
 
 from deepfs.text.edits import Replacement, Span
+from deepfs.text.visible import visible
 
-__all__ = ["Place", "changed_places", "compose", "difference", "disjoint", "joined", "rebase"]
+__all__ = [
+    "LineChange",
+    "Place",
+    "changed_places",
+    "compose",
+    "difference",
+    "disjoint",
+    "joined",
+    "line_changes",
+    "rebase",
+    "unified",
+]
 
 Place: TypeAlias = tuple[int, int, int]
 
@@ -163,3 +176,114 @@ def _anchored(before: str, span: Span) -> Span:
     if span.start:
         return Span(span.start - 1, span.end, before[span.start - 1] + span.text)
     return Span(0, 1, span.text + before[0])
+
+
+# --- shown to a person ---
+
+_CONTEXT: Final = 3
+_PAIRED: Final = 50_000
+"""The most pairs of equal lines in a comparison; more, as in a text of blank lines, would take it too long."""
+_SHOWN: Final = 400
+_BEFORE: Final = 80
+"""How much of a longer line is shown: characters in all, and characters before the first that differs."""
+
+
+class LineChange(NamedTuple):
+    """Lines of a text that became other lines; the indices count from 0 in the texts before and after."""
+
+    start: int
+    end: int
+    new_start: int
+    new_end: int
+
+
+def line_changes(old: Sequence[str], new: Sequence[str]) -> list[LineChange]:
+    """The changes between two lists of lines, in time that is bounded whatever the lines are.
+
+    Where a comparison line by line would take too long, all from the first to the last difference is one change.
+    """
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
+    if len(middle) == len(new_middle):
+        differing = [i for i, (a, b) in enumerate(zip(middle, new_middle, strict=True)) if a != b]
+        if 2 * len(differing) <= len(middle):
+            return _runs(head, differing)
+    counts, new_counts = Counter(middle), Counter(new_middle)
+    is_small = len(middle) + len(new_middle) <= _COMPARED
+    if (middle or new_middle) and not (is_small and sum(n * new_counts[line] for line, n in counts.items()) <= _PAIRED):
+        return [LineChange(head, head + len(middle), head, head + len(new_middle))]
+    return [LineChange(*each) for each in _changed_lines(old, new)]
+
+
+def _runs(head: int, differing: Iterable[int]) -> list[LineChange]:
+    """The changes of single lines as changes of adjacent ones."""
+    runs: list[LineChange] = []
+    for place in (head + i for i in differing):
+        start = runs.pop().start if runs and runs[-1].end == place else place
+        runs.append(LineChange(start, place + 1, start, place + 1))
+    return runs
+
+
+def unified(before: str, after: str) -> Iterator[str]:
+    """The rows of a unified diff, without the two that name the files.
+
+    A character that does not show, or that could forge a row, is an escape. Of a long line a part is shown, around the
+    first character that differs.
+    """
+    old, new = _shown_lines(before), _shown_lines(after)
+    if old and new and all(line.endswith("\r\n") for line in (*old[:-1], *new[:-1])):
+        old, new = ([line.replace("\r\n", "\n") for line in lines] for lines in (old, new))
+    for group in _hunks(line_changes(old, new)):
+        yield from _hunk(old, new, group)
+
+
+def _shown_lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    last = lines.pop()
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+def _hunks(changes: Sequence[LineChange]) -> list[list[LineChange]]:
+    """The changes, grouped so that the lines of context around the groups do not overlap."""
+    groups: list[list[LineChange]] = []
+    for change in changes:
+        if groups and change.start - groups[-1][-1].end <= 2 * _CONTEXT:
+            groups[-1].append(change)
+        else:
+            groups.append([change])
+    return groups
+
+
+def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange]) -> Iterator[str]:
+    first, last = group[0], group[-1]
+    start, end = max(0, first.start - _CONTEXT), min(len(old), last.end + _CONTEXT)
+    new_start, new_end = first.new_start - (first.start - start), last.new_end + (end - last.end)
+    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
+    done = start
+    for change in group:
+        yield from (row for line in old[done : change.start] for row in _row(" ", line, 0))
+        removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
+        differs = [_common(a or "", b or "") for a, b in zip_longest(removed, added)]
+        yield from (row for line, place in zip(removed, differs, strict=False) for row in _row("-", line, place))
+        yield from (row for line, place in zip(added, differs, strict=False) for row in _row("+", line, place))
+        done = change.end
+    yield from (row for line in old[done:end] for row in _row(" ", line, 0))
+
+
+def _range(start: int, end: int) -> str:
+    length = end - start
+    return f"{start + 1 if length else start},{length}"
+
+
+def _row(sign: str, line: str, differs: int) -> Iterator[str]:
+    text = line.removesuffix("\n")
+    if len(text) <= _SHOWN:
+        yield f"{sign}{visible(text)}"
+    else:
+        start = max(0, min(differs - _BEFORE, len(text) - _SHOWN))
+        left_out = len(text) - start - _SHOWN
+        before, after = f"[{start:,} characters] " if start else "", f" [{left_out:,} characters]" if left_out else ""
+        yield f"{sign}{before}{visible(text[start : start + _SHOWN])}{after}"
+    if line == text:
+        yield "\\ No newline at end of file"

@@ -12,11 +12,15 @@ from typing import Final
 
 from deepfs.errors import clipped
 
-__all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "without_tags"]
+__all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "visible", "without_tags"]
 
 ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
 
 _UNSEEN: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_INVISIBLE: Final = re.compile(
+    "[\xad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that show nothing and that no writing or emoji needs, but for rare ones."""
 _STYLES: Final = re.compile("(?:\x1b\\[|\x9b)[0-9;:]*[mK]")
 """Colours and erased line ends, the escape sequences that most programs print."""
 _BREAK: Final = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -41,6 +45,11 @@ def shown_path(path: str) -> str:
 def escaped(text: str) -> str:
     """Content with control characters and line breaks other than LF as escapes; a tab stays."""
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_escape, text)
+
+
+def visible(text: str) -> str:
+    """`escaped`, and invisible characters as escapes too: content that a person is to judge by its looks."""
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, escaped(text))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -1,0 +1,318 @@
+"""The tool `apply_patch`: patches of several files in the V4A format, which OpenAI's models were trained on."""
+
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import Field
+
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
+from deepfs.compat.factories import backend_from
+from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.approved import ABSENT, WHOLE_FILE, changed_since_approval, is_shown_change
+from deepfs.middleware.arguments import ToolArguments
+from deepfs.middleware.offers import offers_move
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import tool_of
+from deepfs.sync import shielded
+from deepfs.text import paths
+from deepfs.text.lines import BOM, version
+from deepfs.text.patches import Action, FilePatch, PatchError, added_text, apply_hunks, parse_hunks, parse_patch
+from deepfs.text.visible import one_line, shown_path
+from deepfs.types import ReadResult, Result
+
+__all__ = ["FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
+
+_ATTEMPTS: Final = 5
+"""How often a patch is planned anew because a file changed meanwhile."""
+_ORDER: Final[dict[Action, int]] = {"add": 0, "update": 0, "delete": 1}
+_DONE: Final[dict[Action, str]] = {"add": "Added", "update": "Updated", "delete": "Deleted"}
+
+
+class ApplyPatchArguments(ToolArguments):
+    input: str = Field(description="The patch, from `*** Begin Patch` to `*** End Patch`.")
+
+
+class FileChange(NamedTuple):
+    """What a patch does with a file, which it found at `version`."""
+
+    action: Action
+    path: str
+    version: str
+    before: str = ""
+    """The text; base64 if `is_binary`."""
+    after: str = ""
+    move_to: str | None = None
+    is_binary: bool = False
+    is_fuzzy: bool = False
+
+
+def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
+    """Make the tool `apply_patch`, which changes files of `backend` by a patch in the V4A format.
+
+    The whole patch is checked before the first file changes. Each file changes only if it is as it was read; if one
+    cannot be changed, those before it are restored, unless they were changed again meanwhile. Rules of a
+    PermissionedBackend hold for each file. The tool works async and sync.
+
+    Raises:
+        TypeError: If `backend` is not a backend.
+    """
+    files = backend_from(backend)
+
+    async def apply_patch(input: str) -> str:
+        try:
+            return await _applied(files, parse_patch(input))
+        except PatchError as error:
+            raise ToolException(f"Error: {error}") from None
+
+    return tool_of(files, apply_patch, "apply_patch", PROMPTS["apply_patch"], ApplyPatchArguments)
+
+
+class PatchEditor:
+    """An `ApplyPatchEditor` of the OpenAI Agents SDK, for its `ApplyPatchTool`, over any backend.
+
+    A file changes only if it is as it was read. What cannot be done raises ValueError with a text for the model.
+
+    Args:
+        backend: Where the files are; a PermissionedBackend holds the model to rules.
+
+    Raises:
+        TypeError: If `backend` is not a backend.
+    """
+
+    def __init__(self, backend: BACKEND_TYPES) -> None:
+        self._backend = backend_from(backend)
+
+    async def create_file(self, operation: Any) -> str:
+        """Create a file.
+
+        Args:
+            operation: The `ApplyPatchOperation`: `path`, and `diff` with a `+` before each line.
+
+        Returns:
+            What was done.
+
+        Raises:
+            ValueError: The file is there already, the diff is malformed, or the backend refuses.
+        """
+        content = added_text(operation.diff or "", operation.path)
+        return await _applied(self._backend, [FilePatch("add", operation.path, content)])
+
+    async def update_file(self, operation: Any) -> str:
+        """Change a file.
+
+        Args:
+            operation: The `ApplyPatchOperation`: `path`, `diff` with hunks in the V4A format, and a new path in
+                `move_to`, or None.
+
+        Returns:
+            What was done.
+
+        Raises:
+            ValueError: The diff is malformed or does not fit the file, or the backend refuses.
+        """
+        move_to = getattr(operation, "move_to", None)
+        hunks = parse_hunks(operation.diff, operation.path) if operation.diff or not move_to else ()
+        return await _applied(self._backend, [FilePatch("update", operation.path, "", hunks, move_to)])
+
+    async def delete_file(self, operation: Any) -> str:
+        """Delete a file.
+
+        Args:
+            operation: The `ApplyPatchOperation` with the `path`.
+
+        Returns:
+            What was done.
+
+        Raises:
+            ValueError: No file is there, or the backend refuses.
+        """
+        return await _applied(self._backend, [FilePatch("delete", operation.path)])
+
+
+async def _applied(backend: BackendProtocol, patches: Sequence[FilePatch]) -> str:
+    """Apply patches, and return what they did. Raises PatchError if they cannot be applied."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        changes = await planned_changes(backend, patches)
+        # A change that has begun is made or undone as a whole, even if the call is cancelled.
+        failed = await shielded(partial(_commit, backend, changes))
+        if failed is None:
+            return _report(changes)
+        if failed.code is not ErrorCode.CONFLICT or failed.leftovers or attempt == _ATTEMPTS:
+            raise PatchError(failed.text)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _report(changes: Sequence[FileChange]) -> str:
+    rows = [
+        f"{_DONE[change.action]} {shown_path(change.path)}"
+        + (f", now {shown_path(change.move_to)}" if change.move_to else "")
+        + (" [matched only without regard to white space: look at it]" if change.is_fuzzy else "")
+        for change in changes
+    ]
+    return "\n".join(rows)
+
+
+# --- planning ---
+
+
+async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
+    """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
+    changes: list[FileChange] = []
+    problems: list[str] = []
+    for patch in patches:
+        try:
+            changes.append(await _planned(backend, patch))
+        except (DeepFSError, PatchError) as error:
+            problems.append(one_line(str(error).removeprefix("Error: "), 1_000))
+    named = Counter(path for change in changes for path in (change.path, change.move_to) if path)
+    problems += [
+        f"{shown_path(path)} is named {times} times: give all its changes under one header."
+        for path, times in named.items()
+        if times > 1
+    ]
+    if problems:
+        raise PatchError("Nothing was changed. " + "\n".join(problems))
+    return changes
+
+
+async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
+    path = paths.normalize(patch.path)
+    read = await backend.aread(path, 0, WHOLE_FILE)
+    if patch.action == "add":
+        return _addition(path, patch, read)
+    data = _checked(read).file_data
+    before = data.content if data else ""
+    is_binary = data is not None and data.encoding == "base64"
+    if patch.action == "delete":
+        change = FileChange("delete", path, _version(read, before), before, is_binary=is_binary)
+    else:
+        change = await _update(backend, path, patch, change_of=(read, before, is_binary))
+    if not is_shown_change(path, change.version, change.before, change.after):
+        raise changed_since_approval(path)
+    return change
+
+
+def _addition(path: str, patch: FilePatch, read: ReadResult) -> FileChange:
+    # What rules forbid to read may still be created; then it turns out whether something is there.
+    if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
+        _checked(read)
+        raise PatchError(f"{shown_path(path)} is there already. Use '*** Update File:', or delete it before.")
+    return FileChange("add", path, ABSENT, after=patch.content)
+
+
+async def _update(
+    backend: BackendProtocol, path: str, patch: FilePatch, change_of: tuple[ReadResult, str, bool]
+) -> FileChange:
+    read, before, is_binary = change_of
+    if is_binary and patch.hunks:
+        raise PatchError(f"{shown_path(path)} is binary. Only text files can be patched.")
+    patched = apply_hunks(shown_path(path), before, patch.hunks)
+    move_to = None if patch.move_to is None else await _free(backend, paths.normalize(patch.move_to))
+    return FileChange(
+        "update", path, _version(read, before), before, patched.text, move_to, is_binary, patched.fuzzy > 0
+    )
+
+
+async def _free(backend: BackendProtocol, path: str) -> str:
+    """Return the path of a move, if nothing is there."""
+    if not offers_move(backend):
+        raise PatchError("Files cannot be moved here. Add the new file and delete the old one.")
+    read = await backend.aread(path, 0, 1)
+    if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
+        raise PatchError(f"{shown_path(path)} is there already. Move to another path, or delete it before.")
+    return path
+
+
+def _checked(read: ReadResult) -> ReadResult:
+    if read.error is not None:
+        raise PatchError(read.error)
+    return read
+
+
+def _version(read: ReadResult, before: str) -> str:
+    return version(before) if read.version is None else read.version
+
+
+# --- changing the files ---
+
+
+class _Failure(NamedTuple):
+    code: ErrorCode | None
+    text: str
+    leftovers: list[str]
+    """What could not be restored."""
+
+
+async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _Failure | None:
+    """Change the files; if one fails, restore those before it."""
+    steps = [step for change in sorted(changes, key=lambda change: _ORDER[change.action]) for step in _steps(change)]
+    for number, step in enumerate(steps):
+        result = await step.run(backend)
+        if result.error is not None:
+            return await _restored(backend, step, result, steps[:number])
+    return None
+
+
+async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
+    leftovers = []
+    for step in reversed(done):
+        outcome = await step.undo(backend)
+        if outcome.error is not None:
+            leftovers.append(f"{shown_path(step.path)} ({one_line(outcome.error)})")
+    state = f"Could not be restored: {', '.join(leftovers)}. Read them" if leftovers else "No file is changed"
+    reason = one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
+    return _Failure(result.code, f"The patch failed at {shown_path(failed.path)}: {reason}. {state}.", leftovers)
+
+
+class _Step(NamedTuple):
+    """One operation on a file. Versions are those of the content, so the one after a write is known."""
+
+    change: FileChange
+    moves: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.change.path
+
+    @property
+    def _bom(self) -> str:
+        return BOM if version(BOM + self.change.before) == self.change.version else ""
+
+    async def run(self, backend: BackendProtocol) -> Result:
+        change = self.change
+        if self.moves:
+            return await backend.amove(change.path, change.move_to or "")
+        if change.action == "add":
+            return await backend.awrite(change.path, change.after)
+        if change.action == "delete":
+            return await backend.adelete(change.path, if_match=change.version)
+        return await backend.awrite(change.path, self._bom + change.after, overwrite=True, if_match=change.version)
+
+    async def undo(self, backend: BackendProtocol) -> Result:
+        change = self.change
+        if self.moves:
+            return await backend.amove(change.move_to or "", change.path)
+        if change.action == "add":
+            return await backend.adelete(change.path, if_match=version(change.after))
+        if change.action == "delete":
+            return await self._recreated(backend)
+        made = version(self._bom + change.after)
+        return await backend.awrite(change.path, self._bom + change.before, overwrite=True, if_match=made)
+
+    async def _recreated(self, backend: BackendProtocol) -> Result:
+        change = self.change
+        if not change.is_binary:
+            return await backend.awrite(change.path, self._bom + change.before)
+        if (await backend.aread(change.path, 0, 1)).code is not ErrorCode.FILE_NOT_FOUND:
+            return Result(error="a new file is there")
+        [outcome] = await backend.aupload_files([(change.path, b64decode(change.before))])
+        return Result(error=outcome.error)
+
+
+def _steps(change: FileChange) -> list[_Step]:
+    is_written = change.action != "update" or change.before != change.after
+    return [*([_Step(change)] if is_written else []), *([_Step(change, moves=True)] if change.move_to else [])]

@@ -1,0 +1,195 @@
+"""Changes that a person approved: made only if the files are still as they were when the person saw the change."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ConflictError, DeepFSError, ErrorCode, InvalidPathError
+from deepfs.text import paths
+from deepfs.text.diff import line_changes
+from deepfs.text.edits import replace
+from deepfs.text.entries import TreeListing
+from deepfs.text.lines import digest
+from deepfs.types import DeleteResult, EditResult, ReadResult, ResultT, WriteResult, failure
+
+__all__ = [
+    "ABSENT",
+    "WHOLE_FILE",
+    "Approval",
+    "approved_delete",
+    "approved_edit",
+    "approved_move",
+    "approved_write",
+    "changed_since_approval",
+    "holding",
+    "is_shown_change",
+    "lines_digest",
+    "shown_version",
+    "tree_version",
+]
+
+ABSENT: Final = ""
+"""The version of a path at which nothing is."""
+WHOLE_FILE: Final = 2**31 - 1
+"""The `limit` of a read of all lines."""
+_TREE: Final = "tree:"
+_ATTEMPTS: Final = 20
+
+
+class Approval(NamedTuple):
+    """What a person was shown of a call."""
+
+    versions: Mapping[str, str]
+    """The version that each path had."""
+    lines: Mapping[str, str]
+    """By path, a digest of the lines that the call removes and adds."""
+    is_shared: bool = False
+    """Whether other calls of the same turn change the same files, so that versions may differ by those changes."""
+
+
+_current: ContextVar[Approval | None] = ContextVar("deepfs_approval", default=None)
+
+
+@contextmanager
+def holding(approval: Approval | None) -> Iterator[None]:
+    """Hold the changes in the block, in this task, to what the person was shown."""
+    token = _current.set(approval)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def shown_version(path: str) -> str | None:
+    """The version of the file when the person was asked; None if the path was not shown."""
+    approval = _current.get()
+    if approval is None:
+        return None
+    try:
+        return approval.versions.get(paths.normalize(path))
+    except InvalidPathError:
+        return None
+
+
+def changed_since_approval(path: str) -> ConflictError:
+    """The error for a file that changed after the person was asked."""
+    after = " changed after a person was asked about this call, and stays as it is. Read it again, then retry."
+    return ConflictError.about(path, "Error: File ", after)
+
+
+def _held(result: ResultT, path: str, code: ErrorCode = ErrorCode.CONFLICT) -> ResultT:
+    """`result`; if it failed with `code`, because the file changed after the person was asked, with a text for that."""
+    return failure(type(result), changed_since_approval(path)) if result.code is code else result
+
+
+async def approved_write(backend: BackendProtocol, path: str, content: str, *, overwrite: bool) -> WriteResult:
+    """`awrite`; if a person approved it, only if the file is as the person saw it."""
+    version = shown_version(path)
+    if version is None or not overwrite:
+        return await backend.awrite(path, content, overwrite=overwrite)
+    if version == ABSENT:
+        return _held(await backend.awrite(path, content), path, ErrorCode.ALREADY_EXISTS)
+    return _held(await backend.awrite(path, content, overwrite=True, if_match=version), path)
+
+
+async def approved_edit(backend: BackendProtocol, path: str, old: str, new: str, replace_all: bool) -> EditResult:
+    """`aedit`; if a person approved it, only if the file is as the person saw it.
+
+    Where several calls of one turn edit the file, it may differ from that if the edit removes and adds the same lines.
+    """
+    version = shown_version(path)
+    if version is None:
+        return await backend.aedit(path, old, new, replace_all)
+    for _ in range(_ATTEMPTS):
+        result = await backend.aedit(path, old, new, replace_all, if_match=version or _TREE)
+        read = await backend.aread(path, 0, WHOLE_FILE) if result.code is ErrorCode.CONFLICT else ReadResult()
+        if read.version is None or not _makes_shown_change(path, read, old, new, replace_all):
+            break
+        version = read.version
+    return _held(result, path)
+
+
+def _makes_shown_change(path: str, read: ReadResult, old: str, new: str, replace_all: bool) -> bool:
+    if read.file_data is None or read.file_data.encoding == "base64":
+        return False
+    before = read.file_data.content
+    try:
+        return is_shown_change(path, read.version, before, replace(path, before, old, new, replace_all).content)
+    except DeepFSError:
+        return False
+
+
+def is_shown_change(path: str, version: str | None, before: str, after: str) -> bool:
+    """Whether a change of this version of the file is the one that the person saw; True if the path was not shown.
+
+    Where several calls of one turn change the file, a change of another version is the same if its lines are.
+    """
+    approval, shown = _current.get(), shown_version(path)
+    if approval is None or shown is None or shown == version:
+        return True
+    return approval.is_shared and approval.lines.get(paths.normalize(path)) == lines_digest(before, after)
+
+
+def lines_digest(before: str, after: str) -> str:
+    """A digest of the lines in which two texts differ, wherever these lines are."""
+    old, new = before.split("\n"), after.split("\n")
+    hashed = digest()
+    for change in line_changes(old, new):
+        removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
+        hashed.update("\n".join([*(f"-{line}" for line in removed), *(f"+{line}" for line in added), ""]).encode())
+    return hashed.hexdigest()
+
+
+async def approved_delete(backend: BackendProtocol, path: str) -> DeleteResult:
+    """`adelete`; if a person approved it, only if the file or the list of files is as the person saw it."""
+    version = shown_version(path)
+    if not version:
+        return await backend.adelete(path)
+    if not version.startswith(_TREE):
+        return _held(await backend.adelete(path, if_match=version), path)
+    error = await _difference(backend, path)
+    return await backend.adelete(path) if error is None else failure(DeleteResult, error)
+
+
+async def approved_move(backend: BackendProtocol, source: str, destination: str, *, overwrite: bool) -> WriteResult:
+    """`amove`; if a person approved it, only if both paths are as the person saw them.
+
+    The versions are checked just before the move, and not with it.
+    """
+    for path in (source, destination):
+        error = await _difference(backend, path)
+        if error is not None:
+            return failure(WriteResult, error)
+    if overwrite and shown_version(destination) == ABSENT:
+        result = await backend.amove(source, destination)
+        return _held(result, destination, ErrorCode.ALREADY_EXISTS)
+    return await backend.amove(source, destination, overwrite=overwrite)
+
+
+async def _difference(backend: BackendProtocol, path: str) -> DeepFSError | None:
+    """The error if what is at `path` differs from what the person saw."""
+    shown = shown_version(path)
+    if shown is None:
+        return None
+    try:
+        present = await _version(backend, path)
+    except DeepFSError as error:
+        return error
+    return None if present == shown else changed_since_approval(path)
+
+
+async def _version(backend: BackendProtocol, path: str) -> str | None:
+    read = await backend.aread(path, 0, 1)
+    if read.code is ErrorCode.IS_DIRECTORY:
+        return tree_version(await backend.alist_tree(path))
+    return ABSENT if read.code is ErrorCode.FILE_NOT_FOUND else read.version
+
+
+def tree_version(listing: TreeListing) -> str:
+    """A digest of the names and sizes in a directory."""
+    hashed = digest()
+    for entry in listing.entries:
+        hashed.update(f"{entry.kind} {entry.size} {entry.path}\0".encode("utf-8", "surrogatepass"))
+    return _TREE + hashed.hexdigest()

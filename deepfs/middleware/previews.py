@@ -1,0 +1,331 @@
+"""What a tool call would change, shown to the person who is to approve it."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import anyio
+from langchain_core.tools import ToolException
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.anthropic_memory import inserted
+from deepfs.middleware.apply_patch import planned_changes
+from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
+from deepfs.policy.permissions import approved
+from deepfs.sync import is_inline
+from deepfs.text import paths
+from deepfs.text.diff import unified
+from deepfs.text.edits import replace
+from deepfs.text.entries import TreeListing, files_of
+from deepfs.text.patches import PatchError, parse_patch
+from deepfs.text.visible import one_line, shown_path
+from deepfs.types import ReadResult, error_told
+
+__all__ = ["Preview", "equivalent_calls", "preview_call"]
+
+_SECONDS: Final = 5.0
+_ROWS: Final = 400
+_CHARS: Final = 20_000
+"""The most rows and characters of the text of a preview."""
+_ENTRIES: Final = 50
+"""The most entries of a directory that are shown."""
+
+Arguments = Mapping[str, Any]
+
+
+class Preview(NamedTuple):
+    """What a tool call would change."""
+
+    text: str
+    """A unified diff for each file, or what would go, with notes in brackets."""
+    versions: dict[str, str]
+    """The version of each path that it is made from; `""` where nothing is."""
+    lines: dict[str, str]
+    """By path, a digest of the lines that would be removed and added."""
+
+
+async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments) -> Preview | None:
+    """Compute what a call of a tool that changes files would change.
+
+    The tools are `write_file`, `edit_file`, `delete`, `move`, `copy`, `apply_patch` and `memory`. Nothing is changed.
+    Rules of a PermissionedBackend that ask for approval let the reads pass, those that deny do not.
+    Of a large change a part is shown, with a note of what is left out.
+
+    Args:
+        backend: Where the files are.
+        name: The name of the tool.
+        arguments: Its arguments.
+
+    Returns:
+        The preview, with a note where it could not be made; None for another tool.
+    """
+    if name == "memory":
+        is_insert = arguments.get("command") == "insert"
+        name, arguments = ("insert", arguments) if is_insert else next(_memory_calls(arguments), ("", {}))
+    make = _PREVIEWS.get(name)
+    if make is None:
+        return None
+    page = _Page()
+    try:
+        with approved():
+            if is_inline():
+                await make(page, backend, arguments)
+            else:
+                with anyio.fail_after(_SECONDS):
+                    await make(page, backend, arguments)
+    except TimeoutError:
+        page.note(f"The files could not be read within {_SECONDS:g} seconds")
+    except (DeepFSError, PatchError, ToolException) as error:
+        page.note(f"This call would fail: {str(error).removeprefix('Error: ')}")
+    except Exception as error:  # A preview that fails must not prevent the question.
+        page.note(f"No preview could be made: {type(error).__name__}: {error}")
+    return Preview(page.text(), page.versions, page.lines)
+
+
+class _Page:
+    """The text of a preview, cut to a bounded size, and the versions that it was made from."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
+        self._rows: list[str] = []
+        self._room = _CHARS
+
+    def row(self, row: str) -> bool:
+        """Add a row if there is room for it."""
+        self._room -= len(row) + 1
+        fits = self._room >= 0 and len(self._rows) < _ROWS
+        if fits:
+            self._rows.append(row)
+        return fits
+
+    def note(self, text: str) -> None:
+        self._rows.append(f"[{one_line(text, 1_000)}]")
+
+    def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
+        """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
+        rows = list(unified(before, after))
+        added, removed = (sum(row.startswith(sign) for row in rows) for sign in "+-")
+        totals = f"{shown_path(path)}: {_count(added, 'line')} added, {_count(removed, 'line')} removed"
+        self.note(totals if rows else "The text stays the same")
+        self._cut([f"--- {old or shown_path(path)}", f"+++ {new or shown_path(path)}", *rows] if rows else [])
+
+    def _cut(self, rows: Iterable[str]) -> None:
+        left_out = sum(not self.row(row) for row in rows)
+        if left_out:
+            self.note(f"{left_out:,} more lines of this diff are not shown")
+
+    def text(self) -> str:
+        return "\n".join(self._rows)
+
+
+class _Found(NamedTuple):
+    """What is at a path."""
+
+    text: str | None = None
+    """The text of a file; None for other things."""
+    size: int = 0
+    is_absent: bool = False
+    listing: TreeListing | None = None
+
+    @property
+    def is_binary(self) -> bool:
+        return self.text is None and not self.is_absent and self.listing is None
+
+
+async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
+    """Read what is at a path, and keep its version. Raises DeepFSError if it cannot be read."""
+    path = paths.normalize(path)
+    read = await backend.aread(path, 0, WHOLE_FILE)
+    if read.code is ErrorCode.FILE_NOT_FOUND:
+        page.versions[path] = ABSENT
+        return _Found(is_absent=True)
+    if read.code is ErrorCode.IS_DIRECTORY:
+        listing = await backend.alist_tree(path)
+        page.versions[path] = tree_version(listing)
+        return _Found(listing=listing)
+    return _file(page, path, read)
+
+
+def _file(page: _Page, path: str, read: ReadResult) -> _Found:
+    if read.error is not None:
+        raise error_told(read)
+    if read.version is not None:
+        page.versions[path] = read.version
+    content = read.file_data.content if read.file_data else ""
+    if read.file_data is not None and read.file_data.encoding == "base64":
+        return _Found(size=len(content) * 3 // 4)
+    return _Found(content)
+
+
+# --- tools ---
+
+
+async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    path, content = str(arguments["file_path"]), str(arguments["content"])
+    found = await _find(page, backend, path)
+    if not found.is_absent and not arguments.get("overwrite"):
+        page.note("This call would fail: the file is there already, and overwrite is not set")
+    if found.is_binary:
+        page.note(f"It replaces a binary file of {found.size:,} bytes")
+    if found.listing is not None:
+        page.note("This call would fail: a directory is there")
+    page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
+
+
+async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    path, old, new = str(arguments["file_path"]), str(arguments["old_string"]), str(arguments["new_string"])
+    found = await _find(page, backend, path)
+    if found.text is None:
+        page.note("This call would fail: " + ("there is no such file" if found.is_absent else "it is no text file"))
+        return
+    after = replace(path, found.text, old, new, bool(arguments.get("replace_all"))).content
+    page.lines[paths.normalize(path)] = lines_digest(found.text, after)
+    page.diff(path, found.text, after)
+
+
+async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    path = str(arguments["file_path"])
+    found = await _find(page, backend, path)
+    if found.is_absent:
+        page.note("This call would fail: nothing is there")
+    elif found.text is not None:
+        page.diff(path, found.text, "", new="/dev/null")
+    else:
+        _describe(page, path, found, "is deleted")
+
+
+async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    await _transfer(page, backend, arguments, "is moved")
+
+
+async def _copy(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    await _transfer(page, backend, arguments, "is copied")
+
+
+async def _transfer(page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str) -> None:
+    source, destination = str(arguments["source"]), str(arguments["destination"])
+    found = await _find(page, backend, source)
+    if found.is_absent:
+        page.note("This call would fail: nothing is at the source")
+        return
+    _describe(page, source, found, f"{verb} to {shown_path(destination)}")
+    there = await _find(page, backend, destination)
+    if there.is_absent:
+        return
+    if there.listing is not None:
+        page.note("A directory is at the destination")
+    elif there.text is not None and found.text is not None:
+        page.note("It replaces a file")
+        page.diff(destination, there.text, found.text)
+    else:
+        page.note(f"It replaces a file of {len(there.text.encode()) if there.text is not None else there.size:,} bytes")
+
+
+def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
+    """Add a row for a file, or the entries of a directory with totals."""
+    if found.listing is None:
+        size = found.size if found.text is None else len(found.text.encode())
+        page.row(f"{shown_path(path)} ({_count(size, 'byte')}) {what}")
+        return
+    entries = found.listing.entries[1:]
+    files = files_of(entries)
+    size = sum(entry.size or 0 for entry in files)
+    totals = f"files: {len(files):,}, directories: {len(entries) - len(files):,}, {_count(size, 'byte')}"
+    page.row(f"{shown_path(path)}/ {what} ({totals})")
+    shown = sum(page.row(f"  {shown_path(entry.path)}{_size(entry.size)}") for entry in islice(entries, _ENTRIES))
+    if len(entries) > shown:
+        page.note(f"{len(entries) - shown:,} more entries are not shown")
+    if found.listing.omission is not None:
+        page.note(f"{found.listing.omission.count:,} entries cannot be listed: {found.listing.omission.reason}")
+
+
+def _size(size: int | None) -> str:
+    return "" if size is None else f" ({_count(size, 'byte')})"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    for change in await planned_changes(backend, parse_patch(str(arguments["input"]))):
+        page.versions[change.path] = change.version
+        if change.is_binary:
+            page.row(f"{shown_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
+        elif change.before != change.after or not change.move_to:
+            page.lines[change.path] = lines_digest(change.before, change.after)
+            absent = {"add": {"old": "/dev/null"}, "delete": {"new": "/dev/null"}}.get(change.action, {})
+            page.diff(change.path, change.before, change.after, **absent)
+        if change.move_to:
+            page.row(f"{shown_path(change.path)} is moved to {shown_path(change.move_to)}")
+        if change.is_fuzzy:
+            page.note("Its context matches only without regard to white space")
+
+
+async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+    path = str(arguments["path"])
+    found = await _find(page, backend, path)
+    if found.text is None:
+        page.note("This call would fail: there is no such text file")
+        return
+    after = inserted(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
+    page.lines[paths.normalize(path)] = lines_digest(found.text, after)
+    page.diff(path, found.text, after)
+
+
+_PREVIEWS: Final[Mapping[str, Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]]] = {
+    "write_file": _write,
+    "edit_file": _edit,
+    "delete": _delete,
+    "move": _move,
+    "copy": _copy,
+    "apply_patch": _patch,
+    "insert": _insert,
+}
+
+
+# --- tools that do what the file tools do ---
+
+
+def equivalent_calls(name: str, arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The calls of file tools that do what a call of `apply_patch` or `memory` does; for others, the call itself."""
+    if name == "apply_patch":
+        yield from _patch_calls(arguments)
+    elif name == "memory":
+        yield from _memory_calls(arguments)
+    else:
+        yield name, {**arguments}
+
+
+def _patch_calls(arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        patches = parse_patch(str(arguments.get("input")))
+    except PatchError:  # The tool refuses it.
+        return
+    for patch in patches:
+        if patch.action == "add":
+            yield "write_file", {"file_path": patch.path, "content": patch.content}
+        elif patch.action == "delete":
+            yield "delete", {"file_path": patch.path}
+        else:
+            yield "edit_file", {"file_path": patch.path, "old_string": "", "new_string": ""}
+        if patch.move_to:
+            yield "move", {"source": patch.path, "destination": patch.move_to}
+
+
+def _memory_calls(arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
+    path = arguments.get("path")
+    match arguments.get("command"):
+        case "view":
+            yield "read_file", {"file_path": path}
+        case "create":
+            yield "write_file", {"file_path": path, "content": arguments.get("file_text")}
+        case "str_replace" | "insert":
+            new = arguments.get("new_str") or arguments.get("insert_text")
+            yield "edit_file", {"file_path": path, "old_string": arguments.get("old_str"), "new_string": new or ""}
+        case "delete":
+            yield "delete", {"file_path": path}
+        case "rename":
+            yield "move", {"source": arguments.get("old_path"), "destination": arguments.get("new_path")}

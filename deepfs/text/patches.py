@@ -1,0 +1,356 @@
+r"""Patches in the V4A format, which OpenAI's models write: read, and applied to a text.
+
+    *** Begin Patch
+    *** Update File: /src/app.py
+    @@ def greet():
+    -    print("Hi")
+    +    print("Hello")
+    *** End Patch
+
+A patch names no line numbers. A hunk is found by its context: first as it is, then without regard to white space at the
+ends of lines, then to white space at their starts too. Lines of the file that a hunk keeps stay as they are, and so do
+line ends.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+__all__ = [
+    "FilePatch",
+    "Hunk",
+    "PatchError",
+    "Patched",
+    "added_text",
+    "apply_hunks",
+    "parse_hunks",
+    "parse_patch",
+]
+
+Action = Literal["add", "update", "delete"]
+
+_BEGIN: Final = "*** Begin Patch"
+_END: Final = "*** End Patch"
+_END_OF_FILE: Final = "*** End of File"
+_MOVE: Final = "*** Move to:"
+_ACTIONS: Final[dict[str, Action]] = {
+    "*** Add File:": "add",
+    "*** Update File:": "update",
+    "*** Delete File:": "delete",
+}
+_WRAPPED: Final = re.compile(
+    r"\A(?:apply_patch\s+)?(?:<<-?\s*(['\"]?)(\w+)\1\n(?P<here>.*)\n\2|```\w*\n(?P<code>.*)\n```)\Z", re.DOTALL
+)
+"""A patch as a here-document of a shell, or as a block of code."""
+_SHOWN: Final = 200
+
+
+class PatchError(ValueError):
+    """A patch that cannot be read or applied. The text says what to correct."""
+
+
+class Hunk(NamedTuple):
+    """A change of adjacent lines, and where it is."""
+
+    anchors: tuple[str, ...]
+    """Lines above it, from the outermost inwards."""
+    lines: tuple[tuple[str, str], ...]
+    """Signs (` `, `-`, `+`) and texts of its lines."""
+    at_end: bool
+    """Whether it is at the end of the file."""
+
+    @property
+    def old(self) -> list[str]:
+        """The lines that it finds in the file."""
+        return [text for sign, text in self.lines if sign != "+"]
+
+
+class FilePatch(NamedTuple):
+    """What a patch does with one file."""
+
+    action: Action
+    path: str
+    content: str = ""
+    """The content of an added file."""
+    hunks: tuple[Hunk, ...] = ()
+    move_to: str | None = None
+
+
+class Patched(NamedTuple):
+    """A text to which hunks were applied."""
+
+    text: str
+    fuzzy: int
+    """The number of hunks that matched only without regard to white space."""
+
+
+# --- reading ---
+
+
+def parse_patch(patch: str) -> list[FilePatch]:
+    """Return what a patch does with each file, in its order. Raises PatchError if the patch is malformed."""
+    lines = _unwrapped(patch).split("\n")
+    if lines[0].strip() != _BEGIN or lines[-1].strip() != _END:
+        raise PatchError(f"A patch begins with the line '{_BEGIN}' and ends with the line '{_END}'.")
+    sections = list(_sections(lines[1:-1]))
+    if not sections:
+        raise PatchError(f"The patch changes no file. Name one with {', '.join(f'{each} path' for each in _ACTIONS)}.")
+    return [_file_patch(*each) for each in sections]
+
+
+def _unwrapped(patch: str) -> str:
+    text = patch.replace("\r\n", "\n").strip()
+    wrapped = _WRAPPED.match(text)
+    return (wrapped["here"] or wrapped["code"] or "").strip() if wrapped else text
+
+
+def _sections(lines: Sequence[str]) -> Iterator[tuple[Action, str, list[str]]]:
+    """The action, the path and the lines of each file."""
+    section: tuple[Action, str, list[str]] | None = None
+    for line in lines:
+        found = _header(line)
+        if found:
+            if section:
+                yield section
+            section = (*found, [])
+        elif section:
+            section[2].append(line)
+        elif line.strip():
+            raise PatchError(f"{_quoted(line)} belongs to no file. Begin with {' or '.join(_ACTIONS)} and a path.")
+    if section:
+        yield section
+
+
+def _header(line: str) -> tuple[Action, str] | None:
+    for prefix, action in _ACTIONS.items():
+        if line.startswith(prefix):
+            return action, _path(line, prefix)
+    return None
+
+
+def _path(line: str, prefix: str) -> str:
+    path = line.removeprefix(prefix).strip()
+    if not path:
+        raise PatchError(f"'{prefix}' names no path.")
+    return path
+
+
+def _file_patch(action: Action, path: str, lines: list[str]) -> FilePatch:
+    if action == "add":
+        return FilePatch(action, path, content=added_text("\n".join(lines), path))
+    if action == "delete":
+        if any(line.strip() for line in lines):
+            raise PatchError(f"'*** Delete File: {path}' has lines. Leave them out, or use '*** Update File:'.")
+        return FilePatch(action, path)
+    move_to = _path(lines.pop(0), _MOVE) if lines and lines[0].startswith(_MOVE) else None
+    hunks = tuple(_hunks(path, lines))
+    if not hunks and move_to is None:
+        raise PatchError(f"'*** Update File: {path}' has no changes. Add lines that begin with - or +.")
+    return FilePatch(action, path, hunks=hunks, move_to=move_to)
+
+
+def added_text(diff: str, path: str) -> str:
+    """The content of a new file, of which each line begins with `+`. Raises PatchError for another line."""
+    lines = _lines(diff)
+    for line in lines:
+        if not line.startswith("+"):
+            raise PatchError(f"Each line of the new file {path} begins with +, and {_quoted(line)} does not.")
+    return "".join(f"{line[1:]}\n" for line in lines)
+
+
+def parse_hunks(diff: str, path: str) -> tuple[Hunk, ...]:
+    """Return the hunks of a file. Raises PatchError if they are malformed or change nothing."""
+    hunks = tuple(_hunks(path, _lines(diff)))
+    if not hunks:
+        raise PatchError(f"The diff of {path} has no changes. Add lines that begin with - or +.")
+    return hunks
+
+
+def _lines(diff: str) -> list[str]:
+    lines = diff.replace("\r\n", "\n").split("\n")
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
+    anchors: list[str] = []
+    body: list[str] = []
+    for line in [*lines, _END]:
+        is_end = line.rstrip() == _END_OF_FILE
+        if (is_end or line == _END or line.startswith("@@")) and any(body):
+            yield _hunk(path, anchors, body, is_end)
+            anchors, body = [], []
+        if line.startswith("@@"):
+            body.clear()
+            anchors += _anchor(line)
+        elif not is_end and line != _END:
+            body.append(line)
+
+
+def _hunk(path: str, anchors: Sequence[str], body: Sequence[str], at_end: bool) -> Hunk:
+    while body and not body[-1]:  # Blank lines between hunks and files. A blank line of the file begins with a space.
+        body = body[:-1]
+    lines = tuple(_signed(path, line) for line in body)
+    if all(sign == " " for sign, _ in lines):
+        raise PatchError(f"A hunk of {path} changes nothing. Add lines that begin with - or +.")
+    return Hunk(tuple(anchors), lines, at_end)
+
+
+def _anchor(line: str) -> list[str]:
+    # Models write the line numbers of a unified diff too, which they guess.
+    text = re.sub(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?", "", line[2:].removeprefix(" ")).removesuffix("@@")
+    return [text.rstrip()] if text.strip() else []
+
+
+def _signed(path: str, line: str) -> tuple[str, str]:
+    if not line:
+        return " ", ""
+    if line[0] not in " -+" or line.startswith("*** "):
+        raise PatchError(f"Each line of a change of {path} begins with a space, - or +, and {_quoted(line)} does not.")
+    return line[0], line[1:]
+
+
+def _quoted(line: str) -> str:
+    return f"'{line if len(line) <= _SHOWN else line[:_SHOWN] + '…'}'"
+
+
+# --- applying ---
+
+Level = Callable[[str], str]
+
+_LEVELS: Final[tuple[Level, ...]] = (str, str.rstrip, str.strip)
+
+
+class _Line(NamedTuple):
+    text: str
+    end: str
+
+
+class _Place(NamedTuple):
+    start: int
+    length: int
+    is_fuzzy: bool
+
+
+def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
+    """Apply hunks, which are in the order of their places in `text`.
+
+    Raises PatchError if the place of a hunk is not found, or if it may be one of several.
+    """
+    lines = _split(text)
+    texts = [line.text for line in lines]
+    ends = [line.end for line in lines if line.end]
+    usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
+    result: list[_Line] = []
+    done = fuzzy = 0
+    for hunk in hunks:
+        place = _place(path, texts, hunk, done)
+        result += lines[done : place.start]
+        done = place.start + place.length
+        result += _replaced(hunk, lines[place.start : done], usual)
+        fuzzy += place.is_fuzzy
+    return Patched(_joined([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
+
+
+def _split(text: str) -> list[_Line]:
+    *whole, last = text.split("\n")
+    lines = [_Line(line[:-1], "\r\n") if line.endswith("\r") else _Line(line, "\n") for line in whole]
+    return [*lines, _Line(last, "")] if last else lines
+
+
+def _joined(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
+    *whole, last = lines or [_Line("", "")]
+    if not lines:
+        return ""
+    end = (last.end or usual) if ends_line else ""
+    return "".join([*(f"{line.text}{line.end or usual}" for line in whole), last.text, end])
+
+
+def _replaced(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]:
+    """The lines that take the place of those that were found. Kept lines are those of the file."""
+    index = 0
+    for sign, text in hunk.lines:
+        if sign == "+":
+            beside = found[min(index, len(found) - 1)].end if found else ""
+            yield _Line(text, beside or usual)
+        else:
+            if sign == " " and index < len(found):
+                yield found[index]
+            index += 1
+
+
+def _place(path: str, texts: Sequence[str], hunk: Hunk, start: int) -> _Place:
+    """The place of a hunk at or after the line `start`."""
+    old = hunk.old
+    for wanted in (old, old[:-1]) if old and not old[-1] else (old,):
+        for level in _LEVELS:
+            places = _places(texts, hunk, wanted, start, level)
+            if len(places) > 1:
+                raise PatchError(_ambiguous(path, hunk, places))
+            if places:
+                return _Place(places[0], len(wanted), level is not str)
+    raise PatchError(_missing(path, texts, hunk, start))
+
+
+def _places(texts: Sequence[str], hunk: Hunk, wanted: Sequence[str], start: int, level: Level) -> list[int]:
+    """The lines at which the hunk may be. After an anchor only the nearest place counts."""
+    lines = [level(text) for text in texts]
+    if hunk.at_end and lines[max(start, len(lines) - len(wanted)) :] == [level(text) for text in wanted]:
+        return [len(lines) - len(wanted)]
+    starts = _beneath(texts, hunk.anchors, start)
+    if not wanted:
+        return starts if hunk.anchors else [len(lines)] if hunk.at_end or not lines else []
+    found = list(_occurrences(lines, [level(text) for text in wanted], start))
+    if not hunk.anchors:
+        return found
+    nearest = (next((place for place in found if place >= after), None) for after in starts)
+    return sorted({place for place in nearest if place is not None})
+
+
+def _beneath(texts: Sequence[str], anchors: Sequence[str], start: int) -> list[int]:
+    """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
+    starts = [start]
+    for i, anchor in enumerate(anchors):
+        exact = [place for place in range(start, len(texts)) if texts[place] == anchor]
+        at = exact or [place for place in range(start, len(texts)) if texts[place].strip() == anchor.strip()]
+        nearest = [next((place for place in at if place >= after), None) for after in starts] if i else at
+        starts = sorted({place + 1 for place in nearest if place is not None})
+    return starts
+
+
+def _occurrences(lines: Sequence[str], wanted: list[str], start: int) -> Iterator[int]:
+    for i in range(start, len(lines) - len(wanted) + 1):
+        if lines[i] == wanted[0] and lines[i : i + len(wanted)] == wanted:
+            yield i
+
+
+def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
+    numbers = ", ".join(str(place + 1) for place in places[:5])
+    what = f"The lines from {_quoted(hunk.old[0])} on" if hunk.old else f"The line {_quoted(hunk.anchors[-1])}"
+    more = ", …" if len(places) > 5 else ""
+    return (
+        f"{what} stand in {path} {len(places)} times (at lines {numbers}{more}). Add lines of context, or a line "
+        "'@@ ' with the function or class."
+    )
+
+
+def _missing(path: str, texts: Sequence[str], hunk: Hunk, start: int) -> str:
+    trimmed = {text.strip() for text in texts[start:]}
+    for anchor in hunk.anchors:
+        if anchor.strip() not in trimmed:
+            return f"The line {_quoted(anchor)} of '@@' is not in {path}{_after(start)}. Read the file and copy it."
+    old = hunk.old
+    if not old:
+        return (
+            f"A hunk of {path} has neither context nor '{_END_OF_FILE}'. Add lines of context that begin with a space."
+        )
+    absent = next((text for text in old if text.strip() not in trimmed), None)
+    which = (
+        f"{_quoted(absent)} is not" if absent is not None else f"The lines from {_quoted(old[0])} on are not together"
+    )
+    return f"{which} in {path}{_after(start)}. Read the file and copy the context exactly."
+
+
+def _after(start: int) -> str:
+    return f" after line {start}, where the hunk before ends" if start else ""

@@ -1,0 +1,391 @@
+"""Approvals show what a call would change, and an approved call changes only what was shown."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from deepfs import (
+    BackendProtocol,
+    FilesystemBackend,
+    FilesystemMiddleware,
+    FilesystemPermission,
+    MemoryBackend,
+    SqliteBackend,
+    StateBackend,
+    SubAgent,
+    create_deep_agent,
+)
+from deepfs.middleware import ApprovalMiddleware, preview_call
+from deepfs.middleware.approvals import asks_first
+from support.agents import Invoke, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["invoke"]
+
+GO = {"messages": [("user", "go")]}
+THREAD = {"configurable": {"thread_id": "1"}}
+ALL = {"write_file": True, "edit_file": True, "delete": True}
+EDIT = call("edit_file", file_path="/a", old_string="two", new_string="2")
+APPROVED = {"type": "approve"}
+
+
+def files_of(**options: Any) -> MemoryBackend:
+    files = MemoryBackend(**options)
+    files.write("/a", "one\ntwo\nthree\n")
+    files.write("/d/x", "1")
+    files.write("/d/y/z", "22")
+    return files
+
+
+def agent_of(files: BackendProtocol, *made: Any, **options: Any) -> Any:
+    options.setdefault("interrupt_on", ALL)
+    model = ScriptedModel(script=[calls(*made), AIMessage("done")])
+    return create_deep_agent(model, backend=files, checkpointer=InMemorySaver(), **options)
+
+
+def answers(*decisions: Any) -> Command[Any]:
+    return Command(resume={"decisions": list(decisions)})
+
+
+def shown(state: dict[str, Any]) -> list[str]:
+    requests = [request for each in state["__interrupt__"] for request in each.value["action_requests"]]
+    return [request["description"].partition("\n\n")[2].partition("\n\n")[2] for request in requests]
+
+
+def text(files: BackendProtocol, path: str) -> str | None:
+    data = files.read(path).file_data
+    return None if data is None else data.content
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+OVER = call("write_file", file_path="/d/x", content="2", overwrite=True)
+MOVE_OVER = call("move", source="/d/x", destination="/a", overwrite=True)
+NO_OVERWRITE = "[This call would fail: the file is there already, and overwrite is not set]"
+TREE = ["/d/ is deleted (files: 2, directories: 1, 3 bytes)", "  /d/x (1 byte)", "  /d/y", "  /d/y/z (2 bytes)"]
+DOTS = "[This call would fail: Invalid path '/../x': '..' is not allowed; name the path from '/']"
+HUNK = ["[/a: 1 line added, 1 line removed]", "--- /a", "+++ /a", "@@ -1,3 +1,3 @@", " one", "-two", "+2", " three"]
+
+SHOWN: dict[str, tuple[Any, list[str]]] = {
+    "edit": (EDIT, HUNK),
+    "create": (call("write_file", file_path="/n", content="x\n"), ["--- /dev/null", "+++ /n", "@@ -0,0 +1,1 @@", "+x"]),
+    "replace": (OVER, ["-1", "\\ No newline at end of file", "+2"]),
+    "create over a file": (call("write_file", file_path="/a", content="x"), [NO_OVERWRITE]),
+    "delete": (call("delete", file_path="/a"), ["+++ /dev/null", "-one", "-two", "-three"]),
+    "delete directory": (call("delete", file_path="/d"), TREE),
+    "move": (call("move", source="/a", destination="/b"), ["/a (14 bytes) is moved to /b"]),
+    "move over": (MOVE_OVER, ["[It replaces a file]", "-one", "-two", "-three", "+1"]),
+    "no match": (
+        call("edit_file", file_path="/a", old_string="nine", new_string="2"),
+        ["[This call would fail: String not found in file '/a'.]"],
+    ),
+    "missing": (
+        call("edit_file", file_path="/none", old_string="a", new_string="2"),
+        ["[This call would fail: there is no such file]"],
+    ),
+    "no path": (call("delete", file_path="/../x"), [DOTS]),
+    "wrong arguments": (call("edit_file", file_path="/a"), ["[No preview could be made: KeyError: 'old_string']"]),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_question_carries_what_would_change(invoke: Invoke, name: str) -> None:
+    made, rows = SHOWN[name]
+    [description] = shown(invoke(agent_of(files_of(), made), GO, THREAD))
+    assert [row for row in rows if row not in description.split("\n")] == []
+
+
+def test_escapes_and_forged_rows_are_shown_as_text(invoke: Invoke) -> None:
+    new = "2\x1b[2J\u202e\u200b\r--- /etc/passwd\n+++ /b\x85[note]"
+    state = invoke(
+        agent_of(files_of(), call("edit_file", file_path="/a", old_string="two", new_string=new)), GO, THREAD
+    )
+    [description] = shown(state)
+    assert "+2\\x1b[2J\\u202e\\u200b\\r--- /etc/passwd\n++++ /b\\x85[note]" in description
+    assert description.replace("\n", "").isprintable()
+
+
+def test_large_changes_are_cut_and_say_so(invoke: Invoke) -> None:
+    files = files_of()
+    for number in range(60):
+        files.write(f"/many/{number:02}", "x")
+    made = [
+        call("write_file", file_path="/n", content="line\n" * 5_000),
+        call("write_file", file_path="/long", content="y" * 100_000),
+        call("delete", file_path="/many"),
+    ]
+    long, wide, listed = shown(invoke(agent_of(files, *made), GO, THREAD))
+    assert "[/n: 5,000 lines added, 0 lines removed]" in long
+    assert "more lines of this diff are not shown]" in long
+    assert "[99,600 characters]" in wide
+    assert "[10 more entries are not shown]" in listed
+    assert max(map(len, (long, wide, listed))) < 25_000
+
+
+def test_rules_hold_for_what_is_shown(invoke: Invoke) -> None:
+    files = files_of()
+    rules = [
+        FilesystemPermission(["read"], ["/d/**"], "deny"),
+        FilesystemPermission(["read", "write"], ["/a"], "interrupt"),
+    ]
+    made = [EDIT, call("write_file", file_path="/d/x", content="2", overwrite=True)]
+    edit, write = shown(invoke(agent_of(files, *made, permissions=rules), GO, THREAD))
+    assert "-two" in edit
+    assert "permission denied for read on /d/x" in write
+    assert "-1" not in write
+
+
+def test_a_storage_that_fails_does_not_prevent_the_question(invoke: Invoke) -> None:
+    class Failing(MemoryBackend):
+        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> Any:
+            raise RuntimeError("broken\x1b")
+
+    [description] = shown(invoke(agent_of(Failing(), EDIT), GO, THREAD))
+    assert "broken" in description
+    assert "\x1b" not in description
+
+
+def test_a_description_of_the_user_comes_first(invoke: Invoke) -> None:
+    for given in ("Look here.", lambda tool_call, state, runtime: f"Look at {tool_call['name']}."):
+        on = {"edit_file": {"allowed_decisions": ["approve"], "description": given}}
+        state = invoke(agent_of(files_of(), EDIT, interrupt_on=on), GO, THREAD)
+        description = state["__interrupt__"][0].value["action_requests"][0]["description"]
+        assert description.startswith("Look ")
+        assert "\n+2\n" in description
+
+
+@pytest.mark.parametrize("kind", [StateBackend, SqliteBackend, FilesystemBackend])
+def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any], tmp_path: Path) -> None:
+    files = kind() if kind is StateBackend else kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
+    given = {"files": {"/a": {"content": "two\n", "encoding": "utf-8"}}} if kind is StateBackend else {}
+    if not given:
+        files.write("/a", "two\n")
+    agent = agent_of(files, EDIT)
+    assert "\n-two\n+2" in shown(invoke(agent, {**GO, **given}, THREAD))[0]
+    state = invoke(agent, answers(APPROVED), THREAD)
+    assert [message.status for message in results(state)] == ["success"]
+
+
+@pytest.mark.anyio
+async def test_a_preview_can_be_computed_for_another_interface() -> None:
+    preview = await preview_call(files_of(), "edit_file", EDIT["args"])
+    assert preview is not None
+    assert "+2" in preview.text
+    assert await preview_call(files_of(), "ls", {}) is None
+
+
+# --- what happens then -----------------------------------------------------------------------------------------------
+
+
+def edited(path: str, old: str) -> Callable[[BackendProtocol], Any]:
+    return lambda files: files.edit(path, old, f"{old}, too")
+
+
+def written(path: str) -> Callable[[BackendProtocol], Any]:
+    return lambda files: files.write(path, "mine")
+
+
+CHANGING: dict[str, tuple[Any, Callable[[BackendProtocol], Any], bool]] = {
+    "edit": (EDIT, edited("/a", "one"), False),
+    "edit, gone": (EDIT, lambda files: files.delete("/a"), False),
+    "replace": (call("write_file", file_path="/a", content="x", overwrite=True), edited("/a", "one"), False),
+    "create": (call("write_file", file_path="/n", content="x", overwrite=True), written("/n"), False),
+    "delete": (call("delete", file_path="/a"), edited("/a", "one"), False),
+    "delete directory": (call("delete", file_path="/d"), written("/d/new"), False),
+    "move": (call("move", source="/a", destination="/b"), edited("/a", "one"), False),
+    "move over": (MOVE_OVER, edited("/a", "one"), False),
+    "move to": (call("move", source="/a", destination="/b", overwrite=True), written("/b"), False),
+    "elsewhere": (EDIT, edited("/d/x", "1"), True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_file_that_changed_after_the_question_stays(invoke: Invoke, name: str) -> None:
+    made, change, is_done = CHANGING[name]
+    files = files_of()
+    agent = agent_of(files, made)
+    invoke(agent, GO, THREAD)
+    assert change(files).ok
+    before = {path: text(files, path) for path in ("/a", "/b", "/n", "/d/x", "/d/new")}
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert (message.status == "success") is is_done
+    if not is_done:
+        assert {path: text(files, path) for path in before} == before
+        assert "changed after a person was asked" in message.text or name == "edit, gone"
+
+
+def test_several_edits_of_one_file_in_a_turn_are_all_made(invoke: Invoke) -> None:
+    files = files_of()
+    made = [EDIT, call("edit_file", file_path="/a", old_string="three", new_string="3")]
+    agent = agent_of(files, *made)
+    invoke(agent, GO, THREAD)
+    state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
+    assert [message.status for message in results(state)] == ["success", "success"]
+    assert text(files, "/a") == "one\n2\n3\n"
+
+
+def test_an_edit_beside_others_stays_out_where_its_lines_differ(invoke: Invoke) -> None:
+    files = files_of()
+    agent = agent_of(files, EDIT, call("edit_file", file_path="/a", old_string="three", new_string="3"))
+    invoke(agent, GO, THREAD)
+    files.edit("/a", "two", "two, too")
+    first, second = results(invoke(agent, answers(APPROVED, APPROVED), THREAD))
+    assert (first.status, second.status) == ("error", "success")
+    assert text(files, "/a") == "one\ntwo, too\n3\n"
+
+
+def test_an_edited_call_is_held_to_the_file_and_to_the_rules(invoke: Invoke) -> None:
+    rules = [FilesystemPermission(["write"], ["/d/**"], "deny"), FilesystemPermission(["write"], ["/**"], "interrupt")]
+    for arguments, status in (
+        ({**EDIT["args"], "new_string": "zwei"}, "success"),
+        ({"file_path": "/d/x", "old_string": "1", "new_string": "2"}, "error"),
+    ):
+        files = files_of()
+        agent = agent_of(files, EDIT, permissions=rules)
+        invoke(agent, GO, THREAD)
+        other = {"type": "edit", "edited_action": {"name": "edit_file", "args": arguments}}
+        [message] = results(invoke(agent, answers(other), THREAD))
+        assert message.status == status
+        assert text(files, "/d/x") == "1"
+        assert text(files, "/a") == ("one\nzwei\nthree\n" if status == "success" else "one\ntwo\nthree\n")
+
+
+def test_each_answer_is_possible(invoke: Invoke) -> None:
+    files = files_of()
+    made = [EDIT, *(call("write_file", file_path=f"/{name}", content="x") for name in "bcd")]
+    agent = agent_of(files, *made)
+    invoke(agent, GO, THREAD)
+    other = {"type": "edit", "edited_action": {"name": "write_file", "args": {"file_path": "/e", "content": "y"}}}
+    state = invoke(
+        agent, answers(APPROVED, other, {"type": "reject"}, {"type": "respond", "message": "Later."}), THREAD
+    )
+    assert sorted(message.status for message in results(state)) == ["error", "success", "success", "success"]
+    assert [text(files, path) for path in ("/b", "/c", "/d", "/e")] == [None, None, None, "y"]
+    assert text(files, "/a") == "one\n2\nthree\n"
+
+
+def test_calls_that_nobody_was_asked_about_are_not_held(invoke: Invoke) -> None:
+    files = files_of()
+
+    def when(request: Any) -> bool:
+        return bool(request.tool_call["args"]["file_path"] == "/b")
+
+    on = {"edit_file": {"allowed_decisions": ["approve"], "when": when}, "write_file": True}
+    agent = agent_of(files, EDIT, call("write_file", file_path="/b", content="x"), interrupt_on=on)
+    invoke(agent, GO, THREAD)
+    files.edit("/a", "one", "1")
+    state = invoke(agent, answers(APPROVED), THREAD)
+    assert [message.status for message in results(state)] == ["success", "success"]
+    assert "approval_previews" not in state
+
+
+def test_what_was_shown_does_not_stay_in_the_thread(invoke: Invoke) -> None:
+    agent = agent_of(files_of(), EDIT)
+    invoke(agent, GO, THREAD)
+    invoke(agent, answers(APPROVED), THREAD)
+    assert not agent.get_state(THREAD).values.get("approval_previews")
+
+
+def test_subagents_are_asked_about_by_id_and_with_diffs(invoke: Invoke) -> None:
+    files = files_of()
+    made = [EDIT, call("write_file", file_path="/b", content="x\n")]
+    workers = [
+        SubAgent(name=f"w{i}", description="Works.", model=ScriptedModel(script=[calls(each), AIMessage("did")]))
+        for i, each in enumerate(made)
+    ]
+    tasks = [call("task", description="x", subagent_type=f"w{i}") for i in range(2)]
+    agent = agent_of(files, *tasks, subagents=workers)
+    state = invoke(agent, GO, THREAD)
+    answer = {}
+    for asked, description in zip(state["__interrupt__"], shown(state), strict=True):
+        is_edit = "-two" in description
+        answer[asked.id] = {"decisions": [APPROVED if is_edit else {"type": "reject"}]}
+    assert len(answer) == 2
+    invoke(agent, Command(resume=answer), THREAD)
+    assert (text(files, "/a"), text(files, "/b")) == ("one\n2\nthree\n", None)
+
+
+def test_agents_of_langchain_show_diffs_of_the_backend_that_they_name(invoke: Invoke) -> None:
+    files = files_of()
+    middleware = [FilesystemMiddleware(files), ApprovalMiddleware(interrupt_on=ALL, backend=files)]
+    model = ScriptedModel(script=[calls(EDIT), AIMessage("done")])
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    assert "-two" in shown(invoke(agent, GO, THREAD))[0]
+    invoke(agent, answers(APPROVED), THREAD)
+    assert text(files, "/a") == "one\n2\nthree\n"
+
+
+# --- tools that do what the file tools do ----------------------------------------------------------------------------
+
+PATCH = "*** Begin Patch\n*** Update File: /a\n-two\n+2\n*** Delete File: /d/x\n*** End Patch"
+PATCHING = call("apply_patch", input=PATCH)
+
+
+def patching(files: BackendProtocol, *made: Any, **options: Any) -> Any:
+    tools = FilesystemMiddleware(files, model_tools=["apply_patch", "memory"])
+    return agent_of(files, *made, middleware=[tools], **options)
+
+
+@pytest.mark.parametrize(
+    ("named", "asks"), [("write_file", False), ("edit_file", True), ("delete", True), ("move", False)]
+)
+def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke, named: str, asks: bool) -> None:
+    files = files_of()
+    state = invoke(patching(files, PATCHING, interrupt_on={named: True}), GO, THREAD)
+    assert ("__interrupt__" in state) is asks
+    assert (text(files, "/a") == "one\ntwo\nthree\n") is asks
+    if asks:
+        assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke, is_changed: bool) -> None:
+    files = files_of()
+    agent = patching(files, PATCHING)
+    invoke(agent, GO, THREAD)
+    if is_changed:
+        files.edit("/a", "one", "1")
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert (message.status, text(files, "/d/x")) == (("error", "1") if is_changed else ("success", None))
+    assert ("changed after a person was asked" in message.text) is is_changed
+
+
+def test_patches_of_one_file_in_a_turn_are_all_made(invoke: Invoke) -> None:
+    files = files_of()
+    made = [
+        call("apply_patch", input=PATCH),
+        call("apply_patch", input=PATCH.replace("two", "three").replace("/d/x", "/d/y/z")),
+    ]
+    agent = patching(files, *made)
+    invoke(agent, GO, THREAD)
+    state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
+    assert [message.status for message in results(state)] == ["success", "success"]
+    assert text(files, "/a") == "one\n2\n2\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "create", "path": "/memories/n", "file_text": "x\n"},
+        {"command": "str_replace", "path": "/memories/m", "old_str": "old", "new_str": "x"},
+        {"command": "insert", "path": "/memories/m", "insert_line": 0, "insert_text": "x"},
+        {"command": "delete", "path": "/memories/m"},
+        {"command": "rename", "old_path": "/memories/m", "new_path": "/memories/x"},
+    ],
+)
+def test_rules_ask_about_the_memory_tool(invoke: Invoke, arguments: dict[str, Any]) -> None:
+    files = files_of()
+    files.write("/memories/m", "old\n")
+    rules = [FilesystemPermission(["write"], ["/memories/**"], "interrupt")]
+    assert not asks_first(rules, "memory", {"command": "view", "path": "/memories/m"})
+    agent = patching(files, call("memory", **arguments), interrupt_on=None, permissions=rules)
+    [description] = shown(invoke(agent, GO, THREAD))
+    assert any(row in description for row in ("+x", "-old", "is moved to /memories/x"))
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert message.status == "success"

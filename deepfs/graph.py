@@ -219,7 +219,8 @@ class _Parts:
     ) -> list[Middleware]:
         """The middleware of the agent, whose system prompt is `prompt`."""
         equipment = self._equipment(self.profile, self.files, self.rules)
-        own = [UnansweredCallsMiddleware(), *equipment, create_summarization_middleware(self.model, self.files)]
+        # Summaries come before the files, which fill in only the media of messages that are left.
+        own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
         delegation = self._delegation(
             subagents,
             own,

@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from deepfs.middleware._backends import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from deepfs.middleware._delegation import described, fork_messages, initial_state, merged_files
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
@@ -111,6 +111,8 @@ class AsyncSubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         ValueError: If there are no subagents, or one lacks a key, has a wrong value or the name of another one.
     """
+
+    trace_policy = TRACE_POLICY
 
     state_schema: type[Any] = AsyncSubAgentState
 

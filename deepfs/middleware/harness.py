@@ -7,7 +7,7 @@ from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, UnansweredCallsMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
@@ -108,6 +108,8 @@ class LeftOut(AgentMiddleware[Any, Any, Any]):
         name: The name of that middleware.
     """
 
+    trace_policy = TRACE_POLICY
+
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
@@ -120,6 +122,8 @@ class LeftOut(AgentMiddleware[Any, Any, Any]):
 
 class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
     """Hides tools from the model, and refuses calls of them."""
+
+    trace_policy = TRACE_POLICY
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from deepfs.middleware._backends import AgentMiddleware, Lazy, ModelRequest, ModelResponse
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
 
 __all__ = ["prompt_caching"]
 
@@ -18,6 +18,8 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
 
     Importing such a package takes up to seconds, and a model of it can only exist once it is imported.
     """
+
+    trace_policy = TRACE_POLICY
 
     def __init__(self, package: str, class_name: str) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Discriminator, Field, model_validator
 from typing_extensions import TypedDict  # Pydantic takes no other before Python 3.12.
 
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     AgentState,
     Lazy,
@@ -169,6 +170,8 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: Without a model, for a `max_iterations` under 1, and for `build_grader_state` without
             `grader_state_schema`.
     """
+
+    trace_policy = TRACE_POLICY
 
     state_schema: type[Any] = RubricState
 

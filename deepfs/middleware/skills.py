@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from deepfs.backends.gathering import gather
 from deepfs.errors import DeepFSError
 from deepfs.middleware._backends import (
+    TRACE_POLICY,
     AgentMiddleware,
     AgentState,
     ModelRequest,
@@ -139,6 +140,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         TypeError: For an argument of another type.
         ValueError: If `system_prompt` lacks a place, or two tools have the same name.
     """
+
+    trace_policy = TRACE_POLICY
 
     state_schema: type[Any] = SkillsState
 

@@ -353,6 +353,8 @@ def _last_of_each_name(middleware: Sequence[Middleware]) -> list[Middleware]:
 class _RefusingTask(AgentMiddleware[Any, Any, Any]):
     """The tool `task` as the supervisor has it, so that the prompt is the same; every call is refused."""
 
+    trace_policy = TRACE_POLICY
+
     def __init__(self, description: str) -> None:
         super().__init__()
 

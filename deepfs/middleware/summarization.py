@@ -338,6 +338,8 @@ class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
         TypeError: If an argument has another type.
     """
 
+    trace_policy = TRACE_POLICY
+
     state_schema: type[SummarizationState] = SummarizationState
 
     def __init__(self, summarization: SummarizationMiddleware, *, system_prompt: str | None = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
@@ -21,6 +21,8 @@ class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
     What a model takes follows from its `profile` and its provider. FilesystemMiddleware does the same for the model
     that it is given; add this one last where later middleware may choose another model.
     """
+
+    trace_policy = TRACE_POLICY
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]

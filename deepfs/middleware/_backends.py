@@ -13,6 +13,7 @@ __all__ = [
     "AgentMiddleware",
     "AgentState",
     "DecisionType",
+    "ExtendedModelResponse",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
@@ -79,6 +80,7 @@ try:
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,
+        ExtendedModelResponse,
         ModelRequest,
         ModelResponse,
         PrivateStateAttr,

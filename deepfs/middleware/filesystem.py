@@ -8,17 +8,25 @@ from typing import Any, Final, Self, TypeGuard
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
+from deepfs.middleware._backends import (
+    AgentMiddleware,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    artifacts_root,
+    resolve_backend,
+)
 from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import FILE_TOOLS, MAX_EXECUTE_SECONDS, MAX_RESULT_CHARS, filesystem_tools
-from deepfs.middleware.unsupported_content import acceptable
+from deepfs.middleware.unsupported_content import ModelInvalidRequestError, acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
@@ -111,19 +119,32 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt; fill in media; hide `execute` if the backend runs no commands, and refused media."""
+    ) -> Any:
+        """Append the prompt; fill in media; hide `execute` if the backend runs no commands, and refused media.
+
+        A request that the provider refuses is sent once more without the media that are new in it.
+        """
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
             prepared = self._waited(partial(self._filled, prepared))
-        return handler(prepared)
+        try:
+            return handler(prepared)
+        except ModelInvalidRequestError as error:
+            reduced = _without_new_media(prepared, error)
+        return _remembering(request, handler(reduced))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    ) -> Any:
         """As `wrap_model_call`."""
         prepared = self._prepared(request)
-        return await handler(await self._filled(prepared) if any(map(has_references, prepared.messages)) else prepared)
+        if any(map(has_references, prepared.messages)):
+            prepared = await self._filled(prepared)
+        try:
+            return await handler(prepared)
+        except ModelInvalidRequestError as error:
+            reduced = _without_new_media(prepared, error)
+        return _remembering(request, await handler(reduced))
 
     async def _filled(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         messages = await self._blobs.filled(request.messages)
@@ -218,6 +239,21 @@ def inheriting(
 
 def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
     return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
+
+
+def _without_new_media(request: ModelRequest[Any], error: Exception) -> ModelRequest[Any]:
+    """The refused request without its latest media. Raises `error` if it has none."""
+    messages = without_new_media(request.messages)
+    if messages == request.messages:
+        raise error
+    return request.override(messages=messages)
+
+
+def _remembering(request: ModelRequest[Any], response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
+    """The response; the state loses the media that were refused, which would be refused again."""
+    messages = request.state.get("messages", ())
+    refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
+    return ExtendedModelResponse(response, Command(update={"messages": refused}))
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:

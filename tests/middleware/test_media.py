@@ -16,7 +16,7 @@ from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StoreBackend, run_sync
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs

@@ -143,6 +143,17 @@ def test_blobs_lie_beneath_the_artifacts_root() -> None:
     assert [info.path for info in work.ls("/blobs").entries or ()] == [f"/blobs/{DIGEST}"]
 
 
+@pytest.mark.anyio
+async def test_blobs_work_on_any_event_loop(tmp_path: Path) -> None:
+    store, message = Blobs(FilesystemBackend(tmp_path)), HumanMessage([IMAGE], id="1")
+    (kept,) = await store.stored([message])
+    blobs._CACHE.clear()
+    assert await store.filled([kept]) == [message]
+    (tmp_path / "blobs" / DIGEST).write_bytes(b"other")
+    assert await store.stored([message]) == [kept], "what was changed is stored anew"
+    assert (tmp_path / "blobs" / DIGEST).read_bytes() == PNG
+
+
 # --- references that cannot be filled --------------------------------------------------------------------------------
 
 

@@ -145,13 +145,15 @@ def test_blobs_lie_beneath_the_artifacts_root() -> None:
 
 @pytest.mark.anyio
 async def test_blobs_work_on_any_event_loop(tmp_path: Path) -> None:
-    store, message = Blobs(FilesystemBackend(tmp_path)), HumanMessage([IMAGE], id="1")
+    files, message = FilesystemBackend(tmp_path), HumanMessage([IMAGE], id="1")
+    store = Blobs(files)
     (kept,) = await store.stored([message])
     blobs._CACHE.clear()
     assert await store.filled([kept]) == [message]
-    (tmp_path / "blobs" / DIGEST).write_bytes(b"other")
-    assert await store.stored([message]) == [kept], "what was changed is stored anew"
-    assert (tmp_path / "blobs" / DIGEST).read_bytes() == PNG
+    await files.aupload_files([(f"/blobs/{DIGEST}", b"other")])
+    assert await store.stored([message]) == [kept]
+    blobs._CACHE.clear()
+    assert await store.filled([kept]) == [message], "what was changed is stored anew"
 
 
 # --- references that cannot be filled --------------------------------------------------------------------------------

@@ -124,6 +124,14 @@ def test_blocks_without_a_payload_stay() -> None:
         assert kept is message
 
 
+def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:
+    answer = AIMessage([{"type": "text", "text": "drawn"}, IMAGE, {"type": "reasoning", "reasoning": "r"}])
+    made = agent(MemoryBackend(), answer)
+    assert images(invoke(made, said(), THREAD)["messages"]) == [IMAGE]
+    assert images(invoke(made, said(), THREAD)["messages"]) == [REFERENCE]
+    assert made.model.asked[-1][2].content == answer.content
+
+
 def test_media_stay_in_the_messages_without_offloading(invoke: Invoke) -> None:
     made = agent(MemoryBackend(), calls(call("show", how="plain")), offload_binary_content=False)
     state = invoke(made, said(IMAGE), THREAD)

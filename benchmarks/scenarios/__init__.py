@@ -29,4 +29,5 @@ SCENARIOS: Final = (
     "agents",
     "skills",
     "tool_calls",
+    "checkpoints",
 )

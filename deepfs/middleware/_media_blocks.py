@@ -8,7 +8,7 @@ from hashlib import sha256
 from json import loads
 from typing import Any, Final, NamedTuple, TypeVar
 
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 
 from deepfs.text.media import OCTET_STREAM, sniff
 from deepfs.text.visible import one_line
@@ -87,13 +87,11 @@ class Inline(NamedTuple):
 
 
 def has_media(message: BaseMessage) -> bool:
-    """Whether a message of a person or a tool holds media inline.
+    """Whether a message holds media inline.
 
     Args:
         message: The message.
     """
-    if not isinstance(message, HumanMessage | ToolMessage):
-        return False
     return any(_payload(block, place) is not None for block in blocks_of(message) for place in _PLACES)
 
 

@@ -143,9 +143,9 @@ class Blobs:
         except Exception:  # The storage will report its failure itself.
             return _Scope(None, is_state=False)
         is_state = place.storage == "state"
-        if place.storage is not None and not is_state:
-            return _Scope(place.keys, is_state=False)
-        # Several threads may have storages of this name, so the thread is part of it.
+        if place.storage is not None and not place.is_sole:
+            return _Scope(place.keys, is_state=is_state)
+        # Another storage may have this name, in another thread or later, so the thread is part of it.
         thread = _thread()
         return _Scope(None if thread is None else (thread, place.keys), is_state=is_state)
 

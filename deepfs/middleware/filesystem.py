@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
 
 from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol
@@ -15,6 +16,7 @@ from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
+    ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
     artifacts_root,
@@ -37,7 +39,7 @@ from deepfs.middleware.tools import (
     Limits,
     made_tools,
 )
-from deepfs.middleware.unsupported_content import acceptable
+from deepfs.middleware.unsupported_content import ModelInvalidRequestError, acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
@@ -162,21 +164,32 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt, fill in media, and hide tools that the backend cannot serve."""
+    ) -> Any:
+        """Append the prompt, fill in media, and hide tools that the backend cannot serve.
+
+        A request that the provider refuses is sent once more without the media that are new in it.
+        """
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
             prepared = self._waited(partial(self._filled, prepared))
-        return _canonical(handler(prepared), request.tools)
+        try:
+            return _canonical(handler(prepared), request.tools)
+        except ModelInvalidRequestError as error:
+            reduced = _without_new_media(prepared, error)
+        return _remembering(request, _canonical(handler(reduced), request.tools))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    ) -> Any:
         """As `wrap_model_call`."""
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
             prepared = await self._filled(prepared)
-        return _canonical(await handler(prepared), request.tools)
+        try:
+            return _canonical(await handler(prepared), request.tools)
+        except ModelInvalidRequestError as error:
+            reduced = _without_new_media(prepared, error)
+        return _remembering(request, _canonical(await handler(reduced), request.tools))
 
     async def _filled(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         messages = await self._blobs.filled(request.messages)
@@ -301,6 +314,21 @@ def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelRespo
             ]
             response.result[place] = message.model_copy(update={"tool_calls": calls})
     return response
+
+
+def _without_new_media(request: ModelRequest[Any], error: Exception) -> ModelRequest[Any]:
+    """The refused request without its latest media. Raises `error` if it has none."""
+    messages = without_new_media(request.messages)
+    if messages == request.messages:
+        raise error
+    return request.override(messages=messages)
+
+
+def _remembering(request: ModelRequest[Any], response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
+    """The response; the state loses the media that were refused, which would be refused again."""
+    messages = request.state.get("messages", ())
+    refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
+    return ExtendedModelResponse(response, Command(update={"messages": refused}))
 
 
 async def _typed(message: ToolMessage) -> ToolMessage:

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
-from deepfs.middleware._media_blocks import digest_of, family, is_reference
+from deepfs.middleware._media_blocks import digest_of, is_reference
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, extension
 
@@ -96,9 +96,6 @@ class Transcript:
         return "" if kind in _SHOWN_AS_TOOL_CALLS else self._other_block(block, str(kind))
 
     def _other_block(self, block: Mapping[str, Any], kind: str) -> str:
-        digest = digest_of(block) if is_reference(block) else None
-        if digest is not None:
-            return f"<{family(block)} url={quoteattr(f'{self._blobs}/{digest}')} />"
         files: list[str] = []
         without_media = self._without_media(block, files)
         if kind in _MEDIA_TYPES and len(files) == 1:
@@ -107,6 +104,10 @@ class Transcript:
 
     def _without_media(self, value: Any, files: list[str]) -> Any:
         """Replace all media in `value` by paths of files, and append these paths to `files`."""
+        digest = digest_of(value) if is_reference(value) else None
+        if digest is not None:
+            files.append(f"{self._blobs}/{digest}")
+            return {"type": value["type"], "url": files[-1]}
         if isinstance(value, Mapping):
             return {key: self._entry(value, key, files) for key in value}
         if isinstance(value, (list, tuple)):

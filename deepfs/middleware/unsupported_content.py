@@ -10,7 +10,15 @@ from deepfs.middleware._media_blocks import family, inline_size, label, media_ty
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
-__all__ = ["UnsupportedContentMiddleware", "acceptable"]
+try:
+    from langchain_core.exceptions import ModelInvalidRequestError
+except ImportError:  # Older versions have no such class; then their errors are raised as they are.
+
+    class ModelInvalidRequestError(Exception):  # type: ignore[no-redef]
+        """Is never raised."""
+
+
+__all__ = ["ModelInvalidRequestError", "UnsupportedContentMiddleware", "acceptable", "without_new_media"]
 
 MessageT = TypeVar("MessageT", HumanMessage, ToolMessage)
 
@@ -39,6 +47,26 @@ class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
 
 def _reduced(request: ModelRequest[Any]) -> ModelRequest[Any]:
     return request.override(messages=acceptable(request.messages, request.model))
+
+
+# --- refused requests ------------------------------------------------------------------------------------------------
+
+
+def without_new_media(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The messages with notes instead of the media that no model has answered yet; equal if there are none."""
+    answered = max((place for place, each in enumerate(messages) if isinstance(each, AIMessage)), default=-1)
+    return [*messages[: answered + 1], *map(_without_media, messages[answered + 1 :])]
+
+
+def _without_media(message: AnyMessage) -> AnyMessage:
+    if not isinstance(message, HumanMessage | ToolMessage) or not _has_media(message):
+        return message
+    return message.model_copy(update={"content": [_refused(block) for block in message.content]})
+
+
+def _refused(block: Any) -> Any:
+    note = "is left out: the model refused it. It may be damaged, too large, or of a type that it does not take"
+    return block if family(block) is None else _text(f"[{label(block)} {note}]")
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -137,7 +165,26 @@ def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage
 
     One refused block breaks the conversation for good, since it is sent again with every request.
     """
-    return list(_acceptable(messages, _accepted(model)))
+    return list(_acceptable(_in_order(messages), _accepted(model)))
+
+
+def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Put results of tools before other messages that came between them: they must follow their calls."""
+    ordered: list[AnyMessage] = []
+    later: list[AnyMessage] = []
+    for message in messages:
+        if isinstance(message, AIMessage):
+            ordered += [*later, message]
+            later = []
+        else:
+            (ordered if isinstance(message, ToolMessage) or not _has_calls(ordered) else later).append(message)
+    return ordered + later
+
+
+def _has_calls(messages: Sequence[AnyMessage]) -> bool:
+    """Whether the messages end with calls of tools, or with results of them."""
+    last = messages[-1] if messages else None
+    return isinstance(last, ToolMessage) or bool(isinstance(last, AIMessage) and last.tool_calls)
 
 
 def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator[AnyMessage]:
@@ -185,7 +232,7 @@ def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMes
     """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
     message = _without_refused(message, limits)
     is_failure = message.status == "error"  # Failed results hold only text.
-    if isinstance(message.content, str) or (limits.in_results and not is_failure) or not _has_media(message):
+    if (limits.in_results and not is_failure) or not _has_media(message):
         return message
     whose = _text(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]")
     behind += [each for block in message.content if family(block) for each in (whose, block)]
@@ -198,7 +245,7 @@ def _shown_below(block: Any) -> Any:
 
 def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
     """Replace media that the model refuses by notes."""
-    if isinstance(message.content, str) or not _has_media(message):
+    if not _has_media(message):
         return message
     return message.model_copy(update={"content": [_taken(block, limits) for block in message.content]})
 
@@ -212,7 +259,7 @@ def _taken(block: Any, limits: _Limits) -> Any:
 
 
 def _has_media(message: AnyMessage) -> bool:
-    return any(family(block) for block in message.content)
+    return not isinstance(message.content, str) and any(family(block) for block in message.content)
 
 
 def _text(text: str) -> dict[str, Any]:

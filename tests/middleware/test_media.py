@@ -12,16 +12,18 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, run_sync
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StoreBackend, run_sync
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs
 from deepfs.middleware._media_blocks import restored
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
+from deepfs.middleware.unsupported_content import ModelInvalidRequestError, UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
@@ -122,6 +124,14 @@ def test_blocks_without_a_payload_stay() -> None:
         assert kept is message
 
 
+def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:
+    answer = AIMessage([{"type": "text", "text": "drawn"}, IMAGE, {"type": "reasoning", "reasoning": "r"}])
+    made = agent(MemoryBackend(), answer)
+    assert images(invoke(made, said(), THREAD)["messages"]) == [IMAGE]
+    assert images(invoke(made, said(), THREAD)["messages"]) == [REFERENCE]
+    assert made.model.asked[-1][2].content == answer.content
+
+
 def test_media_stay_in_the_messages_without_offloading(invoke: Invoke) -> None:
     made = agent(MemoryBackend(), calls(call("show", how="plain")), offload_binary_content=False)
     state = invoke(made, said(IMAGE), THREAD)
@@ -139,6 +149,19 @@ def test_blobs_lie_beneath_the_artifacts_root() -> None:
     tree = CompositeBackend(MemoryBackend(), {"/work/": work}, artifacts_root="/work/")
     run_sync(Blobs(tree).stored, [HumanMessage([IMAGE])])
     assert [info.path for info in work.ls("/blobs").entries or ()] == [f"/blobs/{DIGEST}"]
+
+
+@pytest.mark.anyio
+async def test_blobs_work_on_any_event_loop(tmp_path: Path) -> None:
+    files, message = FilesystemBackend(tmp_path), HumanMessage([IMAGE], id="1")
+    store = Blobs(files)
+    (kept,) = await store.stored([message])
+    blobs._CACHE.clear()
+    assert await store.filled([kept]) == [message]
+    await files.aupload_files([(f"/blobs/{DIGEST}", b"other")])
+    assert await store.stored([message]) == [kept]
+    blobs._CACHE.clear()
+    assert await store.filled([kept]) == [message], "what was changed is stored anew"
 
 
 # --- references that cannot be filled --------------------------------------------------------------------------------
@@ -215,8 +238,19 @@ def test_the_cache_is_bounded_and_separate_for_each_storage() -> None:
     cache.put(blobs._Scope(None, is_state=True), "b", "1")
     assert [cache.get(mine, digest) for digest in ("a", "b", "c", "long")] == [None, "1234", "1234", None]
     assert cache.get(other, "b") is None
-    run_sync(Blobs(MemoryBackend()).stored, [HumanMessage([IMAGE])])
-    assert filled(MemoryBackend(), REFERENCE)[0]["type"] == "text"
+    for _ in range(9):  # The memory of one may be that of an earlier one.
+        assert filled(MemoryBackend(), REFERENCE)[0]["type"] == "text"
+        run_sync(Blobs(MemoryBackend()).stored, [HumanMessage([IMAGE])])
+
+
+def test_tenants_that_share_a_backend_do_not_share_what_is_cached(invoke: Invoke) -> None:
+    store = InMemoryStore()
+    files = StoreBackend(store, namespace=lambda _: (get_config()["configurable"]["thread_id"],))
+    made = agent(files)
+    invoke(made, said(IMAGE), THREAD)
+    state = invoke(made, {"messages": [HumanMessage([REFERENCE])]}, {"configurable": {"thread_id": "2"}})
+    assert "its file was deleted" in str(made.model.asked[-1])
+    assert state["messages"][0].content == [REFERENCE]
 
 
 # --- what a model takes ----------------------------------------------------------------------------------------------
@@ -288,3 +322,42 @@ def test_text_that_only_looks_like_media_stays() -> None:
     ):
         message = ToolMessage(text, tool_call_id="1")
         assert restored(message) is message
+
+
+@pytest.mark.parametrize("shows", ["person", "tool"])
+def test_media_that_the_provider_refuses_do_not_break_the_conversation(invoke: Invoke, shows: str) -> None:
+    def strict(messages: list[Any]) -> AIMessage:
+        if images(messages):
+            raise ModelInvalidRequestError("400: the image cannot be processed")
+        return AIMessage("done")
+
+    first = [calls(call("show", how="plain"))] if shows == "tool" else []
+    made = agent(MemoryBackend(), *first, *[strict] * 4)
+    state = invoke(made, said(IMAGE) if shows == "person" else said(), THREAD)
+    assert state["messages"][-1].content == "done"
+    assert "the model refused it" in str(made.model.asked[-1])
+    assert images(state["messages"]) == []
+    asked = len(made.model.asked)
+    invoke(made, said(), THREAD)
+    assert len(made.model.asked) == asked + 1, "they are not sent again"
+
+
+def test_a_refused_request_without_media_fails(invoke: Invoke) -> None:
+    def strict(messages: list[Any]) -> AIMessage:
+        raise ModelInvalidRequestError("400")
+
+    made = agent(MemoryBackend(), strict)
+    with pytest.raises(ModelInvalidRequestError):
+        invoke(made, said(), THREAD)
+    assert len(made.model.asked) == 1
+
+
+def test_results_follow_their_calls() -> None:
+    one, two = call("show"), call("show")
+    asked, said_between, later = HumanMessage("a"), HumanMessage("frames of a video"), HumanMessage("b")
+    made = calls(one, two)
+    first, second = (ToolMessage("x", tool_call_id=each["id"], name="show") for each in (one, two))
+    shown = [asked, made, first, said_between, second, later, AIMessage("c"), HumanMessage("d")]
+    assert acceptable(shown, ScriptedModel(script=[])) == [
+        asked, made, first, second, said_between, later, *shown[-2:],
+    ]  # fmt: skip

@@ -43,6 +43,7 @@ from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.task_events import has_parent, telling_parent
+from deepfs.middleware.tools import TOOL_NAMES
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
 from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
@@ -238,9 +239,10 @@ class _Parts:
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
     ) -> list[Middleware]:
         """The middleware whose tools have the descriptions of the profile."""
-        descriptions = profile.tool_description_overrides
+        given = profile.tool_description_overrides
+        descriptions = {name: text for name, text in given.items() if name in TOOL_NAMES}
         return [
-            _Todos(tool_description=descriptions.get("write_todos", PROMPTS["todos"])),
+            _Todos(tool_description=given.get("write_todos", PROMPTS["todos"])),
             FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
         ]
 

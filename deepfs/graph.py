@@ -254,7 +254,9 @@ class _Parts:
     @property
     def _remembering(self) -> list[Middleware]:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
-        return [MemoryMiddleware(backend=self.files, sources=self.memory)] if self.memory else []
+        return (
+            [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)] if self.memory else []
+        )
 
     # --- subagents ---
 

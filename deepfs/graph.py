@@ -106,7 +106,7 @@ def create_deep_agent(
     todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
     filesystem = FilesystemMiddleware(backend=files, permissions=rules)
     unanswered = UnansweredCallsMiddleware()
-    skilled = skills_of(files, skills, middleware)
+    skilled = skills_of(filesystem.backend, skills, middleware)
     own: list[Middleware] = [
         unanswered,
         todos,

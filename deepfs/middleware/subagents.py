@@ -153,7 +153,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     def _built(self, spec: SubAgent, model: BaseChatModel, rules: Sequence[FilesystemPermission]) -> Runnable[Any, Any]:
         own = [_ruled(each, rules) if "permissions" in spec else each for each in self._middleware]
         named = [*own, *inheriting(rules, spec.get("middleware", ()))]
-        given = [*named, *skills_of(_storage(named), spec.get("skills"), named)]
+        given = [*named, *skills_of(_files_of(named), spec.get("skills"), named)]
         asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on", self._interrupt_on), given)
         return create_agent(
             model,
@@ -186,9 +186,9 @@ def _ruled(
     return middleware.with_permissions(rules) if isinstance(middleware, FilesystemMiddleware) else middleware
 
 
-def _storage(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Any:
-    """The backend of the files of a subagent, without its rules; None if it has none."""
-    return next((each.storage for each in reversed(middleware) if isinstance(each, FilesystemMiddleware)), None)
+def _files_of(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Any:
+    """The backend of the files of a subagent, with its rules; None if it has none."""
+    return next((each.backend for each in reversed(middleware) if isinstance(each, FilesystemMiddleware)), None)
 
 
 def _last_of_each_name(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:

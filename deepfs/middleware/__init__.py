@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         RubricResult,
         RubricState,
     )
+    from deepfs.middleware.skill_files import SkillMetadata
+    from deepfs.middleware.skill_tools import SkillToolResolver
+    from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
@@ -48,6 +51,10 @@ __all__ = [
     "RubricMiddleware",
     "RubricResult",
     "RubricState",
+    "SkillMetadata",
+    "SkillToolResolver",
+    "SkillsMiddleware",
+    "SkillsState",
     "SubAgent",
     "SubAgentMiddleware",
     "SummarizationMiddleware",
@@ -78,6 +85,9 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
                 "RubricResult",
                 "RubricState",
             ],
+            "skill_files": ["SkillMetadata"],
+            "skill_tools": ["SkillToolResolver"],
+            "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],

@@ -30,6 +30,8 @@ __all__ = [
 _OWN: Final = SKILL_STATE_KEYS | frozenset(
     {
         "_skill_tools_disclosed",
+        "_summarization_event",
+        "_summarization_session_id",
         "conversation_history_name",
         "file_conflicts",
         "files",
@@ -43,8 +45,8 @@ _OWN: Final = SKILL_STATE_KEYS | frozenset(
     }
 )
 """Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
-_NOT_FORKED: Final = _OWN - SKILL_STATE_KEYS - {"files", "todos"}
-"""Keys that a fork does not continue with."""
+_NOT_FORKED: Final = (_OWN - SKILL_STATE_KEYS - {"_summarization_event", "files", "todos"}) | {"pinned_skills"}
+"""Keys that a fork does not continue with. By the summary it knows which messages are not shown to the model."""
 _CONFLICTS: Final = "/conflicts"
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Lazy",
     "ModelRequest",
     "ModelResponse",
+    "OmitFromOutput",
     "PrivateStateAttr",
     "TodoListMiddleware",
     "TokenCounter",
@@ -94,6 +95,7 @@ try:
         ExtendedModelResponse,
         ModelRequest,
         ModelResponse,
+        OmitFromOutput,
         PrivateStateAttr,
     )
     from langchain.chat_models import init_chat_model

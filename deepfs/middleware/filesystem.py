@@ -126,11 +126,6 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools: list[BaseTool] = []
         self._equip(permissions)
 
-    @property
-    def storage(self) -> BackendProtocol:
-        """The backend without the rules, which restrict only the tools."""
-        return self._storage
-
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage

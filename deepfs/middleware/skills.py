@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
-from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromOutput
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -19,8 +18,10 @@ from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
+    OmitFromOutput,
     PrivateStateAttr,
     resolve_backend,
 )

@@ -54,7 +54,6 @@ from deepfs.middleware.context_size import (
 )
 from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_name
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import wrong_arguments
 from deepfs.sync import call_sync
 
 __all__ = [
@@ -85,6 +84,7 @@ DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = DEFAULT_SUMMARY_PROMPT.replace(
 """LangChain's prompt for summaries, and what the references to media files mean."""
 
 _TRIMMED_TOKENS: Final = 4_000
+_UNTRIMMED_MESSAGES: Final = 15
 _MAX_SUMMARIES: Final = 100
 _FABRICATED: Final = "Error generating summary:"
 """What older versions of LangChain return as the summary where the model failed."""
@@ -171,7 +171,7 @@ class SummarizationMiddleware(LangChainSummarization):
         self._summaries: dict[str, tuple[str, str]] = {}
 
     def with_backend(self, backend: Any) -> Self:
-        """Return a copy that keeps histories in `backend`."""
+        """Return a copy that keeps histories and long texts in `backend`."""
         other = copy(self)
         other.backend = resolve_backend(backend)
         other._history, other._texts, other._summaries = HistoryFiles(other.backend), LongTexts(other.backend), {}
@@ -298,6 +298,10 @@ class SummarizationMiddleware(LangChainSummarization):
         self._summaries[name] = (key, text)
         return text
 
+    def _trim_messages_for_summary(self, messages: list[AnyMessage]) -> list[AnyMessage]:
+        # LangChain begins with a message of a person. Without one among the newest, it would summarise nothing.
+        return super()._trim_messages_for_summary(messages) or messages[-_UNTRIMMED_MESSAGES:]
+
     # --- long messages ---
 
     def _clipped(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
@@ -360,14 +364,8 @@ class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
         async def acompact(runtime: ToolRuntime[Any, Any]) -> Any:
             return await arun_steps(self._compacted(runtime))
 
-        return StructuredTool(
-            name=_TOOL,
-            description=PROMPTS["compact_conversation"],
-            args_schema=CompactConversationSchema,
-            func=compact,
-            coroutine=acompact,
-            handle_validation_error=wrong_arguments,
-        )
+        # With a schema that has no fields, LangChain would not pass the runtime either.
+        return StructuredTool.from_function(compact, acompact, _TOOL, PROMPTS["compact_conversation"])
 
     def _compacted(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
         messages = runtime.state.get("messages", [])

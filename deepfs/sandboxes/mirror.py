@@ -8,14 +8,13 @@ a command. A list in the sandbox names the files that were copied, so that other
 import gzip
 import io
 import re
-import tarfile
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from shlex import quote
 from time import time
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
@@ -26,6 +25,9 @@ from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.threads.locks import path_locks
 from deepfs.types import ExecuteResponse
+
+if TYPE_CHECKING:
+    from tarfile import TarFile
 
 __all__ = ["MirroredFile", "SandboxMirror", "command_path", "executor_of"]
 
@@ -241,6 +243,8 @@ def _archive(contents: Mapping[str, bytes], owned: Iterable[str], wanted: Mappin
     The first list names all files that were or will be copies, so that whatever is unpacked when the command is killed
     counts as a copy.
     """
+    import tarfile
+
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         _add(archive, _LIST, _lines({*owned, *wanted}))
@@ -254,8 +258,10 @@ def _lines(names: Iterable[str]) -> bytes:
     return "".join(f"{name}\n" for name in sorted(names)).encode()
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    entry = tarfile.TarInfo(name)
+def _add(archive: "TarFile", name: str, content: bytes, mode: int = 0o644) -> None:
+    from tarfile import TarInfo
+
+    entry = TarInfo(name)
     # A time of its own: compiled modules of Python count as current while size and time of their source are the same.
     entry.size, entry.mode, entry.mtime = len(content), mode, int(time())
     archive.addfile(entry, io.BytesIO(content))

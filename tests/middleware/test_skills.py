@@ -19,6 +19,7 @@ from deepfs import (
     CompositeBackend,
     FilesystemBackend,
     FilesystemMiddleware,
+    FilesystemPermission,
     MemoryBackend,
     SqliteBackend,
     StateBackend,
@@ -562,6 +563,19 @@ def test_a_skills_middleware_takes_the_place_of_the_default_one(invoke: Invoke) 
         model = ScriptedModel(script=[*turns, AIMessage("done")])
         invoke(create_deep_agent(model, backend=files, middleware=[own], **options), GO)  # type: ignore[arg-type]
         assert ["My very own" in prompt for prompt in prompts(model)] == [True, True, True]
+
+
+def test_skills_that_rules_deny_are_neither_shown_nor_copied(tmp_path: Path, invoke: Invoke) -> None:
+    store = MemoryBackend()
+    put(store, {"/pdf/SKILL.md": skill("pdf"), "/secret/SKILL.md": skill("secret")})
+    files = CompositeBackend(LocalShellBackend(tmp_path), {"/skills/": store})
+    rules = [FilesystemPermission(operations=["read"], paths=["/skills/secret/**"], mode="deny")]
+    task = calls(call("task", description="Do it.", subagent_type="reader"))
+    model = ScriptedModel(script=[task, AIMessage("done"), AIMessage("done")])
+    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/skills"]}
+    invoke(create_deep_agent(model, backend=files, skills=["/skills"], subagents=[reader], permissions=rules), GO)  # type: ignore[list-item]
+    assert [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)] == [["pdf"]] * 3
+    assert [path.name for path in (tmp_path / "skills").iterdir() if path.is_dir()] == ["pdf"]
 
 
 # --- copies for commands ---------------------------------------------------------------------------------------------

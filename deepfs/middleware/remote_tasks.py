@@ -149,7 +149,14 @@ class RemoteTasks:
     async def start(
         self, spec: AsyncSubAgent, messages: Sequence[AnyMessage], runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Start a task; return its id, and that of its run."""
+        """Start a task; return its id, and that of its run.
+
+        Args:
+            spec: The subagent.
+            messages: What it begins with.
+            runtime: The runtime of the tool.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         async with _client(spec, "start", in_sync=in_sync) as client:
             thread = await client.threads.create(metadata=_metadata(spec, runtime))
             run = await client.runs.create(
@@ -161,7 +168,13 @@ class RemoteTasks:
             return thread["thread_id"], run["run_id"]
 
     async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
-        """Look at the latest run, and at the thread, which alone shows whether a run waits for a person."""
+        """Look at the latest run, and at the thread, which alone shows whether a run waits for a person.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         async with _client(spec, "look at", in_sync=in_sync) as client:
             run: Any = await client.runs.get(task["thread_id"], task["run_id"])
             if run["status"] == "interrupted" and task["status"] != "cancelled":
@@ -176,7 +189,15 @@ class RemoteTasks:
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Send a follow-up; return the id of its run, and its status."""
+        """Send a follow-up; return the id of its run, and its status.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            message: The follow-up.
+            runtime: The runtime of the tool.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         strategy = spec.get("update_strategy", "interrupt")
         async with _client(spec, "send a message to", in_sync=in_sync) as client:
             run = await client.runs.create(
@@ -189,7 +210,13 @@ class RemoteTasks:
             return run["run_id"], run["status"] if strategy == "enqueue" else "running"
 
     async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> None:
-        """Stop all runs of the task, the newest first, so that no enqueued one starts meanwhile."""
+        """Stop all runs of the task, the newest first, so that no enqueued one starts meanwhile.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         if task["status"] == WAITING:
             return  # No run is active.
         async with _client(spec, "cancel", in_sync=in_sync) as client:

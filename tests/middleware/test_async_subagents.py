@@ -13,17 +13,19 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from langgraph.config import get_config
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent
 from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks, SubAgent
+from deepfs.middleware.background_tasks import default_tasks
 from deepfs.middleware.task_events import NOTIFICATION
 from deepfs.sync import run_sync
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.langgraph_server import LangGraphServer, running_langgraph_server
+from support.waiting import until
 
 __all__ = ["invoke"]
 
@@ -66,8 +68,7 @@ class Supervisor:
     async def ended(self) -> None:
         released.set()
         with anyio.fail_after(10):
-            while self.tasks.running:
-                await anyio.sleep(0.005)
+            await self.tasks.await_all()
 
     def turn_in_sync(self, text: str = "go") -> dict[str, Any]:
         return self.agent.invoke({"messages": [("user", text)]}, THREAD)
@@ -488,9 +489,7 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
         ScriptedModel(script=[start(), AIMessage("a")]), middleware=[middleware], store=store, context_schema=dict
     )
     events = [part async for part in lead.astream(GO, THREAD, context={"user": "ada"}, subgraphs=True)]
-    with anyio.fail_after(10):
-        while tasks.running:
-            await anyio.sleep(0.005)
+    await tasks.await_all()
     assert {namespace for namespace, _ in events} == {()}
     ((context, thread, metadata),) = seen
     assert context == {"user": "ada"}
@@ -506,10 +505,7 @@ async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
     agent = create_deep_agent(lead, subagents=[worker], checkpointer=InMemorySaver())
     await agent.ainvoke(GO, THREAD)
     released.set()
-    with anyio.fail_after(10):
-        while len(model.asked) < 2:
-            await anyio.sleep(0.005)
-    await anyio.sleep(0.05)
+    await default_tasks().await_all()
     state = await agent.ainvoke(GO, THREAD)
     assert state["files"]["/a"]["content"] == "x"
     assert model.asked[0][0].text.startswith("Work.")
@@ -545,9 +541,7 @@ def deep(server: LangGraphServer, *script: Any, **more: Any) -> Any:
 
 async def ended(server: LangGraphServer) -> None:
     released.set()
-    with anyio.fail_after(10):
-        while any(run["status"] in {"running", "pending"} for run in server.runs.values()):
-            await anyio.sleep(0.005)
+    await until(lambda: all(run["status"] not in {"running", "pending"} for run in server.runs.values()))
 
 
 def test_a_graph_on_a_server_is_started_and_checked(work: Any, invoke: Invoke) -> None:

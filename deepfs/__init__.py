@@ -24,10 +24,19 @@ if TYPE_CHECKING:
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.state import DeepAgentState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.permissions import PermissionedBackend
     from deepfs.policy.rules import FilesystemPermission
+    from deepfs.profiles import (
+        GeneralPurposeSubagentProfile,
+        HarnessProfile,
+        HarnessProfileConfig,
+        ProviderProfile,
+        register_harness_profile,
+        register_provider_profile,
+    )
     from deepfs.sync import run_sync, sync_shims
     from deepfs.types import (
         DeleteResult,
@@ -56,6 +65,7 @@ __all__ = [
     "Capabilities",
     "CompiledSubAgent",
     "CompositeBackend",
+    "DeepAgentState",
     "DeleteResult",
     "EditResult",
     "ErrorCode",
@@ -72,15 +82,19 @@ __all__ = [
     "FilesystemState",
     "FlatBackend",
     "FsspecBackend",
+    "GeneralPurposeSubagentProfile",
     "GlobResult",
     "GrepMatch",
     "GrepResult",
+    "HarnessProfile",
+    "HarnessProfileConfig",
     "LsResult",
     "MemoryBackend",
     "MemoryMiddleware",
     "ObjectStoreBackend",
     "PermissionedBackend",
     "PostgresBackend",
+    "ProviderProfile",
     "ReadRawResult",
     "ReadResult",
     "S3Backend",
@@ -96,6 +110,8 @@ __all__ = [
     "adapt_sandbox_protocol",
     "create_deep_agent",
     "filesystem_tools",
+    "register_harness_profile",
+    "register_provider_profile",
     "run_sync",
     "supports_execute",
     "sync_shims",
@@ -122,10 +138,19 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "graph": ["create_deep_agent"],
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.memory": ["MemoryMiddleware"],
+            "middleware.state": ["DeepAgentState"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],
             "policy.permissions": ["PermissionedBackend"],
             "policy.rules": ["FilesystemPermission"],
+            "profiles": [
+                "GeneralPurposeSubagentProfile",
+                "HarnessProfile",
+                "HarnessProfileConfig",
+                "ProviderProfile",
+                "register_harness_profile",
+                "register_provider_profile",
+            ],
             "sync": ["run_sync", "sync_shims"],
             "types": [
                 "DeleteResult",

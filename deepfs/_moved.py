@@ -37,6 +37,10 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.middleware.unanswered": ["deepfs.middleware.approvals"],
     "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
+    "deepfs.profiles.harness": ["deepfs.profiles"],
+    "deepfs.profiles.harness.harness_profiles": ["deepfs.profiles"],
+    "deepfs.profiles.provider": ["deepfs.profiles"],
+    "deepfs.profiles.provider.provider_profiles": ["deepfs.profiles"],
 }
 """The former modules, each with the modules that define its names."""
 

@@ -1,11 +1,12 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
-from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
@@ -23,44 +24,64 @@ from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
+from deepfs.middleware.harness import (
+    LeftOut,
+    Middleware,
+    Tools,
+    agreeing,
+    combined,
+    described,
+    excluding,
+    kept,
+    system_prompt_of,
+)
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
-from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.state import DeepAgentState
+from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
+from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-__all__ = ["DEFAULT_MODEL", "create_deep_agent"]
+__all__ = ["DEFAULT_MODEL", "GENERAL_PURPOSE_SUBAGENT", "DeepAgentState", "create_deep_agent", "get_default_model"]
 
-Middleware = AgentMiddleware[Any, Any, Any]
 
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
-_RECURSION_LIMIT: Final = 1_000
+_RECURSION_LIMIT: Final = 9_999
+_SKILLS: Final = "SkillsMiddleware"
 _KEPT_MESSAGES: Final = 20
 _CONTEXT_TOKENS: Final = 170_000
 """The length at which a conversation is summarised, for a model that does not report the size of its context."""
 
+# Here, since `create_deep_agent` may run on an event loop, which reading the metadata of packages would block.
+load_plugins()
+
 
 def create_deep_agent(
     model: str | BaseChatModel | None = None,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | None = None,
+    tools: Tools | None = None,
     *,
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent | AsyncSubAgent] | None = None,
+    skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
     interrupt_on: dict[str, bool | InterruptOnConfig] | None = None,
     response_format: Any = None,
+    state_schema: type[DeepAgentState] | None = None,
     context_schema: type[Any] | None = None,
     checkpointer: "bool | BaseCheckpointSaver[Any] | None" = None,
     store: "BaseStore | None" = None,
@@ -71,25 +92,30 @@ def create_deep_agent(
     """Create a LangChain agent that plans, works with files, and hands tasks to subagents.
 
     Long conversations are summarised; the removed messages are first saved in a file under `/conversation_history`. The
-    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt.
+    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt. Models
+    of Anthropic, Bedrock and Fireworks cache the prompt.
 
     Args:
-        model: A chat model, or `"provider:name"`; None is the current Claude Sonnet, from the package
-            langchain-anthropic.
+        model: A chat model, or `"provider:name"`, which the profile of the provider completes; None is the current
+            Claude Sonnet, from the package langchain-anthropic. The profile of the model may change all that follows.
         tools: Tools beside those of the middleware: the file tools, `task` and `write_todos`.
-        system_prompt: The instructions of the agent.
-        middleware: Further middleware, placed after the agent's own; it replaces middleware of the same name. A
-            FilesystemMiddleware without permissions of its own gets `permissions`.
+        system_prompt: The instructions of the agent. Blocks of a SystemMessage keep their `cache_control`.
+        middleware: Further middleware, placed after the agent's own, but before that of the profile, skills, prompt
+            caching, memory and approvals. It replaces middleware of the same name. A FilesystemMiddleware without
+            permissions of its own gets `permissions`.
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
             named `general-purpose` is added if there is none. Those of the mode `"async"`, or with a `graph_id` on a
             server, run in the background.
+        skills: Directories of skills; of two skills with the same name, the one of the later directory counts.
+        memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
-        memory: Paths of files that the agent is shown at every turn.
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
             tools that replace files, unless these have entries of their own.
         response_format: The form of the last answer, as in `langchain.agents.create_agent`.
+        state_schema: The state of the agent and of its subagents, a subclass of DeepAgentState. Fields that parallel
+            subagents change need a reducer.
         context_schema: The type of the run's context, as in `create_agent`.
         checkpointer: What stores the threads, as in `create_agent`.
         store: What stores data across threads, as in `create_agent`.
@@ -100,45 +126,30 @@ def create_deep_agent(
     Raises:
         ModuleNotFoundError: If a package is missing; it names what to install.
         TypeError: For an argument of another type.
-        ValueError: For subagents or rules that cannot be used.
+        ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
+            `permissions`, or a profile that excludes middleware which the agent does not have.
     """
-    rules = checked_rules(permissions or ())
-    chat_model = _model(model)
-    files = resolve_backend(backend)
-    todos, summarization = _Todos(tool_description=PROMPTS["todos"]), _summarization(chat_model, files)
-    filesystem = FilesystemMiddleware(backend=files, permissions=rules)
-    unanswered = UnansweredCallsMiddleware()
-    remembering = [MemoryMiddleware(backend=files, sources=memory)] if memory else []
-    inline, remote, background = split_subagents(subagents)
-    delegating = SubAgentMiddleware(
-        default_model=chat_model,
-        default_tools=tools,
-        default_middleware=[unanswered, todos, filesystem, summarization],
-        default_interrupt_on=interrupt_on,
-        permissions=rules,
-        subagents=inline,
-        backend=files,
-        private_state_keys=_private_keys([summarization, *middleware]),
-        fork_system_prompt=system_prompt,
-        fork_middleware=[*remembering, *middleware],
+    chat_model = resolved_model(model)
+    profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
+    schema = state_schema or DeepAgentState
+    parts = _Parts(
+        model=chat_model,
+        profile=profile,
+        files=resolve_backend(backend),
+        rules=checked_rules(permissions or ()),
+        tools=described(tools or (), profile),
+        skills=skills or _skills_of(middleware),
+        memory=memory or (),
+        given=list(middleware),
     )
-    asynchronous = [*remote, *map(delegating.as_async, background)]
-    own: list[Middleware] = [
-        unanswered,
-        todos,
-        filesystem,
-        delegating,
-        *([AsyncSubAgentMiddleware(async_subagents=asynchronous)] if asynchronous else []),
-        summarization,
-        *remembering,
-    ]
-    last = ApprovalMiddleware.where_needed(rules, interrupt_on, middleware)
+    prompt = system_prompt_of(profile, system_prompt)
     graph = create_agent(
         chat_model,
-        tools=list(tools or ()),
-        system_prompt=system_prompt,
-        middleware=_combined(own, covering(inheriting(rules, middleware)), last),
+        tools=parts.tools,
+        system_prompt=prompt,
+        middleware=parts.stack(subagents, interrupt_on, schema, prompt),
         response_format=response_format,
+        state_schema=schema,
         context_schema=context_schema,
         checkpointer=checkpointer,
         store=store,
@@ -147,7 +158,17 @@ def create_deep_agent(
         cache=cache,
     )
     graph.__class__ = _Agent
-    return graph.with_config({"recursion_limit": _RECURSION_LIMIT})
+    metadata = {"ls_integration": "deepfs", **({"lc_agent_name": name} if name else {})}
+    return graph.with_config({"recursion_limit": _RECURSION_LIMIT, "metadata": metadata})
+
+
+def get_default_model() -> BaseChatModel:
+    """Return the model that `create_deep_agent` uses if none is given.
+
+    Raises:
+        ModuleNotFoundError: If the package langchain-anthropic is missing.
+    """
+    return resolved_model(None)
 
 
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
@@ -177,33 +198,184 @@ def _checked_input(given: Any) -> Any:
     return given
 
 
-def _private_keys(middleware: Sequence[Middleware]) -> frozenset[str]:
-    schemas: list[Any] = [each.state_schema for each in middleware]
-    return frozenset(key for schema in schemas for key in private_keys(schema))
+# --- the middleware of the agent and of its subagents ----------------------------------------------------------------
 
 
-def _combined(*groups: Sequence[Middleware]) -> list[Middleware]:
-    """All middleware in order; of those with the same name, the last one at the position of the first."""
-    return list({each.name: each for group in groups for each in group}.values())
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What the agent and its subagents are made of."""
+
+    model: BaseChatModel
+    profile: HarnessProfile
+    files: BackendProtocol
+    rules: Sequence[FilesystemPermission]
+    tools: list[Any]
+    skills: Sequence[str] | None
+    memory: Sequence[str]
+    given: Sequence[Middleware]
+    """The middleware that the user gave."""
+
+    def stack(
+        self, subagents: Sequence[Any] | None, interrupt_on: Any, schema: type[Any], prompt: str | SystemMessage | None
+    ) -> list[Middleware]:
+        """The middleware of the agent, whose system prompt is `prompt`."""
+        equipment = self._equipment(self.profile, self.files, self.rules)
+        own = [UnansweredCallsMiddleware(), *equipment, _summarization(self.model, self.files)]
+        delegation = self._delegation(
+            subagents,
+            own,
+            default_interrupt_on=interrupt_on,
+            state_schema=schema,
+            private_state_keys=_private_keys(schema, [*own, *self.given]),
+            fork_system_prompt=prompt,
+        )
+        given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
+        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
+        tail = [*self._tail(self.profile), *self._remembering, *approvals]
+        return kept(self.profile, combined([*own, *delegation], given, tail))
+
+    def _equipment(
+        self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
+    ) -> list[Middleware]:
+        """The middleware whose tools have the descriptions of the profile."""
+        descriptions = profile.tool_description_overrides
+        return [
+            _Todos(tool_description=descriptions.get("write_todos", PROMPTS["todos"])),
+            FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
+        ]
+
+    def _tail(self, profile: HarnessProfile, *, shows_skills: bool = True) -> list[Middleware]:
+        """What follows the middleware that the user gave."""
+        skills = _skills(self.files, self.skills) if shows_skills else []
+        return [*profile.materialize_extra_middleware(), *skills, *prompt_caching()]
+
+    @property
+    def _remembering(self) -> list[Middleware]:
+        """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
+        return [MemoryMiddleware(backend=self.files, sources=self.memory)] if self.memory else []
+
+    # --- subagents ---
+
+    def _delegation(
+        self, subagents: Sequence[Any] | None, own: Sequence[Middleware], **options: Any
+    ) -> list[Middleware]:
+        """What runs subagents, here and in the background. `options` are those of SubAgentMiddleware."""
+        inline, remote, background = split_subagents(subagents)
+        local = [self._completed(spec, own) for spec in inline]
+        specs = [*self._general_purpose(local, own), *local]
+        background = [self._completed(spec, own) for spec in background]
+        if not specs and not background:
+            return _in_background(remote)
+        delegating = _Delegation(
+            default_model=self.model,
+            default_tools=self.tools,
+            default_middleware=own,
+            subagents=specs or [{**spec, "mode": "isolated"} for spec in background],
+            general_purpose_agent=False,
+            task_description=self.profile.tool_description_overrides.get("task"),
+            backend=self.files,
+            permissions=self.rules,
+            **options,
+        )
+        asynchronous = [*remote, *map(delegating.as_async, background)]
+        return [*([delegating] if specs else []), *_in_background(asynchronous)]
+
+    def _general_purpose(self, subagents: Sequence[Any], own: Sequence[Middleware]) -> list[Any]:
+        """The subagent for anything. Of the middleware that the user gave, it has what replaces the agent's own."""
+        settings = self.profile.general_purpose_subagent or GeneralPurposeSubagentProfile()
+        taken = {spec.get("name") for spec in subagents if isinstance(spec, Mapping)}
+        if settings.enabled is False or GENERAL_PURPOSE_SUBAGENT["name"] in taken:
+            return []
+        tail = (*self.profile.materialize_extra_middleware(), *prompt_caching())
+        names = {_SKILLS, *(each.name for each in (*own, *tail))}
+        spec: dict[str, Any] = {
+            **GENERAL_PURPOSE_SUBAGENT,
+            **settings.to_dict(),
+            **({"skills": self.skills} if self.skills else {}),
+            "middleware": [each for each in self.given if each.name in names],
+        }
+        spec.pop("enabled", None)
+        has_prompt = settings.system_prompt is not None
+        return [
+            self._with_profile(
+                spec, own, replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
+            )
+        ]
+
+    def _completed(self, spec: Any, own: Sequence[Middleware]) -> Any:
+        """A SubAgent with its model constructed, changed as the profile of the model says; anything else as it is."""
+        if not isinstance(spec, Mapping) or "runnable" in spec:
+            return spec
+        if "model" not in spec:
+            return self._with_profile(spec, own, self.profile)
+        model = resolved_model(spec["model"])
+        profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
+        return self._with_profile({**spec, "model": model}, own, profile)
+
+    def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
+        rules = checked_rules(spec.get("permissions", self.rules))
+        equipment: list[Middleware] = []
+        if profile.tool_description_overrides != self.profile.tool_description_overrides:
+            equipment = self._equipment(profile, resolve_backend(spec.get("backend", self.files)), rules)
+        is_fork = spec.get("mode") == "fork"
+        given = [*(self.given if is_fork else ()), *spec.get("middleware", ())]
+        tail = [*self._tail(profile, shows_skills=is_fork), *(self._remembering if is_fork else ())]
+        stack = combined(equipment, agreeing(given, rules), tail)
+        # The agent's own stack shows whether its profile excludes what does not exist.
+        remaining = kept(profile, stack, beside=own, checks="model" in spec)
+        left_out = [LeftOut(each.name) for each in own if excluding(profile, each)]
+        prompt = spec.get("system_prompt") or ""
+        return {
+            **spec,
+            "tools": described(spec.get("tools", self.tools), profile),
+            "middleware": [*left_out, *remaining],
+            "system_prompt": prompt if is_fork else profile.prompt(prompt),
+        }
+
+
+def _skills(files: BackendProtocol, sources: Sequence[str] | None) -> list[Middleware]:
+    if not sources:
+        return []
+    return [import_module("deepfs.middleware.skills").SkillsMiddleware(backend=files, sources=list(sources))]
+
+
+def _skills_of(middleware: Sequence[Middleware]) -> Sequence[str] | None:
+    """The directories of the SkillsMiddleware in `middleware`, if any: it takes the place of the agent's own."""
+    return next((getattr(each, "sources", None) for each in middleware if each.name == _SKILLS), None)
+
+
+def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
+    return [AsyncSubAgentMiddleware(async_subagents=subagents)] if subagents else []
+
+
+def _private_keys(schema: Any, middleware: Sequence[Middleware]) -> frozenset[str]:
+    schemas: list[Any] = [schema, *(each.state_schema for each in middleware)]
+    return frozenset(key for each in schemas for key in private_keys(each))
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(model: str | BaseChatModel | None) -> BaseChatModel:
+def resolved_model(model: str | BaseChatModel | None) -> BaseChatModel:
+    """Return a model, constructed as the profile of its provider says if it is given as a string."""
     if model is None:
         return _default_model()
-    return init_chat_model(model) if isinstance(model, str) else model
+    return _constructed(model) if isinstance(model, str) else model
 
 
 def _default_model() -> BaseChatModel:
     try:
-        return init_chat_model(f"anthropic:{DEFAULT_MODEL}")
+        return _constructed(f"anthropic:{DEFAULT_MODEL}")
     except ImportError as error:
         raise ModuleNotFoundError(
             "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",
             name="langchain_anthropic",
         ) from error
+
+
+def _constructed(spec: str) -> BaseChatModel:
+    made: BaseChatModel = init_chat_model(spec, **apply_provider_profile(spec))
+    return made
 
 
 # --- middleware of langchain -----------------------------------------------------------------------------------------
@@ -212,18 +384,25 @@ def _default_model() -> BaseChatModel:
 class _Todos(TodoListMiddleware[Any, Any]):
     """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
 
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that each of the two classes can replace the other."""
         return "TodoListMiddleware"
 
-    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Leave the system message as it is."""
-        return handler(request)
 
-    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Like `wrap_model_call`."""
-        return await handler(request)
+class _Delegation(SubAgentMiddleware):
+    """SubAgentMiddleware without a prompt of its own. LangChain leaves it out of the way to the model."""
+
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
+    @property
+    def name(self) -> str:
+        """The name of the base class, which middleware of the user may replace."""
+        return "SubAgentMiddleware"
 
 
 def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:

@@ -15,6 +15,7 @@ from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CON
 from langgraph._internal._typing import MISSING
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
+from langgraph.graph.message import _messages_delta_reducer
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
@@ -38,6 +39,7 @@ __all__ = [
     "get_in_batch",
     "legacy_namespace",
     "lists_all",
+    "messages_reducer",
     "never_suspends",
     "omits_expired",
     "outer_task",
@@ -148,6 +150,10 @@ def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
 def empty_channel(channel: Channel) -> Channel:
     """A new, empty channel of the same kind as `channel`."""
     return channel.from_checkpoint(MISSING)
+
+
+messages_reducer: Final = _messages_delta_reducer
+"""The reducer of messages that LangGraph knows: it gives an id to each message of a channel with this reducer."""
 
 
 # --- stores and the runtime ------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from deepfs.middleware.background_tasks import BackgroundTasks
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.prompt_caching import prompt_caching
     from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.summarization import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.rules import FilesystemPermission
 
@@ -24,7 +26,9 @@ __all__ = [
     "MemoryMiddleware",
     "SubAgent",
     "SubAgentMiddleware",
+    "SummarizationMiddleware",
     "filesystem_tools",
+    "prompt_caching",
 ]
 
 if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
@@ -35,8 +39,10 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "background_tasks": ["BackgroundTasks"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "memory": ["MemoryMiddleware"],
+            "prompt_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
+            "summarization": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],
         },
     )

@@ -241,9 +241,18 @@ def test_rules_of_middleware_that_replaces_the_default_are_kept(invoke: Invoke) 
     _, agent = agent_of(
         calls(call("write_file", file_path="/private/a", content="x"), call("write_file", file_path="/b", content="x")),
         middleware=[own],
-        permissions=[FilesystemPermission(["write"], ["/b"], "deny")],
+        permissions=[DENY],
     )
     assert [message.status for message in results(invoke(agent, GO))] == ["error", "success"]
+
+
+def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
+    own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
+    worker = SubAgent(name="worker", description="Works.", middleware=[own])
+    for options in ({"middleware": [own]}, {"subagents": [worker]}):
+        with pytest.raises(ValueError, match="permissions differ"):
+            agent_of(permissions=[ASK], **options)
+    agent_of(subagents=[SubAgent(**worker, permissions=[DENY])], permissions=[ASK])
 
 
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:
@@ -312,7 +321,7 @@ def test_conditions_of_interrupt_on_are_kept_beside_rules(invoke: Invoke) -> Non
 def test_the_default_model_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def init(name: str) -> ScriptedModel:
+    def init(name: str, **options: Any) -> ScriptedModel:
         made.append(name)
         return ScriptedModel(script=[])
 
@@ -334,6 +343,6 @@ def test_the_signature() -> None:
     positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert positional == ["model", "tools"]
     assert set(parameters) - set(positional) == {
-        "system_prompt", "middleware", "subagents", "memory", "permissions", "backend", "interrupt_on",
-        "response_format", "context_schema", "checkpointer", "store", "debug", "name", "cache",
+        "system_prompt", "middleware", "subagents", "skills", "memory", "permissions", "backend", "interrupt_on",
+        "response_format", "state_schema", "context_schema", "checkpointer", "store", "debug", "name", "cache",
     }  # fmt: skip

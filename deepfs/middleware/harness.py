@@ -1,0 +1,163 @@
+"""The order of an agent's middleware, and what a profile changes: the prompt, descriptions, tools and middleware."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+
+from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._messages import ToolResult, with_prompt
+from deepfs.middleware.approvals import ApprovalMiddleware, UnansweredCallsMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.policy.rules import FilesystemPermission
+from deepfs.profiles.settings import HarnessProfile
+
+__all__ = [
+    "LeftOut",
+    "Middleware",
+    "Tools",
+    "agreeing",
+    "combined",
+    "described",
+    "excluding",
+    "kept",
+    "system_prompt_of",
+]
+
+Middleware = AgentMiddleware[Any, Any, Any]
+Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
+
+
+def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
+    """All middleware in order; one of `given` with the name of another takes its place."""
+    replacing = {each.name: each for each in given}
+    replaced = {each.name for each in (*own, *tail)}
+    new = [each for name, each in replacing.items() if name not in replaced]
+    first, last = ([replacing.get(each.name, each) for each in part] for part in (own, tail))
+    return [*first, *new, *last]
+
+
+def agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+    """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
+    for each in middleware:
+        own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
+        if own and rules and list(own) != list(rules):
+            raise ValueError("permissions differ from those of the FilesystemMiddleware: pass them in one place")
+    return middleware
+
+
+def system_prompt_of(profile: HarnessProfile, given: str | SystemMessage | None) -> str | SystemMessage | None:
+    if isinstance(given, SystemMessage):
+        return with_prompt(given, profile.prompt(""))
+    return "\n\n".join(part for part in (given, profile.prompt("")) if part) or None
+
+
+def described(tools: Tools, profile: HarnessProfile) -> list[Any]:
+    return [_with_description(tool, profile.tool_description_overrides) for tool in tools]
+
+
+def _with_description(tool: Any, descriptions: Mapping[str, str]) -> Any:
+    name = _name_of(tool)
+    if name is None or name not in descriptions:
+        return tool
+    if isinstance(tool, BaseTool):
+        return tool.model_copy(update={"description": descriptions[name]})
+    return {**tool, "description": descriptions[name]} if isinstance(tool, dict) else tool
+
+
+_ALSO_NAMED: Final[Mapping[str, str]] = {
+    "HumanInTheLoopMiddleware": ApprovalMiddleware.__name__,
+    "PatchToolCallsMiddleware": UnansweredCallsMiddleware.__name__,
+}
+"""Names in deepagents of the agent's own middleware."""
+
+
+def excluding(profile: HarnessProfile, middleware: Middleware) -> list[object]:
+    """The entries of the profile that exclude this middleware. A class excludes our own middleware by its name."""
+    is_ours = type(middleware).__module__.startswith("deepfs.")
+
+    def excludes(entry: object) -> bool:
+        name = entry.__name__ if isinstance(entry, type) else str(entry)
+        is_named = middleware.name == _ALSO_NAMED.get(name, name)
+        return type(middleware) is entry or (is_named and (is_ours or not isinstance(entry, type)))
+
+    return [entry for entry in profile.excluded_middleware if excludes(entry)]
+
+
+def kept(
+    profile: HarnessProfile, stack: Sequence[Middleware], *, beside: Sequence[Middleware] = (), checks: bool = True
+) -> list[Middleware]:
+    """The middleware that the profile does not exclude, and what hides its excluded tools.
+
+    Raises ValueError if it excludes what is neither in `stack` nor `beside`.
+    """
+    found = {entry for each in (*stack, *beside) for entry in excluding(profile, each)}
+    missing = sorted(str(getattr(entry, "__name__", entry)) for entry in profile.excluded_middleware - found)
+    if missing and checks:
+        raise ValueError(f"excluded_middleware of the profile: the agent has no {', '.join(missing)}")
+    hiding = [_ToolExclusion(profile.excluded_tools)] if profile.excluded_tools else []
+    return [*(each for each in stack if not excluding(profile, each)), *hiding]
+
+
+class LeftOut(AgentMiddleware[Any, Any, Any]):
+    """Takes the place of middleware that a profile excludes, and does nothing.
+
+    Args:
+        name: The name of that middleware.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name of the excluded middleware."""
+        return self._name
+
+
+class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
+    """Hides tools from the model, and refuses calls of them."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def _offering(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        tools = [tool for tool in request.tools if _name_of(tool) not in self._names]
+        return request.override(tools=tools)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Offer the other tools only."""
+        return handler(self._offering(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._offering(request))
+
+    def _refusal(self, call: ToolCall) -> ToolMessage | None:
+        if call["name"] not in self._names:
+            return None
+        text = f"Error: There is no tool {call['name']!r} here. Use one of those that you are offered."
+        return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+        """Refuse a call of a hidden tool."""
+        return self._refusal(request.tool_call) or handler(request)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """As `wrap_tool_call`."""
+        return self._refusal(request.tool_call) or await handler(request)
+
+
+def _name_of(tool: Any) -> str | None:
+    name = tool.get("name") if isinstance(tool, dict) else getattr(tool, "name", None)
+    return name if isinstance(name, str) else None

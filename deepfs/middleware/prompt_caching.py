@@ -1,0 +1,79 @@
+"""Cache breakpoints for the providers that have them, set by the middleware of their LangChain packages."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from deepfs.middleware._backends import AgentMiddleware, Lazy, ModelRequest, ModelResponse
+
+__all__ = ["prompt_caching"]
+
+_log = logging.getLogger(__name__)
+
+
+class ProviderCaching(AgentMiddleware[Any, Any, Any]):
+    """Stands for the middleware of a package, which is imported with the first request to a model of that package.
+
+    Importing such a package takes up to seconds, and a model of it can only exist once it is imported.
+    """
+
+    def __init__(self, package: str, class_name: str) -> None:
+        super().__init__()
+        self._package, self._class_name = package, class_name
+        self._middleware: Lazy[AgentMiddleware[Any, Any, Any] | None] = Lazy(self._made)
+
+    @property
+    def name(self) -> str:
+        """The name of the class, so that middleware of that name replaces this one."""
+        return self._class_name
+
+    def _made(self) -> AgentMiddleware[Any, Any, Any] | None:
+        try:
+            module = import_module(f"{self._package}.middleware.prompt_caching")
+            made: AgentMiddleware[Any, Any, Any] = getattr(module, self._class_name)(
+                unsupported_model_behavior="ignore"
+            )
+        except (AttributeError, ImportError) as error:
+            _log.warning("Prompts are not cached: %s has no %s (%s)", self._package, self._class_name, error)
+            return None
+        return made
+
+    def _for(self, model: object) -> AgentMiddleware[Any, Any, Any] | None:
+        is_supported = any(each.__module__.partition(".")[0] == self._package for each in type(model).__mro__)
+        return self._middleware.get() if is_supported else None
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> Any:
+        """Set the breakpoints, for a model of the package."""
+        middleware = self._for(request.model)
+        return handler(request) if middleware is None else middleware.wrap_model_call(request, handler)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> Any:
+        """As `wrap_model_call`."""
+        middleware = self._for(request.model)
+        return await (handler(request) if middleware is None else middleware.awrap_model_call(request, handler))
+
+
+_CLASSES: Final = {
+    "langchain_anthropic": "AnthropicPromptCachingMiddleware",
+    "langchain_aws": "BedrockPromptCachingMiddleware",
+    "langchain_fireworks": "FireworksPromptCachingMiddleware",
+}
+# Found on import: constructors may run on an event loop, which looking for files would block.
+_INSTALLED: Final = [
+    ProviderCaching(package, name) for package, name in _CLASSES.items() if find_spec(package) is not None
+]
+
+
+def prompt_caching() -> list[AgentMiddleware[Any, Any, Any]]:
+    """Return middleware that caches prompts with the models of Anthropic, Bedrock and Fireworks.
+
+    There is one for each LangChain package that is installed. It is imported with the first request to a model of the
+    package; other requests stay as they are. Place it after middleware that changes the system message or the tools.
+    """
+    return list(_INSTALLED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired
 from urllib.parse import quote
 
 from anyio import to_thread
+from anyio.lowlevel import RunVar
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import Runnable
 from langchain_core.tools import ToolException
@@ -230,6 +231,9 @@ class RemoteTasks:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
+_clients: "Final[RunVar[dict[tuple[Any, ...], LangGraphClient] | None]]" = RunVar("deepfs_langgraph_clients")
+
+
 @asynccontextmanager
 async def _client(spec: AsyncSubAgent, doing: str, *, in_sync: bool) -> "AsyncIterator[LangGraphClient]":
     if in_sync and not spec.get("url"):
@@ -248,12 +252,26 @@ async def _client(spec: AsyncSubAgent, doing: str, *, in_sync: bool) -> "AsyncIt
 
 @asynccontextmanager
 async def open_client(url: str | None, headers: Mapping[str, str] | None = None) -> "AsyncIterator[LangGraphClient]":
-    """A client for a few requests. One that is kept would belong to one event loop, and have to be closed there."""
-    own = dict(headers or {})
-    own.setdefault("x-auth-scheme", "langsmith")
-    # Imports and certificates are read from disk.
-    async with await to_thread.run_sync(_made_client, url, own) as client:
-        yield client
+    """A client for a few requests: that of the event loop for a URL, or a new one for the server of this process."""
+    own = {"x-auth-scheme": "langsmith", **{name.lower(): value for name, value in (headers or {}).items()}}
+    if url is None:
+        async with await to_thread.run_sync(_made_client, None, own) as client:
+            yield client
+    else:
+        yield await _client_of_loop(url, own)
+
+
+async def _client_of_loop(url: str, headers: dict[str, str]) -> "LangGraphClient":
+    """A client that is made once for an event loop, which takes 50 ms. It leaves no connections that must be closed."""
+    clients = _clients.get(None)
+    if clients is None:
+        clients = {}
+        _clients.set(clients)
+    key = (url, *sorted(headers.items()))
+    if key not in clients:
+        # In a thread, since certificates are read from disk.
+        clients[key] = await to_thread.run_sync(_made_client, url, {**headers, "connection": "close"})
+    return clients[key]
 
 
 def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":

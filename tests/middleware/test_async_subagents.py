@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -24,7 +26,7 @@ from deepfs.middleware.task_events import NOTIFICATION
 from deepfs.sync import run_sync
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
-from support.langgraph_server import LangGraphServer, running_langgraph_server
+from support.langgraph_server import LangGraphServer, asgi, running_langgraph_server
 from support.waiting import until
 
 __all__ = ["invoke"]
@@ -661,6 +663,112 @@ def test_without_a_url_the_sync_form_says_what_to_do() -> None:
     (failed,) = results(agent.invoke(GO))
     assert failed.status == "error"
     assert "ainvoke" in failed.text
+
+
+# --- on the server of the supervisor ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LangGraphServer]:
+    """The server that this process is, with one graph, `agent`, which plays a script."""
+
+    def make(*script: Any, **options: Any) -> LangGraphServer:
+        server = LangGraphServer({"agent": served(*script, **options)})
+        module = ModuleType("langgraph_api.server")
+        vars(module)["app"] = asgi(server)
+        monkeypatch.setitem(sys.modules, "langgraph_api", ModuleType("langgraph_api"))
+        monkeypatch.setitem(sys.modules, "langgraph_api.server", module)
+        return server
+
+    return make
+
+
+def started_by(server: LangGraphServer, status: str = "idle") -> dict[str, Any]:
+    """The configuration of a run that an agent on the server started as a background task."""
+    parent = server.answer("POST", "/threads", {})
+    parent["status"] = status
+    reference = {"thread_id": parent["thread_id"], "assistant_id": "agent"}
+    return {
+        "configurable": {"thread_id": "sub", "deepagents_parent": reference},
+        "metadata": {"run_id": "run", "subagent_name": "worker"},
+    }
+
+
+async def test_a_graph_on_the_same_server_knows_the_assistant_and_the_context(here: Any) -> None:
+    server = here(held(AIMessage("x")), held(AIMessage("y")))
+    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
+    script = [start(), AIMessage("a"), start(), AIMessage("b")]
+    agent = create_deep_agent(
+        ScriptedModel(script=script), subagents=[subagent], checkpointer=InMemorySaver(), context_schema=dict
+    )
+    config = {**THREAD, "metadata": {"assistant_id": "boss"}}
+    await agent.ainvoke(GO, config)
+    await agent.ainvoke(GO, config, context={"user": "ada"})
+    plain, with_context = server.bodies("/runs")
+    assert plain["config"]["configurable"]["deepagents_parent"] == {"thread_id": "1", "assistant_id": "boss"}
+    assert with_context["context"] == {"user": "ada"}
+    assert server.bodies("/threads")[0]["metadata"]["parent_assistant_id"] == "boss"
+    await ended(server)
+
+
+async def test_the_end_of_a_task_wakes_an_idle_supervisor(here: Any) -> None:
+    server = here(AIMessage("thanks"))
+    agent = served(AIMessage("the report"))
+    await agent.ainvoke(GO, started_by(server))
+    (woken,) = server.bodies("/runs")
+    assert (woken["assistant_id"], woken["multitask_strategy"]) == ("agent", "reject")
+    (message,) = woken["input"]["messages"]
+    event = {"task_id": "sub", "agent_name": "worker", "status": "success", "run_id": "run"}
+    assert message["deepagents_notification"] == event
+    assert "the report" in [block["text"] for block in message["content"]]
+    await ended(server)
+
+
+async def test_a_failure_wakes_the_supervisor_without_details(here: Any) -> None:
+    def fail(messages: list[Any]) -> AIMessage:
+        raise RuntimeError("the password is 123")
+
+    server = here(AIMessage("thanks"))
+    with pytest.raises(RuntimeError):
+        await served(fail).ainvoke(GO, started_by(server))
+    text = str(server.bodies("/runs")[0]["input"])
+    assert "RuntimeError" in text
+    assert "123" not in text
+    await ended(server)
+
+
+async def test_a_busy_supervisor_and_a_waiting_task_wake_nobody(here: Any) -> None:
+    server = here()
+    await served(AIMessage("x")).ainvoke(GO, started_by(server, "busy"))
+    asking = served(calls(call("write_file", file_path="/a", content="x")), interrupt_on={"write_file": True})
+    await asking.ainvoke(GO, started_by(server))
+    assert server.bodies("/runs") == []
+
+
+async def test_an_agent_that_is_woken_knows_the_status(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    agent = deep(server, start(), AIMessage("a"), AIMessage("b"))
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    event = {key: task[key] for key in ("task_id", "agent_name", "run_id")} | {"status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "success"
+    assert len(told(state)) == 1
+    await ended(server)
+
+
+async def test_the_notification_of_an_earlier_run_says_so(work: Any) -> None:
+    server = work(held(AIMessage("x")), held(AIMessage("y")))
+    send = with_id("update_async_task", message="more")
+    agent = deep(server, start(), send, AIMessage("a"), AIMessage("b"), AIMessage("c"), update_strategy="enqueue")
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    (earlier,) = task["superseded_run_ids"]
+    event = {"task_id": task["task_id"], "agent_name": "worker", "run_id": earlier, "status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "pending"
+    assert "earlier run" in told(state)[0].text
+    await ended(server)
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.rubric import RubricMiddleware
     from deepfs.middleware.state import DeepAgentState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.tools import filesystem_tools
@@ -97,6 +98,7 @@ __all__ = [
     "ProviderProfile",
     "ReadRawResult",
     "ReadResult",
+    "RubricMiddleware",
     "S3Backend",
     "SandboxBackendProtocol",
     "SqliteBackend",
@@ -139,6 +141,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.memory": ["MemoryMiddleware"],
             "middleware.state": ["DeepAgentState"],
+            "middleware.rubric": ["RubricMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],
             "policy.permissions": ["PermissionedBackend"],

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -39,10 +38,13 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
+from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.task_events import has_parent, telling_parent
+from deepfs.middleware.tools import TOOL_NAMES
+from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
 from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
@@ -75,7 +77,7 @@ def create_deep_agent(
     system_prompt: str | SystemMessage | None = None,
     middleware: Sequence[Middleware] = (),
     subagents: Sequence[SubAgent | CompiledSubAgent | AsyncSubAgent] | None = None,
-    skills: Sequence[str] | None = None,
+    skills: Sequence[SkillSource] | None = None,
     memory: Sequence[str] | None = None,
     permissions: Sequence[FilesystemPermission] | None = None,
     backend: Any = None,
@@ -106,7 +108,8 @@ def create_deep_agent(
         subagents: They have the tools, the model and the `interrupt_on` of the agent unless they name their own. One
             named `general-purpose` is added if there is none. Those of the mode `"async"`, or with a `graph_id` on a
             server, run in the background.
-        skills: Directories of skills; of two skills with the same name, the one of the later directory counts.
+        skills: Directories of skills, each a path or a pair of path and label, for the agent and the subagent
+            `general-purpose`; later ones win.
         memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
             person, as `interrupt_on` does.
@@ -138,7 +141,7 @@ def create_deep_agent(
         files=resolve_backend(backend),
         rules=checked_rules(permissions or ()),
         tools=described(tools or (), profile),
-        skills=skills or _skills_of(middleware),
+        skills=skills,
         memory=memory or (),
         given=list(middleware),
     )
@@ -210,7 +213,7 @@ class _Parts:
     files: BackendProtocol
     rules: Sequence[FilesystemPermission]
     tools: list[Any]
-    skills: Sequence[str] | None
+    skills: Sequence[SkillSource] | None
     memory: Sequence[str]
     given: Sequence[Middleware]
     """The middleware that the user gave."""
@@ -231,28 +234,36 @@ class _Parts:
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
         approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
-        tail = [*self._tail(self.profile), *self._remembering, *approvals]
+        tail = [
+            *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
+            *self._remembering,
+            *approvals,
+        ]
         return kept(self.profile, combined([*own, *delegation], given, tail))
 
     def _equipment(
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
     ) -> list[Middleware]:
         """The middleware whose tools have the descriptions of the profile."""
-        descriptions = profile.tool_description_overrides
+        given = profile.tool_description_overrides
+        descriptions = {name: text for name, text in given.items() if name in TOOL_NAMES}
         return [
-            _Todos(tool_description=descriptions.get("write_todos", PROMPTS["todos"])),
+            _Todos(tool_description=given.get("write_todos", PROMPTS["todos"])),
             FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
         ]
 
-    def _tail(self, profile: HarnessProfile, *, shows_skills: bool = True) -> list[Middleware]:
+    def _tail(
+        self, profile: HarnessProfile, skills: Sequence[SkillSource] | None, files: Any, given: Sequence[Middleware]
+    ) -> list[Middleware]:
         """What follows the middleware that the user gave."""
-        skills = _skills(self.files, self.skills) if shows_skills else []
-        return [*profile.materialize_extra_middleware(), *skills, *prompt_caching()]
+        return [*profile.materialize_extra_middleware(), *skills_of(files, skills, given), *prompt_caching()]
 
     @property
     def _remembering(self) -> list[Middleware]:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
-        return [MemoryMiddleware(backend=self.files, sources=self.memory)] if self.memory else []
+        return (
+            [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)] if self.memory else []
+        )
 
     # --- subagents ---
 
@@ -291,7 +302,7 @@ class _Parts:
         spec: dict[str, Any] = {
             **GENERAL_PURPOSE_SUBAGENT,
             **settings.to_dict(),
-            **({"skills": self.skills} if self.skills else {}),
+            "skills": self.skills,
             "middleware": [each for each in self.given if each.name in names],
         }
         spec.pop("enabled", None)
@@ -314,34 +325,30 @@ class _Parts:
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         rules = checked_rules(spec.get("permissions", self.rules))
+        files = resolve_backend(spec.get("backend", self.files))
+        is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
-            equipment = self._equipment(profile, resolve_backend(spec.get("backend", self.files)), rules)
-        is_fork = spec.get("mode") == "fork"
+            equipment = self._equipment(profile, files, rules)
         given = [*(self.given if is_fork else ()), *spec.get("middleware", ())]
-        tail = [*self._tail(profile, shows_skills=is_fork), *(self._remembering if is_fork else ())]
-        stack = combined(equipment, agreeing(given, rules), tail)
+        tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
+        memory = self._remembering if is_fork else []
+        stack = combined(equipment, agreeing(given, rules), [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = kept(profile, stack, beside=own, checks="model" in spec)
         left_out = [LeftOut(each.name) for each in own if excluding(profile, each)]
         prompt = spec.get("system_prompt") or ""
+        others = {key: value for key, value in spec.items() if is_fork or key != "skills"}
         return {
-            **spec,
+            **others,
             "tools": described(spec.get("tools", self.tools), profile),
             "middleware": [*left_out, *remaining],
             "system_prompt": prompt if is_fork else profile.prompt(prompt),
         }
 
 
-def _skills(files: BackendProtocol, sources: Sequence[str] | None) -> list[Middleware]:
-    if not sources:
-        return []
-    return [import_module("deepfs.middleware.skills").SkillsMiddleware(backend=files, sources=list(sources))]
-
-
-def _skills_of(middleware: Sequence[Middleware]) -> Sequence[str] | None:
-    """The directories of the SkillsMiddleware in `middleware`, if any: it takes the place of the agent's own."""
-    return next((getattr(each, "sources", None) for each in middleware if each.name == _SKILLS), None)
+def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
+    return PermissionedBackend(files, rules) if rules else files
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from deepfs.backends.sqlite import SqliteBackend
     from deepfs.backends.state import StateBackend
     from deepfs.backends.store import NamespaceFactory, StoreBackend
+    from deepfs.compat.constants import DEFAULT_EXECUTE_TIMEOUT
     from deepfs.compat.factories import BackendContext
     from deepfs.sandboxes.base import BaseSandbox
     from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.modal import ModalSandbox
 
 __all__ = [
+    "DEFAULT_EXECUTE_TIMEOUT",
     "BackendContext",
     "BackendProtocol",
     "BaseSandbox",
@@ -72,6 +74,7 @@ if not TYPE_CHECKING:  # Type checkers use the imports above, and report unknown
             "sqlite": ["SqliteBackend"],
             "state": ["StateBackend"],
             "store": ["NamespaceFactory", "StoreBackend"],
+            "deepfs.compat.constants": ["DEFAULT_EXECUTE_TIMEOUT"],
             "deepfs.compat.factories": ["BackendContext"],
             "deepfs.sandboxes.base": ["BaseSandbox"],
             "deepfs.sandboxes.bubblewrap": ["BubblewrapSandbox"],

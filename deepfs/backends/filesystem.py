@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
 
+from deepfs._moved import names_of_deepagents
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
@@ -580,3 +581,7 @@ def _valid(normalize: Callable[[str], str], path: str) -> str | None:
         return normalize(path)
     except InvalidPathError:
         return None
+
+
+if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
+    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -4,10 +4,12 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from deepfs import process as commands
+from deepfs._moved import names_of_deepagents
 from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import InvalidPathError
@@ -149,3 +151,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         check_text(command, "command")
         seconds = seconds_of(timeout, self._timeout)
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds, backend=self._storage)
+
+
+if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
+    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
+from deepfs._moved import names_of_deepagents
 from deepfs.backends._class_setup import bound_operations, complete
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
 from deepfs.backends.older_protocols import (
@@ -313,3 +314,7 @@ def _no_events(backend: object) -> Iterable[ChangeEvent]:
 
 def _unsupported(backend: object, operation: str) -> NotSupportedError:
     return NotSupportedError(backend=type(backend).__name__, operation=operation)
+
+
+if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
+    __getattr__, __dir__ = names_of_deepagents(__name__)

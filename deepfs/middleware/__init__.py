@@ -11,19 +11,50 @@ if TYPE_CHECKING:
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.prompt_caching import prompt_caching
     from deepfs.middleware.remote_tasks import AsyncSubAgent
+    from deepfs.middleware.rubric import (
+        GRADER_SYSTEM_PROMPT,
+        RUBRIC_GRADER_MESSAGE_SOURCE,
+        CriterionEval,
+        CriterionFail,
+        CriterionPass,
+        GraderResponse,
+        GraderVerdict,
+        RubricEvaluation,
+        RubricMiddleware,
+        RubricResult,
+        RubricState,
+    )
+    from deepfs.middleware.skill_files import SkillMetadata
+    from deepfs.middleware.skill_tools import SkillToolResolver
+    from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
+    "GRADER_SYSTEM_PROMPT",
+    "RUBRIC_GRADER_MESSAGE_SOURCE",
     "AsyncSubAgent",
     "AsyncSubAgentMiddleware",
     "BackgroundTasks",
     "CompiledSubAgent",
+    "CriterionEval",
+    "CriterionFail",
+    "CriterionPass",
     "FilesystemMiddleware",
     "FilesystemPermission",
+    "GraderResponse",
+    "GraderVerdict",
     "MemoryMiddleware",
+    "RubricEvaluation",
+    "RubricMiddleware",
+    "RubricResult",
+    "RubricState",
+    "SkillMetadata",
+    "SkillToolResolver",
+    "SkillsMiddleware",
+    "SkillsState",
     "SubAgent",
     "SubAgentMiddleware",
     "SummarizationMiddleware",
@@ -41,6 +72,22 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "memory": ["MemoryMiddleware"],
             "prompt_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
+            "rubric": [
+                "CriterionEval",
+                "CriterionFail",
+                "CriterionPass",
+                "GRADER_SYSTEM_PROMPT",
+                "GraderResponse",
+                "GraderVerdict",
+                "RUBRIC_GRADER_MESSAGE_SOURCE",
+                "RubricEvaluation",
+                "RubricMiddleware",
+                "RubricResult",
+                "RubricState",
+            ],
+            "skill_files": ["SkillMetadata"],
+            "skill_tools": ["SkillToolResolver"],
+            "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],

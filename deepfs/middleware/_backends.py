@@ -13,12 +13,14 @@ __all__ = [
     "AgentMiddleware",
     "AgentState",
     "DecisionType",
+    "ExtendedModelResponse",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
     "Lazy",
     "ModelRequest",
     "ModelResponse",
+    "OmitFromOutput",
     "PrivateStateAttr",
     "TodoListMiddleware",
     "artifacts_root",
@@ -79,8 +81,10 @@ try:
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,
+        ExtendedModelResponse,
         ModelRequest,
         ModelResponse,
+        OmitFromOutput,
         PrivateStateAttr,
     )
     from langchain.chat_models import init_chat_model

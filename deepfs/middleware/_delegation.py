@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
 
 __all__ = [
     "answer_of",
@@ -26,7 +27,7 @@ __all__ = [
     "private_keys",
 ]
 
-_OWN: Final = frozenset(
+_OWN: Final = SKILL_STATE_KEYS | frozenset(
     {
         "_skill_tools_disclosed",
         "conversation_history_name",
@@ -37,13 +38,12 @@ _OWN: Final = frozenset(
         "pinned_skills",
         "remaining_steps",
         "rubric",
-        "skills_metadata",
         "structured_response",
         "todos",
     }
 )
 """Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
-_NOT_FORKED: Final = _OWN - {"files", "skills_metadata", "todos"}
+_NOT_FORKED: Final = _OWN - SKILL_STATE_KEYS - {"files", "todos"}
 """Keys that a fork does not continue with."""
 _CONFLICTS: Final = "/conflicts"
 

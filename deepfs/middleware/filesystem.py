@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
+from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol, supports_execute
 from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, artifacts_root, resolve_backend
@@ -205,3 +206,7 @@ async def _typed(message: ToolMessage) -> ToolMessage:
 
 def _result_chars(token_limit: int | None) -> int:
     return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * CHARS_PER_TOKEN)
+
+
+if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
+    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -1,11 +1,21 @@
 """The middleware that shows an agent of LangChain its memory files."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict, TypeVar
+
+from langchain_core.messages import SystemMessage
+from langchain_core.runnables import RunnableConfig
 
 from deepfs.errors import ErrorCode
-from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse, resolve_backend
+from deepfs.middleware._backends import (
+    AgentMiddleware,
+    AgentState,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    resolve_backend,
+)
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
@@ -16,11 +26,29 @@ from deepfs.types import ReadResult
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
-__all__ = ["MemoryMiddleware"]
+__all__ = ["MEMORY_SYSTEM_PROMPT", "MemoryMiddleware", "MemoryState", "MemoryStateUpdate"]
+
+T = TypeVar("T")
 
 _LINES = 2_000
 _MAX_CHARS = 40_000
 """The most characters of one file in the system message."""
+
+MEMORY_SYSTEM_PROMPT: Final = f"{PROMPTS['memory']}\n\n{{agent_memory}}"
+"""The default of `system_prompt`."""
+
+
+class MemoryState(AgentState[Any]):
+    """The state of an agent with memory."""
+
+    memory_contents: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+    """The texts by path, if `system_prompt` is None. Threads of deepagents have them in any case; they are not used."""
+
+
+class MemoryStateUpdate(TypedDict):
+    """What `before_agent` returns."""
+
+    memory_contents: dict[str, str]
 
 
 class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -28,27 +56,65 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     The prompt presents them as reference and not as orders, since the agent and others may write them. For a file that
     does not exist, only the path is shown; for one that cannot be read or is not text, the reason; and of a large one,
-    the beginning. What could pass for the end of a file is escaped: `<` before `file` is `&lt;`.
+    the beginning. Comments (`<!-- … -->`) are left out. What could pass for the end of a file is escaped: `<` before
+    `file` is `&lt;`.
 
     Args:
         backend: The backend of the files; None is a StateBackend.
         sources: The paths of the files.
+        add_cache_control: Whether the system message ends in a cache breakpoint if the model is a `ChatAnthropic`.
+        system_prompt: The paragraph with the files, a template with `{agent_memory}` in it. With None the model does
+            not see them; their texts are in the state, under `memory_contents`.
 
     Raises:
-        TypeError: If `sources` is not a list of strings.
+        TypeError: If `sources` is not a list of strings, or `system_prompt` no text.
+        ValueError: If `system_prompt` has no `{agent_memory}`.
     """
 
-    def __init__(self, *, backend: Any = None, sources: Sequence[str]) -> None:
+    state_schema: type[Any] = MemoryState
+
+    def __init__(
+        self,
+        *,
+        backend: Any = None,
+        sources: Sequence[str],
+        add_cache_control: bool = False,
+        system_prompt: str | None = MEMORY_SYSTEM_PROMPT,
+    ) -> None:
         super().__init__()
         self.backend: BackendProtocol = resolve_backend(backend)
-        self._sources = _checked(sources)
+        self.sources: list[str] = _checked(sources)
+        self.system_prompt: str | None = _template(system_prompt)
+        self._add_cache_control = add_cache_control
+
+    def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
+        """Put the texts into the state if `system_prompt` is None."""
+        return None if self._has_no_work(state) else {**self._waited(self._loaded)}
+
+    async def abefore_agent(
+        self, state: Any, runtime: Any, config: RunnableConfig | None = None
+    ) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        return None if self._has_no_work(state) else {**await self._loaded()}
+
+    def _has_no_work(self, state: Any) -> bool:
+        return self.system_prompt is not None or "memory_contents" in state
+
+    async def _loaded(self) -> MemoryStateUpdate:
+        """The texts of the files that exist. Raises ValueError if one cannot be read."""
+        contents: dict[str, str] = {}
+        for outcome in await self.backend.adownload_files(self.sources):
+            if outcome.content is not None:
+                contents[outcome.path] = outcome.content.decode()
+            elif outcome.error != ErrorCode.FILE_NOT_FOUND:
+                raise ValueError(f"The memory file {outcome.path} cannot be read: {outcome.error}")
+        return MemoryStateUpdate(memory_contents=contents)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Append the files to the system message."""
-        call = partial(self._prepared, request)
-        return handler(call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)"))
+        return handler(self.modify_request(request))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -56,10 +122,45 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         """As `wrap_model_call`."""
         return await handler(await self._prepared(request))
 
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """Return the request with the files at the end of its system message."""
+        return self._waited(partial(self._prepared, request))
+
     async def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self._sources]
-        memory = "\n\n".join([PROMPTS["memory"], *shown])
-        return request.override(system_message=with_prompt(request.system_message, memory))
+        system = request.system_message
+        if self.system_prompt is not None:
+            shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
+        if self._add_cache_control and _is_anthropic(request.model):
+            system = _with_breakpoint(system)
+        return request if system is request.system_message else request.override(system_message=system)
+
+    def _waited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+
+
+def _template(given: str | None) -> str | None:
+    if given is None:
+        return None
+    if "{agent_memory}" not in check_string("system_prompt", given):
+        raise ValueError("system_prompt must have the place {agent_memory} for the files")
+    return given
+
+
+def _is_anthropic(model: object) -> bool:
+    """Whether the model is a `ChatAnthropic`; its package is not imported for that."""
+    known = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__)
+    return ("langchain_anthropic", "ChatAnthropic") in known
+
+
+def _with_breakpoint(message: SystemMessage | None) -> SystemMessage | None:
+    """The message with a cache breakpoint at its last block."""
+    if message is None or not message.content:
+        return message
+    content = message.content
+    *blocks, last = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    block = {"type": "text", "text": last} if isinstance(last, str) else last
+    return message.model_copy(update={"content": [*blocks, {**block, "cache_control": {"type": "ephemeral"}}]})
 
 
 def _checked(sources: Sequence[str]) -> list[str]:
@@ -78,10 +179,20 @@ def _shown(path: str, read: ReadResult) -> str:
         return f"<file path={path!r}>({'nothing yet' if missing else _safe(one_line(read.error or ''))})</file>"
     if data.encoding != "utf-8":
         return f"<file path={path!r}>(not a text)</file>"
-    text = _safe(data.content[: _MAX_CHARS + 1].replace("\r\n", "\n"))
+    text = _safe(_without_comments(data.content[: _MAX_CHARS + 1].replace("\r\n", "\n")))
     is_cut = read.next_offset or len(data.content) > _MAX_CHARS or len(text) > _MAX_CHARS
     cut = "\n(cut: read the rest with read_file)" if is_cut else ""
     return f"<file path={path!r}>\n{text[:_MAX_CHARS].rstrip()}{cut}\n</file>"
+
+
+def _without_comments(text: str) -> str:
+    """The text without comments of HTML. One that has no end stays."""
+    kept: list[str] = []
+    start = 0
+    while (opening := text.find("<!--", start)) >= 0 and (end := text.find("-->", opening + 4)) >= 0:
+        kept.append(text[start:opening])
+        start = end + 3
+    return "".join([*kept, text[start:]])
 
 
 _safe = partial(without_tags, tag="file")

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, Final, Literal, NotRequired, TypeAlias, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -30,6 +29,7 @@ from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
+from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
@@ -68,7 +68,7 @@ class SubAgent(TypedDict):
     middleware: NotRequired[Sequence[Middleware]]
     """Comes after the default middleware."""
     interrupt_on: NotRequired[InterruptOn]
-    skills: NotRequired[Sequence[str]]
+    skills: NotRequired[Sequence[SkillSource]]
     """Directories of its skills. A fork has those of the supervisor instead."""
     permissions: NotRequired[Sequence[FilesystemPermission]]
     """Rules about files that replace the default ones."""
@@ -233,7 +233,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         if spec.get("mode") == "fork":
             middleware = [*_with_refusal(middleware, self._description), *self._fork_middleware]
             prompt = _joined(self._fork_prompt, prompt)
-        middleware += _skills(spec, spec.get("backend", self._backend))
+        middleware += skills_of(spec.get("backend", self._backend), spec.get("skills"), spec.get("middleware", ()))
         complete = {**spec, "system_prompt": prompt, "middleware": [*middleware, *spec.get("middleware", ())]}
         agent: Runnable[Any, Any] = create_sub_agent(
             cast("SubAgent", complete), state_schema=self._state_schema, response_format=response_format
@@ -342,13 +342,6 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
 def _last_of_each_name(middleware: Sequence[Middleware]) -> list[Middleware]:
     """Keep the last middleware of each name, at the position of the first."""
     return list({each.name: each for each in middleware}.values())
-
-
-def _skills(spec: SubAgent, backend: Any) -> list[Middleware]:
-    if not spec.get("skills"):
-        return []
-    skills = import_module("deepfs.middleware.skills")
-    return [skills.SkillsMiddleware(backend=resolve_backend(backend), sources=list(spec["skills"]))]
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from deepfs.sandboxes.deno import DenoSandbox
     from deepfs.sandboxes.landlock import LandlockSandbox
     from deepfs.sandboxes.limits import Limits
+    from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
     from deepfs.sandboxes.modal import ModalSandbox
     from deepfs.sandboxes.network import AllowedHosts
 
@@ -29,7 +30,9 @@ __all__ = [
     "DenoSandbox",
     "LandlockSandbox",
     "Limits",
+    "MirroredFile",
     "ModalSandbox",
+    "SandboxMirror",
 ]
 
 if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
@@ -42,6 +45,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "deno": ["DenoSandbox"],
             "landlock": ["LandlockSandbox"],
             "limits": ["Limits"],
+            "mirror": ["MirroredFile", "SandboxMirror"],
             "modal": ["ModalSandbox"],
             "network": ["AllowedHosts"],
         },

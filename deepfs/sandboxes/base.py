@@ -4,7 +4,8 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
@@ -35,9 +36,11 @@ from deepfs.sandboxes.answers import (
     tree_listing,
 )
 from deepfs.sandboxes.contents import CachedContent, SandboxContents
+from deepfs.sandboxes.offload import ExecuteOffloadResult, captured, capturing
 from deepfs.sandboxes.wire import Calls, off_loop
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
+from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -106,6 +109,10 @@ class BaseSandbox(SandboxBackendProtocol):
     answer_bytes: int = 64_000
     content_bytes: int = 256 * 1024 * 1024
     script_seconds: float = 300
+    grep_exclude_dirs: tuple[str, ...] = (".git",)
+    """Names of directories that `grep` does not enter, unless it starts in one."""
+    enable_capture_offload: bool = False
+    """Whether `execute_with_offload` leaves long output in the sandbox."""
 
     def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:
         if not root.startswith("/"):
@@ -118,6 +125,54 @@ class BaseSandbox(SandboxBackendProtocol):
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command with `sh` and an empty standard input; `exit_code` is None if it reached its timeout."""
+
+    async def aexecute_with_offload(
+        self,
+        command: str,
+        capture_path: str,
+        *,
+        max_inline_bytes: int,
+        max_capture_bytes: int | None = None,
+        timeout: float | None = None,
+    ) -> ExecuteOffloadResult:
+        """Run a command; if `enable_capture_offload` is set, long output stays in a file of the sandbox.
+
+        Args:
+            command: The command.
+            capture_path: The file for the output, as file operations name it.
+            max_inline_bytes: The most bytes of output that are returned whole, without a file.
+            max_capture_bytes: The most bytes that the file gets; more are discarded. None is 100 MiB.
+            timeout: Seconds, as in `aexecute`.
+
+        Returns:
+            Whether the output is in the file, and the response: the whole output, or its beginning and end.
+
+        Raises:
+            DeepFSError: As `aexecute`, and InvalidPathError for a `capture_path` that is no path.
+        """
+        options = {} if timeout is None else {"timeout": timeout}
+        if not self.enable_capture_offload:
+            return ExecuteOffloadResult(False, await self.aexecute(command, **options))
+        script, nonce = capturing(command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes)
+        return captured(await self.aexecute(script, **options), nonce)
+
+    def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
+        """Run a command as `aexecute_with_offload` does, without an event loop.
+
+        Args:
+            command: The command.
+            capture_path: The file for the output.
+            options: The other arguments of `aexecute_with_offload`.
+
+        Returns:
+            What `aexecute_with_offload` returns.
+
+        Raises:
+            RuntimeError: On the event loop that has to do the work.
+        """
+        call = partial(self.aexecute_with_offload, command, capture_path, **options)
+        name = f"{type(self).__name__}.{{}}()"
+        return call_sync(self, call, name.format("execute_with_offload"), name.format("aexecute_with_offload"))
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         """Run a command of a file operation."""
@@ -223,6 +278,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        request = _without(request, self.grep_exclude_dirs)
         grep = Grep(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
         limits = [str(limit).encode() for limit in (self._max_bytes, most)]
@@ -425,6 +481,20 @@ def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) 
         is_late = True
     found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)
     return replaced(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
+
+
+def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
+    """The request without the directories `names`, at any depth under where it starts."""
+    root = request.root
+    left_out = {*names}.difference(root.split("/"))
+    start, known = len(root), request.hidden
+
+    def hidden(path: str, *, is_dir: bool) -> bool:
+        *directories, name = path[start:].split("/")
+        found = not left_out.isdisjoint([*directories, name] if is_dir else directories)
+        return found or (known is not None and known(path, is_dir=is_dir))
+
+    return replace_fields(request, hidden=hidden) if left_out else request
 
 
 def _grepped(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:

@@ -102,6 +102,8 @@ FORMER: Final = {
     "deepfs.core.replace": "replace",
     "deepfs.core.scan": "compile_query search",
     "deepfs.core.trees": "EntryChange Omission TreeEntry TreeListing",
+    "deepfs.middleware.patch_tool_calls": "PatchToolCallsMiddleware",
+    "deepfs.middleware.permissions": "FilesystemPermission",
     "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.policy.calls": "CHANGES Call call_of",
     "deepfs.policy.wrapper": "WrapperBackend",

@@ -144,10 +144,10 @@ async def test_a_method_replaced_on_an_instance_is_not_called_by_its_async_form(
 
 
 def test_missing_features_raise_at_once() -> None:
-    assert not {"skills", "state_schema"} & inspect.signature(create_deep_agent).parameters.keys()
-    with pytest.raises(TypeError, match="skills"):
-        create_deep_agent(skills=["/skills/"])  # type: ignore[call-arg]
-    for module in ("skills", "async_subagents"):
+    assert not {"state_schema"} & inspect.signature(create_deep_agent).parameters.keys()
+    with pytest.raises(TypeError, match="state_schema"):
+        create_deep_agent(state_schema=dict)  # type: ignore[call-arg]
+    for module in ("async_subagents",):
         with pytest.raises(ImportError):
             __import__(f"deepfs.middleware.{module}")
 

@@ -1,0 +1,109 @@
+"""Names that programs import from `middleware.filesystem` of deepagents, with the values that are true for deepfs.
+
+The descriptions and notes are those that models read here.
+"""
+
+from typing import Any, Final
+
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from deepfs.compat.utils import EMPTY_CONTENT_WARNING
+from deepfs.middleware.approvals import UnansweredCallsMiddleware
+from deepfs.middleware.eviction import CHARS_PER_TOKEN
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.tools import (
+    FILE_TOOLS,
+    MAX_MEDIA_BYTES,
+    TOOL_NAMES,
+    DeleteArguments,
+    EditArguments,
+    ExecuteArguments,
+    GlobArguments,
+    GrepArguments,
+    LsArguments,
+    ReadArguments,
+    WriteArguments,
+)
+from deepfs.search.results import SEARCH_SECONDS
+
+__all__ = [
+    "DEFAULT_READ_LIMIT",
+    "DEFAULT_READ_OFFSET",
+    "DELETE_TOOL_DESCRIPTION",
+    "EDIT_FILE_TOOL_DESCRIPTION",
+    "EMPTY_CONTENT_WARNING",
+    "EXECUTE_TOOL_DESCRIPTION",
+    "GLOB_PATHLESS_DENIED_HINT",
+    "GLOB_TIMEOUT",
+    "GLOB_TOOL_DESCRIPTION",
+    "GLOB_TRUNCATION_NOTE",
+    "GLOB_UNREADABLE_NOTE",
+    "GREP_GLOB_DESCRIPTION",
+    "GREP_OUTPUT_MODE_DESCRIPTION",
+    "GREP_TOOL_DESCRIPTION",
+    "GREP_TRUNCATION_NOTE",
+    "LIST_FILES_TOOL_DESCRIPTION",
+    "MAX_VIDEO_INPUT_BYTES",
+    "NO_LINES_REQUESTED_WARNING",
+    "NUM_CHARS_PER_TOKEN",
+    "READ_FILE_TOOL_DESCRIPTION",
+    "READ_FILE_TRUNCATION_MSG",
+    "READ_FILE_VIDEO_TOOL_DESCRIPTION",
+    "REMOVE_ALL_MESSAGES",
+    "TOOLS_EXCLUDED_FROM_EVICTION",
+    "WRITE_FILE_TOOL_DESCRIPTION",
+    "DeleteSchema",
+    "EditFileSchema",
+    "ExecuteSchema",
+    "GlobSchema",
+    "GrepSchema",
+    "LsSchema",
+    "PatchToolCallsMiddleware",
+    "ReadFileSchema",
+    "ReadVideoFileSchema",
+    "WriteFileSchema",
+]
+
+PatchToolCallsMiddleware = UnansweredCallsMiddleware
+
+LsSchema = LsArguments
+ReadFileSchema = ReadArguments
+ReadVideoFileSchema = ReadArguments
+WriteFileSchema = WriteArguments
+EditFileSchema = EditArguments
+DeleteSchema = DeleteArguments
+GlobSchema = GlobArguments
+GrepSchema = GrepArguments
+ExecuteSchema = ExecuteArguments
+
+LIST_FILES_TOOL_DESCRIPTION: Final = PROMPTS["ls"]
+READ_FILE_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+READ_FILE_VIDEO_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+WRITE_FILE_TOOL_DESCRIPTION: Final = PROMPTS["write_file"]
+EDIT_FILE_TOOL_DESCRIPTION: Final = PROMPTS["edit_file"]
+DELETE_TOOL_DESCRIPTION: Final = PROMPTS["delete"]
+GLOB_TOOL_DESCRIPTION: Final = PROMPTS["glob"]
+GREP_TOOL_DESCRIPTION: Final = PROMPTS["grep"]
+EXECUTE_TOOL_DESCRIPTION: Final = PROMPTS["execute"]
+
+
+def _field(schema: Any, name: str) -> Any:
+    return schema.model_fields[name]
+
+
+GREP_GLOB_DESCRIPTION: Final[str] = _field(GrepArguments, "glob").description
+GREP_OUTPUT_MODE_DESCRIPTION: Final[str] = _field(GrepArguments, "output_mode").description
+DEFAULT_READ_OFFSET: Final[int] = _field(ReadArguments, "offset").default
+DEFAULT_READ_LIMIT: Final[int] = _field(ReadArguments, "limit").default
+
+GLOB_TIMEOUT: Final = SEARCH_SECONDS
+NUM_CHARS_PER_TOKEN: Final = CHARS_PER_TOKEN
+MAX_VIDEO_INPUT_BYTES: Final = MAX_MEDIA_BYTES
+TOOLS_EXCLUDED_FROM_EVICTION: Final = tuple(name for name in TOOL_NAMES if name in FILE_TOOLS)
+
+NO_LINES_REQUESTED_WARNING: Final = "[No line was read: limit was {limit}]"
+READ_FILE_TRUNCATION_MSG: Final = "\n[The text of {file_path} was cut. Read on with a larger offset]"
+GREP_TRUNCATION_NOTE: Final = "There are more matches: narrow the search"
+GLOB_TRUNCATION_NOTE: Final = "There are more files: narrow the search"
+GLOB_UNREADABLE_NOTE: Final = "Some directories could not be read; narrowing the search does not show them"
+GLOB_PATHLESS_DENIED_HINT: Final = ". Name a directory that you may read in path, and a pattern relative to it."

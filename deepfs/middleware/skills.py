@@ -1,0 +1,497 @@
+"""The middleware that shows an agent of LangChain its skills, and copies their files to where commands run."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, NotRequired, TypeAlias
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import get_runtime
+from langgraph.types import Command, Overwrite
+from typing_extensions import TypedDict
+
+from deepfs.backends.gathering import gather
+from deepfs.errors import DeepFSError
+from deepfs.middleware._backends import (
+    AgentMiddleware,
+    AgentState,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    OmitFromOutput,
+    PrivateStateAttr,
+    resolve_backend,
+)
+from deepfs.middleware._messages import ToolResult, with_prompt
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skill_files import (
+    MAX_SKILL_COMPATIBILITY_LENGTH,
+    MAX_SKILL_DESCRIPTION_LENGTH,
+    MAX_SKILL_FILE_SIZE,
+    MAX_SKILL_NAME_LENGTH,
+    SkillMetadata,
+    SkillReader,
+    Source,
+    instructions,
+    shown_error,
+)
+from deepfs.middleware.skill_tools import (
+    DISCLOSED,
+    PINNED,
+    Reading,
+    SkillToolResolver,
+    acalled,
+    called,
+    disclosed,
+    offer_of,
+    resolver_of,
+    wanted_names,
+)
+from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, executor_of
+from deepfs.sync import call_sync
+from deepfs.text import paths
+from deepfs.text.visible import one_line, shown_path, without_tags
+from deepfs.types import FileDownloadResponse
+
+__all__ = [
+    "MAX_SKILLS_LOAD_WARNINGS",
+    "MAX_SKILL_COMPATIBILITY_LENGTH",
+    "MAX_SKILL_DESCRIPTION_LENGTH",
+    "MAX_SKILL_FILE_SIZE",
+    "MAX_SKILL_LOAD_WARNING_LENGTH",
+    "MAX_SKILL_NAME_LENGTH",
+    "SKILLS_SYSTEM_PROMPT",
+    "SkillMetadata",
+    "SkillSource",
+    "SkillToolResolver",
+    "SkillsMiddleware",
+    "SkillsState",
+    "SkillsStateUpdate",
+    "disclosed_skill_tool_names",
+    "skills_of",
+]
+
+_log = logging.getLogger("deepfs")
+
+MAX_SKILLS_LOAD_WARNINGS: Final = 20
+"""The most warnings that the model is shown."""
+MAX_SKILL_LOAD_WARNING_LENGTH: Final = 1000
+SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
+"""The text of the system prompt, with the places `{skills_locations}`, `{skills_load_warnings}` and `{skills_list}`."""
+_PLACES: Final = ("{skills_locations}", "{skills_load_warnings}", "{skills_list}")
+_READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
+
+SkillSource: TypeAlias = str | tuple[str, str]
+"""A directory of skills: its path, or its path and a label for the prompt."""
+
+
+def _added(left: list[str] | None, right: list[str] | None) -> list[str]:
+    return [*(left or ()), *(right or ())]
+
+
+class SkillsState(AgentState[Any]):
+    """The state of an agent with skills."""
+
+    pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, _added]]
+    """Names of skills whose text is added to the conversation before the next request to the model."""
+    skills_metadata: NotRequired[Annotated[list[SkillMetadata] | None, OmitFromOutput]]
+    """The skills, as they were when the agent was last called."""
+    skills_load_errors: NotRequired[Annotated[list[str], PrivateStateAttr]]
+    """What is wrong with skills and sources."""
+    _skill_tools_disclosed: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+    """The tools of skills that the last request offered, each with the name that a skill lists."""
+
+
+class SkillsStateUpdate(TypedDict):
+    """What loading skills changes in the state."""
+
+    skills_metadata: list[SkillMetadata]
+    skills_load_errors: NotRequired[list[str]]
+
+
+class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Shows the model the names, descriptions and paths of skills, whose texts it reads with `read_file`.
+
+    A skill is a directory of a source with a `SKILL.md`, in the Agent Skills format. At each call of the agent, and
+    after a tool call that names a source, the sources are listed, and what changed is read. Where the backend is a
+    composite whose commands run in another storage than that of a source, the files of the source are copied there,
+    to the same path beneath the root of that backend. What is wrong with a skill is a warning, which the log and the
+    model get; the other skills are not affected.
+
+    Names in the state's `pinned_skills` add the texts of these skills to the conversation.
+
+    Args:
+        backend: The backend of the sources; None is a StateBackend.
+        sources: The directories, each a path or a pair of path and label. Of two skills with the same name the one of
+            the later source counts.
+        system_prompt: A text with the places `{skills_locations}`, `{skills_load_warnings}` and `{skills_list}`; None
+            shows the model nothing.
+        tools: Tools that the model is offered once it has read a skill that names them in `metadata.include_tools` or
+            `allowed-tools`: a list, or a function that returns them for a name.
+        copy_files: Whether to copy files to where commands run.
+
+    Attributes:
+        sources: The paths of the sources.
+        source_labels: The label of each source.
+
+    Raises:
+        TypeError: For an argument of another type.
+        ValueError: If `system_prompt` lacks a place, or two tools have the same name.
+    """
+
+    state_schema: type[Any] = SkillsState
+
+    def __init__(
+        self,
+        *,
+        backend: Any = None,
+        sources: Sequence[SkillSource],
+        system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
+        tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver | None = None,
+        copy_files: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(sources, str):
+            raise TypeError(f"sources is a list of paths, not {sources!r}")
+        pairs = [_pair(source) for source in sources]
+        self.sources: list[str] = [path for path, _ in pairs]
+        self.source_labels: list[str] = [label for _, label in pairs]
+        self.system_prompt_template: str | None = _checked_template(system_prompt)
+        self.backend = resolve_backend(backend)
+        self._resolver = resolver_of(tools)
+        self._reader = SkillReader(self.backend)
+        sandbox = executor_of(self.backend) if copy_files else None
+        self._mirrors = {path: SandboxMirror(sandbox, _normal(path)) for path in self.sources} if sandbox else {}
+        self._sandbox = sandbox
+        self._in_place: set[str] = set()
+        """The sources that commands see anyway."""
+
+    # --- loading ---
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Load the skills that changed."""
+        update: dict[str, Any] | None = self._waited(partial(self._loaded, state))
+        return update
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_agent`."""
+        return await self._loaded(state)
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Add pinned skills to the conversation, and load the skills that the last tool calls may have changed."""
+        return self._waited(partial(self._before_model, state)) if self._has_work(state) else None
+
+    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `before_model`."""
+        return await self._before_model(state) if self._has_work(state) else None
+
+    def _has_work(self, state: Any) -> bool:
+        return bool(state.get("pinned_skills")) or self._may_have_changed(state)
+
+    def _may_have_changed(self, state: Any) -> bool:
+        """Whether a tool call of the last turn names a source, other than to read."""
+        turn = next((each for each in reversed(state.get("messages") or ()) if isinstance(each, AIMessage)), None)
+        calls = turn.tool_calls if turn is not None else ()
+        values = [str(value) for call in calls if call["name"] not in _READING for value in call["args"].values()]
+        return any(source.rstrip("/") in value for source in self.sources for value in values)
+
+    async def _before_model(self, state: Any) -> dict[str, Any] | None:
+        update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
+        if state.get("pinned_skills"):
+            update |= await self._pinned({**state, **update})
+        return update or None
+
+    async def _loaded(self, state: Any) -> dict[str, Any] | None:
+        """The update of the state for what is loaded now; None if the state has it already."""
+        before = state.get("skills_metadata")
+        loaded = await gather([partial(self._read, source) for source in self.sources])
+        skills: dict[str, SkillMetadata] = {}
+        warnings: list[str] = []
+        for source in loaded:
+            if source is not None:
+                skills |= {skill["name"]: skill for skill in _skills_of(source, before or (), warnings)}
+                warnings += source.warnings
+        found, told = list(skills.values()), _bounded(warnings)
+        if before == found and (state.get("skills_load_errors") or []) == told:
+            return None
+        if told:
+            _log.warning("Skills: %s", "; ".join(told))
+        return dict(SkillsStateUpdate(skills_metadata=found, skills_load_errors=told))
+
+    async def _read(self, path: str) -> Source:
+        is_copied = await self._is_copied(path)
+        source = await self._reader.read(path, with_files=is_copied)
+        if not is_copied or not source.is_whole:
+            return source
+        return source._replace(warnings=[*source.warnings, *await self._copied(self._mirrors[path], source)])
+
+    # --- copies for commands ---
+
+    async def _is_copied(self, path: str) -> bool:
+        if self._sandbox is None or path in self._in_place:
+            return False
+        try:
+            source = _normal(path)
+            mine, other = [await each.astorage_place(source) for each in (self.backend, self._sandbox)]
+        except DeepFSError:
+            return False
+        if mine.keys & other.keys:
+            self._in_place.add(path)
+        return path not in self._in_place
+
+    async def _copied(self, mirror: SandboxMirror, source: Source) -> list[str]:
+        """Copy what changed; return warnings."""
+        files = {
+            paths.relative(path, source.path): MirroredFile(digest, is_script)
+            for path, (digest, is_script) in source.files.items()
+        }
+        try:
+            return await mirror.update(files, partial(self._contents, source.path))
+        except DeepFSError as error:
+            return [f"Commands cannot use the files of {one_line(source.path)}: {shown_error(error)}"]
+
+    async def _contents(self, source: str, relative: list[str]) -> dict[str, bytes]:
+        responses = await self.backend.adownload_files([paths.join(source, path) for path in relative])
+        found = zip(relative, responses, strict=True)
+        return {path: response.content for path, response in found if response.content is not None}
+
+    # --- pinned skills ---
+
+    async def _pinned(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        known = {skill["name"]: skill for skill in state.get("skills_metadata") or ()}
+        skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
+        responses = await self.backend.adownload_files([skill["path"] for skill in skills]) if skills else []
+        made = (_pinned_message(*each) for each in zip(skills, responses, strict=True))
+        messages = [message for message in made if message is not None]
+        return {"pinned_skills": Overwrite([]), **({"messages": messages} if messages else {})}
+
+    # --- requests to the model ---
+
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """Return the request with the skills of its state at the end of the system message."""
+        if self.system_prompt_template is None:
+            return request
+        state: Mapping[str, Any] = request.state
+        section = self.system_prompt_template.format(
+            skills_locations=self._locations(),
+            skills_load_warnings=_shown_warnings(state.get("skills_load_errors") or ()),
+            skills_list=self._listed(state.get("skills_metadata") or ()),
+        )
+        return request.override(system_message=with_prompt(request.system_message, section))
+
+    def _locations(self) -> str:
+        pairs = zip(self.sources, self.source_labels, strict=True)
+        lines = [f"- {one_line(label)}: {shown_path(path)}" for path, label in pairs]
+        if len(lines) > 1:
+            lines[-1] += " (of equal names, the last source wins)"
+        return "\n".join([*lines, *filter(None, map(self._command_note, self.sources))])
+
+    def _command_note(self, path: str) -> str:
+        """Where commands find the files of a source, if that is another path."""
+        source, mirror = _normal(path), self._mirrors.get(path)
+        if mirror is None or path in self._in_place or mirror.command_path == source:
+            return ""
+        return f"- For `execute`, {shown_path(source)} is {shown_path(mirror.command_path)}"
+
+    def _listed(self, skills: Iterable[SkillMetadata]) -> str:
+        lines = "\n".join(map(_line, skills))
+        if not lines:
+            return f"(none yet; a new one is `<name>/SKILL.md` in {' or '.join(map(shown_path, self.sources))})"
+        return f"<skills>\n{without_tags(lines, 'skill')}\n</skills>"
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> Any:
+        """Append the skills to the system message, and offer the tools of those that were read."""
+        request = self.modify_request(request)
+        read, names = _wanted(request)
+        resolved: dict[str, list[BaseTool]] = {}
+        for name, is_included in names.items():
+            try:
+                resolved[name] = called(self._resolver, name, request.runtime)
+            except LookupError:
+                if is_included:
+                    raise
+        offer = offer_of(read, request, resolved)
+        return _recorded(handler(offer.applied(request)), offer.record)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> Any:
+        """As `wrap_model_call`."""
+        request = self.modify_request(request)
+        read, names = _wanted(request)
+        resolved: dict[str, list[BaseTool]] = {}
+        for name, is_included in names.items():
+            try:
+                resolved[name] = await acalled(self._resolver, name, request.runtime)
+            except LookupError:
+                if is_included:
+                    raise
+        offer = offer_of(read, request, resolved)
+        return _recorded(await handler(offer.applied(request)), offer.record)
+
+    # --- calls of tools of skills ---
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+        """Run a tool that only a skill offers; others that are not registered fail as unknown."""
+        name = _name_for(request)
+        if name is None:
+            return handler(request)
+        return handler(_with_tool(request, called(self._resolver, name, get_runtime())))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """As `wrap_tool_call`."""
+        name = _name_for(request)
+        if name is None:
+            return await handler(request)
+        return await handler(_with_tool(request, await acalled(self._resolver, name, get_runtime())))
+
+    def _waited(self, call: Callable[[], Any]) -> Any:
+        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+
+
+def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the tools that only skills offered in the last request to the model.
+
+    Args:
+        state: The state of the agent, as middleware gets it in `request.state`.
+    """
+    return frozenset(disclosed(state))
+
+
+def skills_of(
+    backend: Any, sources: Sequence[SkillSource] | None, middleware: Iterable[AgentMiddleware[Any, Any, Any]]
+) -> list[AgentMiddleware[Any, Any, Any]]:
+    """The middleware for `sources`: the one that `middleware` has already, or else a new one; none without sources."""
+    given = [each for each in middleware if each.name == SkillsMiddleware.__name__]
+    if given or not sources:
+        return given[-1:]
+    return [SkillsMiddleware(backend=backend, sources=sources)]
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def _pair(source: Any) -> tuple[str, str]:
+    if isinstance(source, str):
+        return source, _label(source)
+    if not isinstance(source, tuple) or len(source) != 2 or not all(isinstance(each, str) for each in source):
+        raise TypeError(f"a source of skills is a path or a pair of a path and a label, not {source!r}")
+    return source
+
+
+def _label(path: str) -> str:
+    """The last directory of a path as a label; `skills` says nothing, so it is the one above then."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
+    if not parts:
+        return "Unnamed"
+    last, above = parts[-1], parts[-2].lstrip(".") if len(parts) > 1 else ""
+    if last.lower() == "built_in_skills":
+        return "Built-in"
+    if last.lower() == "skills" and above:
+        return above.replace("_", " ").replace("-", " ").title()
+    return last.capitalize()
+
+
+def _normal(path: str) -> str:
+    try:
+        return paths.normalize(path)
+    except DeepFSError:
+        return path  # Loading it fails, with a warning.
+
+
+def _checked_template(template: Any) -> str | None:
+    if template is None:
+        return None
+    if not isinstance(template, str):
+        raise TypeError(f"system_prompt is a text or None, not {template!r}")
+    missing = [place for place in _PLACES if place not in template]
+    if missing:
+        raise ValueError(f"system_prompt lacks {', '.join(missing)}")
+    return template
+
+
+def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[str]) -> Sequence[SkillMetadata]:
+    """The skills of a source; those from before if it cannot be listed now. Later ones of the same name win."""
+    if not source.is_listed:
+        return [skill for skill in before if skill["path"].startswith(f"{source.path.rstrip('/')}/")]
+    first: dict[str, str] = {}
+    for skill in source.skills:
+        other = first.setdefault(skill["name"], skill["path"])
+        if other != skill["path"]:
+            warnings.append(f"{one_line(skill['path'])} has the name of {one_line(other)}, which is left out")
+    return source.skills
+
+
+def _bounded(warnings: Sequence[str]) -> list[str]:
+    cut = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
+    if len(cut) == len(warnings):
+        return cut
+    return [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SKILL_LOAD_WARNING_LENGTH else f"{text[: MAX_SKILL_LOAD_WARNING_LENGTH - 1]}…"
+
+
+# --- texts for the model ---------------------------------------------------------------------------------------------
+
+
+def _line(skill: SkillMetadata) -> str:
+    description = one_line(" ".join(skill["description"].split()), MAX_SKILL_DESCRIPTION_LENGTH)
+    needs = skill.get("compatibility")
+    needed = f" [Needs: {one_line(' '.join(needs.split()), MAX_SKILL_COMPATIBILITY_LENGTH)}]" if needs else ""
+    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({shown_path(skill['path'])}): {description}{needed}"
+
+
+def _shown_warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
+        return ""
+    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in _bounded(warnings))
+    return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
+
+
+def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> HumanMessage | None:
+    text = instructions(response.content) if response.content else None
+    if text is None:
+        _log.info("Skill %s is not pinned: %s cannot be read", skill["name"], skill["path"])
+        return None
+    name, path = (one_line(skill[key]).replace('"', "&quot;").replace("<", "&lt;") for key in ("name", "path"))
+    return HumanMessage(
+        f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>',
+        additional_kwargs={
+            "lc_source": PINNED,
+            "skill": {"name": skill["name"], "path": skill["path"], "description": skill["description"]},
+        },
+    )
+
+
+# --- tools of skills -------------------------------------------------------------------------------------------------
+
+
+def _wanted(request: ModelRequest[Any]) -> tuple[list[Reading], dict[str, bool]]:
+    state: Mapping[str, Any] = request.state
+    return wanted_names(request.messages, state.get("skills_metadata") or (), request.tools)
+
+
+def _recorded(response: Any, record: dict[str, str]) -> Any:
+    return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: record}))
+
+
+def _name_for(request: ToolCallRequest) -> str | None:
+    """The name for the resolver of a called tool; None if the agent has the tool, or no request offered it."""
+    return None if request.tool is not None else disclosed(request.state).get(request.tool_call["name"])
+
+
+def _with_tool(request: ToolCallRequest, tools: Iterable[BaseTool]) -> ToolCallRequest:
+    name = request.tool_call["name"]
+    tool = next((tool for tool in tools if tool.name == name), None)
+    if tool is None:
+        _log.warning("The tool %s of a skill was offered, but the resolver no longer returns it", name)
+        return request
+    return request.override(tool=tool)

@@ -1,0 +1,488 @@
+"""Profiles: their registry, and what they change in an agent."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import TodoListMiddleware
+from langchain.agents.middleware.types import AgentMiddleware
+from langchain_core.messages import AIMessage, SystemMessage
+from langchain_core.tools import tool
+
+import deepfs.profiles.registry as registry
+from deepfs import (
+    FilesystemMiddleware,
+    GeneralPurposeSubagentProfile,
+    HarnessProfile,
+    HarnessProfileConfig,
+    MemoryBackend,
+    ProviderProfile,
+    SubAgent,
+    create_deep_agent,
+    register_harness_profile,
+    register_provider_profile,
+)
+from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, SubAgentMiddleware
+from deepfs.profiles import apply_provider_profile, get_provider_profile
+from deepfs.profiles.registry import harness_profile_of
+from support.agents import Invoke, invoke, results
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["invoke"]
+
+GO = {"messages": [("user", "go")]}
+
+
+@pytest.fixture(autouse=True)
+def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test registers in copies."""
+    registry.load_plugins()
+    for each in (registry._HARNESS, registry._PROVIDERS):
+        monkeypatch.setattr(each, "_profiles", dict(each._profiles))
+
+
+class Model(ScriptedModel):
+    """A scripted model that records the tools it is offered, and reports a provider."""
+
+    model: str = "one"
+    provider: str = "acme"
+    tools: list[Any] = []  # noqa: RUF012
+
+    def _get_ls_params(self, **options: Any) -> Any:
+        return {"ls_provider": self.provider}
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        self.tools = list(tools)
+        return super().bind_tools([each for each in tools if not isinstance(each, dict)], **options)
+
+    def description(self, name: str) -> str:
+        """What the last request said about a tool."""
+        named = {each["name"] if isinstance(each, dict) else each.name: each for each in self.tools}
+        found = named[name]
+        return str(found["description"] if isinstance(found, dict) else found.description)
+
+
+def agent_of(*turns: Any, model: str = "one", **options: Any) -> tuple[Model, Any]:
+    chat_model = Model(script=[*turns, AIMessage("done")], model=model)
+    return chat_model, create_deep_agent(chat_model, backend=options.pop("backend", None) or MemoryBackend(), **options)
+
+
+def task(to: str) -> AIMessage:
+    return calls(call("task", description="x", subagent_type=to))
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["", " acme", "acme ", ":", "acme:", ":one", "acme :one", "acme: one"])
+def test_keys_of_another_form_are_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+        register_harness_profile(key, HarnessProfile())
+    with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+        register_provider_profile(key, ProviderProfile())
+
+
+def test_only_the_first_colon_counts() -> None:
+    register_harness_profile("ollama:glm:cloud", HarnessProfile(system_prompt_suffix="Cloud."))
+    assert harness_profile_of(None, "ollama:glm:cloud").system_prompt_suffix == "Cloud."
+    assert harness_profile_of(Model(script=[], provider="ollama", model="glm:cloud")).system_prompt_suffix == "Cloud."
+
+
+def test_a_model_inherits_from_its_provider() -> None:
+    class First(AgentMiddleware[Any, Any, Any]):
+        pass
+
+    class Second(AgentMiddleware[Any, Any, Any]):
+        pass
+
+    given = [First(), Second(), First()]
+    register_harness_profile(
+        "acme",
+        HarnessProfile(
+            base_system_prompt="Base.",
+            system_prompt_suffix="All.",
+            tool_description_overrides={"ls": "L", "grep": "G"},
+            excluded_tools=frozenset({"glob"}),
+            excluded_middleware=frozenset({"MemoryMiddleware"}),
+            extra_middleware=given[:2],
+            general_purpose_subagent=GeneralPurposeSubagentProfile(enabled=False, description="D"),
+        ),
+    )
+    register_harness_profile(
+        "acme:one", HarnessProfileConfig(system_prompt_suffix="", excluded_tools=frozenset({"ls"}))
+    )
+    register_harness_profile(
+        "acme:one",
+        HarnessProfile(
+            tool_description_overrides={"ls": "Mine"},
+            excluded_middleware=frozenset({TodoListMiddleware}),
+            extra_middleware=lambda: given[2:],
+            general_purpose_subagent=GeneralPurposeSubagentProfile(enabled=True),
+        ),
+    )
+    found = harness_profile_of(Model(script=[]))
+    assert (found.base_system_prompt, found.system_prompt_suffix) == ("Base.", "")
+    assert found.tool_description_overrides == {"ls": "Mine", "grep": "G"}
+    assert found.excluded_tools == {"glob", "ls"}
+    assert found.excluded_middleware == {"MemoryMiddleware", TodoListMiddleware}
+    assert found.materialize_extra_middleware() == [given[2], given[1]]
+    assert found.general_purpose_subagent == GeneralPurposeSubagentProfile(enabled=True, description="D")
+    assert harness_profile_of(Model(script=[], model="two")).system_prompt_suffix == "All."
+    assert harness_profile_of(Model(script=[], provider="other")) == HarnessProfile()
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "suffix"),
+    [("acme", "one", "1"), ("acme", "two", "all"), ("", "acme:one", "1"), ("", "acme:two", "all"), ("", "acme", None)],
+)
+def test_a_model_object_is_found_by_what_it_reports(provider: str, name: str, suffix: str | None) -> None:
+    register_harness_profile("acme", HarnessProfile(system_prompt_suffix="all"))
+    register_harness_profile("acme:one", HarnessProfile(system_prompt_suffix="1"))
+    assert harness_profile_of(Model(script=[], provider=provider, model=name)).system_prompt_suffix == suffix
+
+
+def test_profiles_do_not_change_after_registration() -> None:
+    shared = {"ls": "L"}
+    profile = HarnessProfile(tool_description_overrides=shared)
+    shared["ls"] = "other"
+    assert profile.tool_description_overrides == {"ls": "L"}
+    with pytest.raises(TypeError):
+        profile.tool_description_overrides["ls"] = "x"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        ProviderProfile({"a": 1}).init_kwargs["a"] = 2  # type: ignore[index]
+
+
+def test_entry_points_register_profiles_and_broken_ones_are_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "acme_plugin.py").write_text(
+        "from deepfs import HarnessProfile, register_harness_profile\n"
+        "def good(): register_harness_profile('acme', HarnessProfile(system_prompt_suffix='plugin'))\n"
+        "def bad(): raise RuntimeError('broken')\n"
+    )
+    info = tmp_path / "acme_plugin-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: acme-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[deepfs.harness_profiles]\nbad = acme_plugin:bad\ngood = acme_plugin:good\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    monkeypatch.setattr(registry, "_loaded", [])
+    assert harness_profile_of(Model(script=[])).system_prompt_suffix == "plugin"
+    assert "entry point bad of deepfs.harness_profiles failed" in caplog.text
+
+
+# --- the declarative form --------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, Any] = {
+    "base_system_prompt": "Base.",
+    "system_prompt_suffix": "Suffix.",
+    "tool_description_overrides": {"ls": "L"},
+    "excluded_tools": ["execute", "grep"],
+    "excluded_middleware": ["SummarizationMiddleware"],
+    "general_purpose_subagent": {"enabled": False, "description": "D", "system_prompt": "P"},
+}
+
+
+@pytest.mark.parametrize("data", [{}, SETTINGS, {"general_purpose_subagent": {}}])
+def test_a_config_survives_json(data: dict[str, Any]) -> None:
+    config = HarnessProfileConfig.from_dict(json.loads(json.dumps(data)))
+    assert config.to_dict() == data
+    assert HarnessProfileConfig.from_harness_profile(config.to_harness_profile()) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"prompt": "x"}, "prompt"),
+        ({"system_prompt_suffix": 5}, "system_prompt_suffix"),
+        ({"tool_description_overrides": ["ls"]}, "tool_description_overrides"),
+        ({"tool_description_overrides": {"ls": 5}}, "tool_description_overrides"),
+        ({"excluded_tools": "ls"}, "excluded_tools"),
+        ({"excluded_middleware": [5]}, "excluded_middleware"),
+        ({"general_purpose_subagent": True}, "general_purpose_subagent"),
+        ({"general_purpose_subagent": {"enabled": "yes"}}, "enabled"),
+        ({"general_purpose_subagent": {"prompt": "x"}}, "prompt"),
+    ],
+)
+def test_a_config_of_another_form_is_refused(data: dict[str, Any], expected: str) -> None:
+    with pytest.raises(TypeError, match=expected):
+        HarnessProfileConfig.from_dict(data)
+
+
+@pytest.mark.parametrize("entry", ["", " ", "module:Class", "_Private", "FilesystemMiddleware", SubAgentMiddleware])
+def test_middleware_that_cannot_be_excluded(entry: Any) -> None:
+    with pytest.raises(ValueError, match="excluded_middleware"):
+        HarnessProfile(excluded_middleware=frozenset({entry}))
+
+
+def test_what_a_file_cannot_hold_is_not_exported() -> None:
+    class Named(AgentMiddleware[Any, Any, Any]):
+        serialized_name = "Public"
+
+    exported = HarnessProfileConfig.from_harness_profile(HarnessProfile(excluded_middleware=frozenset({Named})))
+    assert exported.to_dict() == {"excluded_middleware": ["Public"]}
+    for profile in (
+        HarnessProfile(extra_middleware=[Named()]),
+        HarnessProfile(extra_middleware=lambda: ()),
+        HarnessProfile(excluded_middleware=frozenset({TodoListMiddleware})),
+    ):
+        with pytest.raises(ValueError, match="middleware"):
+            HarnessProfileConfig.from_harness_profile(profile)
+
+
+# --- providers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_constructed_as_its_provider_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def init(name: str, **options: Any) -> Model:
+        made.append((name, options))
+        return Model(script=[])
+
+    monkeypatch.setattr("deepfs.graph.init_chat_model", init)
+    register_provider_profile("acme", ProviderProfile({"temperature": 0.7, "timeout": 30}, pre_init=made.append))
+    register_provider_profile(
+        "acme:one", ProviderProfile({"temperature": 0}, made.append, lambda: {"timeout": 5, "region": "eu"})
+    )
+    create_deep_agent("acme:one", subagents=[SubAgent(name="s", description="S.", model="acme:two")])
+    create_deep_agent("openai:gpt-5")
+    assert made == [
+        "acme:one",
+        "acme:one",
+        ("acme:one", {"temperature": 0, "timeout": 5, "region": "eu"}),
+        "acme:two",
+        ("acme:two", {"temperature": 0.7, "timeout": 30}),
+        ("openai:gpt-5", {"use_responses_api": True}),
+    ]
+
+
+def test_a_failing_check_stops_the_construction() -> None:
+    def check(spec: str) -> None:
+        raise ImportError(f"{spec} needs a later version")
+
+    register_provider_profile("acme", ProviderProfile(pre_init=check))
+    with pytest.raises(ImportError, match="acme:one needs a later version"):
+        create_deep_agent("acme:one")
+    assert apply_provider_profile("acme:one", {"a": 1}, run_pre_init=False) == {"a": 1}
+
+
+def test_arguments_of_the_caller_take_precedence() -> None:
+    register_provider_profile("openai", ProviderProfile({"timeout": 30}))
+    assert apply_provider_profile("openai:gpt-5", {"use_responses_api": False}) == {
+        "use_responses_api": False,
+        "timeout": 30,
+    }
+    assert get_provider_profile("unknown:model") is get_provider_profile("openai:") is None
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_prompt_is_that_of_the_user_then_the_base_then_the_suffix(invoke: Invoke) -> None:
+    register_harness_profile("acme", HarnessProfile(base_system_prompt="Base.", system_prompt_suffix="Suffix."))
+    model, agent = agent_of(
+        task("reader"),
+        AIMessage("read"),
+        system_prompt="User.",
+        subagents=[SubAgent(name="reader", description="Reads.", system_prompt="You read.")],
+    )
+    invoke(agent, GO)
+    supervisor, reader, _ = (asked[0].text for asked in model.asked)
+    assert supervisor.startswith("User.\n\nBase.\n\nSuffix.")
+    assert reader.startswith("Base.\n\nSuffix.")
+    assert "You read." not in reader
+
+
+def test_cache_control_in_a_system_message_is_kept() -> None:
+    register_harness_profile("acme", HarnessProfile(system_prompt_suffix="Suffix."))
+    cached = {"type": "text", "text": "User.", "cache_control": {"type": "ephemeral"}}
+    model, agent = agent_of(system_prompt=SystemMessage([cached]))
+    agent.invoke(GO)
+    blocks = model.asked[0][0].content
+    assert blocks[:2] == [cached, {"type": "text", "text": "\n\nSuffix."}]
+
+
+@pytest.mark.parametrize(
+    ("profile", "prompt"),
+    [
+        (HarnessProfile(base_system_prompt="Base."), "Base."),
+        (HarnessProfile(system_prompt_suffix="Suffix."), GENERAL_PURPOSE_SUBAGENT["system_prompt"] + "\n\nSuffix."),
+        (
+            HarnessProfile(
+                base_system_prompt="Base.",
+                system_prompt_suffix="Suffix.",
+                general_purpose_subagent=GeneralPurposeSubagentProfile(system_prompt="General."),
+            ),
+            "General.\n\nSuffix.",
+        ),
+    ],
+)
+def test_the_prompt_of_the_general_purpose_subagent(profile: HarnessProfile, prompt: str) -> None:
+    register_harness_profile("acme", profile)
+    model, agent = agent_of(task("general-purpose"), AIMessage("worked"))
+    agent.invoke(GO)
+    assert model.asked[1][0].text.startswith(prompt)
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+@tool
+def ping() -> str:
+    """Ping."""
+    return "pong"
+
+
+def test_descriptions_of_tools_are_replaced() -> None:
+    named = {name: f"{name}: new" for name in ("ls", "ping", "provided", "write_todos")}
+    register_harness_profile(
+        "acme", HarnessProfile(tool_description_overrides={**named, "task": "Delegate to:\n{available_agents}"})
+    )
+    provided = {"name": "provided", "description": "old", "type": "web_search"}
+    model, agent = agent_of(tools=[ping, provided])
+    agent.invoke(GO)
+    assert {name: model.description(name) for name in named} == named
+    assert model.description("task").startswith("Delegate to:\n- general-purpose")
+    assert (ping.description, provided["description"]) == ("Ping.", "old")
+
+
+def test_excluded_tools_are_neither_offered_nor_called(invoke: Invoke) -> None:
+    register_harness_profile("acme", HarnessProfile(excluded_tools=frozenset({"write_file", "ping"})))
+    files = MemoryBackend()
+    model, agent = agent_of(
+        calls(call("write_file", file_path="/a", content="x"), call("ping"), call("ls", path="/")),
+        tools=[ping],
+        backend=files,
+    )
+    state = invoke(agent, GO)
+    assert [message.status for message in results(state)] == ["error", "error", "success"]
+    assert "no tool 'write_file' here" in results(state)[0].content
+    assert not {"write_file", "ping"} & set(model.offered)
+    assert "ls" in model.offered
+    assert not files.ls("/").entries
+
+
+def test_a_subagent_follows_the_profile_of_its_own_model() -> None:
+    register_harness_profile("acme:one", HarnessProfile(tool_description_overrides={"ls": "One."}))
+    register_harness_profile(
+        "acme:two",
+        HarnessProfile(
+            tool_description_overrides={"grep": "Two.", "ping": "Two."},
+            excluded_tools=frozenset({"glob"}),
+            excluded_middleware=frozenset({"SummarizationMiddleware", "TodoListMiddleware"}),
+            system_prompt_suffix="Second.",
+        ),
+    )
+    other = Model(script=[AIMessage("read")], model="two")
+    worker = SubAgent(name="reader", description="Reads.", system_prompt="You read.", model=other)
+    model, agent = agent_of(task("reader"), tools=[ping], subagents=[worker])
+    agent.invoke(GO)
+    assert other.asked[0][0].text.startswith("You read.\n\nSecond.")
+    assert (other.description("grep"), other.description("ping")) == ("Two.", "Two.")
+    assert other.description("ls") != "One." == model.description("ls")
+    assert not {"glob", "write_todos"} & set(other.offered)
+    assert {"glob", "write_todos"} <= set(model.offered)
+    assert model.description("ping") == "Ping."
+
+
+# --- middleware ------------------------------------------------------------------------------------------------------
+
+
+class Noting(AgentMiddleware[Any, Any, Any]):
+    """Notes the place of each request in the order of middleware."""
+
+    def __init__(self, note: str, notes: list[str]) -> None:
+        super().__init__()
+        self._note, self._notes = note, notes
+
+    @property
+    def name(self) -> str:
+        return self._note
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        self._notes.append(
+            f"{self._note}: {request.system_message.text.count('<file ') if request.system_message else 0}"
+        )
+        return handler(request)
+
+
+def test_extra_middleware_follows_that_of_the_user_and_precedes_memory() -> None:
+    notes: list[str] = []
+    register_harness_profile("acme", HarnessProfile(extra_middleware=lambda: [Noting("extra", notes)]))
+    _, agent = agent_of(
+        task("general-purpose"),
+        AIMessage("worked"),
+        memory=["/AGENTS.md"],
+        middleware=[Noting("user", notes)],
+    )
+    agent.invoke(GO)
+    assert notes == ["user: 0", "extra: 0", "extra: 0", "user: 0", "extra: 0"]
+
+
+@pytest.mark.parametrize("entry", ["TodoListMiddleware", TodoListMiddleware], ids=["name", "class"])
+def test_excluded_middleware_is_left_out_of_the_agent_and_its_subagents(entry: Any) -> None:
+    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
+    model, agent = agent_of(task("general-purpose"), lambda messages: AIMessage(" ".join(model.offered)))
+    state = agent.invoke(GO)
+    assert "write_todos" not in model.offered
+    assert "write_todos" not in results(state)[0].content
+    assert "read_file" in results(state)[0].content
+
+
+def test_a_subclass_of_an_excluded_class_stays() -> None:
+    class Mine(TodoListMiddleware[Any, Any]):
+        pass
+
+    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({TodoListMiddleware})))
+    model, agent = agent_of(middleware=[Mine()])
+    agent.invoke(GO)
+    assert "write_todos" in model.offered
+
+
+@pytest.mark.parametrize("entry", ["MemoryMiddleware", MemoryMiddleware, "Unknown"], ids=["name", "class", "unknown"])
+def test_an_exclusion_that_matches_nothing_is_refused(entry: Any) -> None:
+    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
+    with pytest.raises(ValueError, match=r"excluded_middleware of the profile: the agent has no \w+"):
+        agent_of()
+
+
+@pytest.mark.parametrize("entry", ["HumanInTheLoopMiddleware", "PatchToolCallsMiddleware", "SummarizationMiddleware"])
+def test_names_that_deepagents_has_exclude_as_well(entry: str) -> None:
+    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
+    agent_of(interrupt_on={"write_file": True})
+
+
+# --- the general-purpose subagent ------------------------------------------------------------------------------------
+
+
+def test_without_any_subagent_there_is_no_task() -> None:
+    off = GeneralPurposeSubagentProfile(enabled=False)
+    register_harness_profile("acme", HarnessProfile(general_purpose_subagent=off))
+    model, agent = agent_of()
+    agent.invoke(GO)
+    assert "task" not in model.offered
+    model, agent = agent_of(subagents=[SubAgent(name="reader", description="Reads.")])
+    agent.invoke(GO)
+    assert "- reader" in model.description("task")
+    assert "general-purpose" not in model.description("task")
+
+
+def test_the_general_purpose_subagent_has_the_middleware_that_replaces_that_of_the_agent() -> None:
+    notes: list[str] = []
+    files = MemoryBackend()
+    model, agent = agent_of(
+        task("general-purpose"),
+        calls(call("write_file", file_path="/a", content="x")),
+        AIMessage("worked"),
+        middleware=[FilesystemMiddleware(backend=files), Noting("user", notes)],
+    )
+    agent.invoke(GO)
+    assert files.read("/a").file_data
+    assert len(notes) == 2
+    assert len(model.asked) == 4

@@ -1,0 +1,197 @@
+"""What providers cache: each request begins with the same bytes as the one before, and has breakpoints."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from importlib.util import find_spec
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import pytest
+from langchain.agents.middleware.types import AgentMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepfs import FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
+from deepfs.middleware.prompt_caching import ProviderCaching
+from support.agents import Invoke, invoke
+from support.chat import ScriptedModel, call, calls
+from support.scripts import run_script
+
+__all__ = ["invoke"]
+
+THREAD = {"configurable": {"thread_id": "1"}}
+SKILL = "---\nname: review\ndescription: Reviews texts.\n---\nRead, then judge.\n"
+
+
+class Recording(ScriptedModel):
+    """Records each request as bytes: the tools, and the messages."""
+
+    requests: list[list[bytes]] = []  # noqa: RUF012
+    schemas: bytes = b""
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        self.schemas = json.dumps([convert_to_openai_tool(each) for each in tools]).encode()
+        return super().bind_tools(tools, **options)
+
+    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
+        sent = [json.dumps(each.model_dump(exclude={"id"})).encode() for each in messages]
+        self.requests.append([self.schemas, *sent])
+        return super()._generate(messages, *args, **options)
+
+
+def turns() -> list[AIMessage]:
+    def made(number: int, name: str, **arguments: Any) -> dict[str, Any]:
+        return {**call(name, **arguments), "id": f"call-{number}"}
+
+    return [
+        calls(made(1, "write_todos", todos=[{"content": "write", "status": "in_progress"}])),
+        calls(made(2, "write_file", file_path="/a/b.txt", content="x"), made(3, "ls", path="/memory")),
+        AIMessage("written"),
+        calls(made(4, "read_file", file_path="/a/b.txt"), made(5, "grep", pattern="x"), made(6, "glob", pattern="**")),
+        calls(made(7, "write_file", file_path="/secret/c", content="y"), made(8, "nothing")),
+        AIMessage("read"),
+        calls(made(9, "edit_file", file_path="/a/b.txt", old_string="x", new_string="z")),
+        AIMessage("edited"),
+    ]
+
+
+def conversation(run: Callable[..., Any], model: Any = None, **options: Any) -> list[list[bytes]]:
+    """Talk to an agent with all features in three turns; return its requests."""
+    files = MemoryBackend()
+    files.upload_files([("/memory/AGENTS.md", b"Be kind.\n"), ("/skills/review/SKILL.md", SKILL.encode())])
+    model = model or Recording(script=turns())
+    agent = create_deep_agent(
+        model,
+        system_prompt="You write.",
+        backend=files,
+        memory=["/memory/AGENTS.md", "/memory/none.md"],
+        permissions=[FilesystemPermission(["write"], ["/secret/**"], "deny")],
+        subagents=[SubAgent(name=name, description=f"{name}.") for name in ("reader", "writer")],
+        interrupt_on={"delete": True},
+        checkpointer=InMemorySaver(),
+        **options,
+    )
+    for text in ("go", "on", "end"):
+        run(agent, {"messages": [("user", text)]}, THREAD)
+    return getattr(model, "requests", [])
+
+
+def skills() -> dict[str, Any]:
+    return {"skills": ["/skills/"]} if find_spec("deepfs.middleware.skills") else {}
+
+
+def test_each_request_begins_with_the_one_before(invoke: Invoke) -> None:
+    requests = conversation(invoke, **skills())
+    assert len(requests) == len(turns())
+    for before, after in pairwise(requests):
+        assert after[: len(before)] == before
+
+
+def digest() -> str:
+    requests = conversation(lambda agent, *given: agent.invoke(*given), **skills())
+    return sha256(repr(requests).encode()).hexdigest()
+
+
+_SCRIPT = """
+    import sys
+    sys.path[:0] = ["tests", "tests/middleware"]
+    from test_prompt_stability import digest
+    print(digest())
+    assert "langchain_anthropic" not in sys.modules
+"""
+
+
+def test_requests_are_the_same_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert run_script(_SCRIPT).strip() == digest()
+
+
+def test_memory_that_changes_leaves_what_comes_before_it() -> None:
+    def change(text: str) -> AIMessage:
+        return calls(call("write_file", file_path="/memory/AGENTS.md", content=text, overwrite=True))
+
+    model = Recording(script=[change("Be brief."), AIMessage("done")])
+    files = MemoryBackend()
+    files.upload_files([("/memory/AGENTS.md", b"Be kind.\n")])
+    agent = create_deep_agent(model, backend=files, memory=["/memory/AGENTS.md"], system_prompt="You write.")
+    agent.invoke({"messages": [("user", "go")]})
+    before, after = (json.loads(request[1])["content"] for request in model.requests)
+    assert "Be brief." in after
+    assert before.partition("<file ")[0] == after.partition("<file ")[0] != ""
+    assert model.requests[0][2:] == model.requests[1][2 : len(model.requests[0])]
+
+
+# --- middleware of a package ------------------------------------------------------------------------------------------
+
+
+class _Caching(AgentMiddleware[Any, Any, Any]):
+    """Stands for the middleware of a package."""
+
+    def __init__(self, unsupported_model_behavior: str) -> None:
+        super().__init__()
+        assert unsupported_model_behavior == "ignore"
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(model_settings={"cached": True}))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(model_settings={"cached": True}))
+
+
+class _Settled(ScriptedModel):
+    settings: list[Any] = []  # noqa: RUF012
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        self.settings.append(options.get("cached"))
+        return super().bind_tools(tools)
+
+
+@pytest.mark.parametrize("has_middleware", [True, False])
+def test_the_middleware_of_a_package_is_used_for_its_models_only(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, has_middleware: bool
+) -> None:
+    module = ModuleType("acme_models.middleware.prompt_caching")
+    if has_middleware:
+        module.AcmeCaching = _Caching  # type: ignore[attr-defined]
+    for name in ("acme_models", "acme_models.middleware"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    caching = ProviderCaching("acme_models", "AcmeCaching")
+    assert caching.name == "AcmeCaching"
+
+    class Acme(_Settled):
+        __module__ = "acme_models.chat"
+
+    for kind, cached in ((Acme, has_middleware or None), (_Settled, None)):
+        model = kind(script=[AIMessage("done")])
+        invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
+        assert model.settings == [cached]
+
+
+def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Slow(_Caching):
+        def __init__(self, **options: Any) -> None:
+            made.append(1)
+            super().__init__(**options)
+
+    module = ModuleType("acme_models.middleware.prompt_caching")
+    module.AcmeCaching = Slow  # type: ignore[attr-defined]
+    for name in ("acme_models", "acme_models.middleware"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    caching = ProviderCaching("acme_models", "AcmeCaching")
+    acme = type("Acme", (_Settled,), {"__module__": "acme_models.chat"})
+    models = [acme(script=[AIMessage("done")]) for _ in range(4)]
+    agents = [create_deep_agent(model, middleware=[caching]) for model in models]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda agent: asyncio.run(agent.ainvoke({"messages": [("user", "go")]})), agents))
+    assert made == [1]
+    assert [model.settings for model in models] == [[True]] * 4

@@ -1,0 +1,289 @@
+"""Every public name and parameter of deepagents is there under `deepfs`, or docs/migration.md names a replacement."""
+
+import ast
+import dataclasses
+import inspect
+import logging
+import pkgutil
+import re
+import typing
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+import deepagents
+import pytest
+from deepagents.backends import ContextHubBackend, LangSmithSandbox
+from langchain.agents import create_agent
+from langsmith.schemas import FileEntry
+
+from deepfs import MemoryBackend
+from deepfs.compat.deepagents import from_deepagents
+from deepfs.middleware import RubricMiddleware
+from deepfs.sync import OPERATIONS
+from support.scripted import ScriptedModel, calls
+
+PAGE: Final = Path(__file__).parents[2] / "docs/migration.md"
+TITLE: Final = "## Names that are missing"
+MOST: Final = 10
+
+# What other branches add. The names in these modules, wherever they are exported, and what is said of these.
+PENDING_MODULES: Final = (
+    "deepagents.graph",
+    "deepagents.middleware.async_subagents",
+    "deepagents.middleware.skills",
+    "deepagents.middleware.subagents",
+    "deepagents.middleware.summarization",
+    "deepagents.middleware.unsupported_content",
+    "deepagents.profiles",
+)
+PENDING_NAMES: Final = frozenset(
+    {"DEEPAGENTS_DEFAULT_SUMMARY_PROMPT", "FilesystemMiddleware", "FsToolName", "SkillToolResolver"}
+)
+
+SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
+"""Parameters that every backend also takes by the name of deepagents; see `test_operations_take_both_names`."""
+
+Parameter = inspect.Parameter
+PLACED: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+ANY: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+class Gap(NamedTuple):
+    """A name of deepagents in its module, and what is missing here."""
+
+    module: str
+    name: str
+    missing: str
+
+
+# --- what deepagents has ---------------------------------------------------------------------------------------------
+
+
+def public_modules() -> list[str]:
+    found = pkgutil.walk_packages(deepagents.__path__, "deepagents.")
+    names = ["deepagents", *(module.name for module in found)]
+    return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """The names that the module defines, or lists in `__all__`."""
+    names = set(getattr(module, "__all__", ()))
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names.update(target.id for target in targets if isinstance(target, ast.Name))
+    return {name for name in names if not name.startswith("_")}
+
+
+def public_members(cls: type) -> dict[str, Any]:
+    """The members that classes of deepagents define."""
+    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "deepagents"]
+    found = {name: value for base in reversed(own) for name, value in vars(base).items()}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def field_names(cls: Any) -> set[str]:
+    """The keys of a TypedDict, or the fields of a dataclass or a model."""
+    if typing.is_typeddict(cls):
+        return set(typing.get_type_hints(cls))
+    fields = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    return fields | set(getattr(cls, "model_fields", ()))
+
+
+# --- what is missing here --------------------------------------------------------------------------------------------
+
+
+def gaps_of(module: str) -> Iterator[Gap]:
+    there = import_module(module)
+    try:
+        here: Any = import_module(module.replace("deepagents", "deepfs", 1))
+    except ModuleNotFoundError:
+        here = None
+    for name in sorted(public_names(there)):
+        if hasattr(here, name):
+            yield from (Gap(module, *each) for each in differences(name, getattr(there, name), getattr(here, name)))
+        else:
+            yield Gap(module, name, "the name")
+
+
+def differences(name: str, there: Any, here: Any) -> Iterator[tuple[str, str]]:
+    if callable(there) != callable(here) or inspect.isclass(there) > inspect.isclass(here):
+        yield name, f"the kind: {here!r:.80}"
+    elif isinstance(there, str | int | float | tuple) and not isinstance(here, type(there)):
+        yield name, f"the type: {here!r:.80}"
+    elif inspect.isclass(there):
+        yield from ((name, each) for each in parameters_missing(there, here))
+        yield from class_differences(name, there, here)
+    elif inspect.isfunction(there):
+        yield from ((name, each) for each in parameters_missing(there, here))
+
+
+def class_differences(name: str, there: Any, here: Any) -> Iterator[tuple[str, str]]:
+    known = {key for base in here.__mro__ for key in getattr(base, "__annotations__", ())}
+    for key in sorted(field_names(there)):
+        if key not in known and not hasattr(here, key):
+            yield f"{name}.{key}", "the field"
+    for key, value in public_members(there).items():
+        if key in field_names(there):
+            continue
+        if not hasattr(here, key):
+            yield f"{name}.{key}", "the member"
+        elif inspect.isfunction(value) or isinstance(value, staticmethod | classmethod):
+            missing = parameters_missing(getattr(there, key), getattr(here, key), key.removeprefix("a") in OPERATIONS)
+            yield from ((f"{name}.{key}", each) for each in missing)
+
+
+def parameters_missing(there: Any, here: Any, is_operation: bool = False) -> Iterator[str]:
+    try:
+        theirs, ours = inspect.signature(there).parameters, inspect.signature(here).parameters
+    except ValueError:  # TypedDicts have none: their keys count.
+        return
+    kinds = {parameter.kind for parameter in ours.values()}
+    placed = [name for name, parameter in ours.items() if parameter.kind in PLACED]
+    for place, (given, parameter) in enumerate(theirs.items()):
+        if given.startswith("_") or parameter.kind in ANY:
+            continue
+        name = SPELLINGS.get(given, given) if is_operation and given not in ours else given
+        if name not in ours and Parameter.VAR_KEYWORD not in kinds:
+            yield f"the parameter {given}"
+        elif parameter.kind in PLACED and Parameter.VAR_POSITIONAL not in kinds and [name] != placed[place:][:1]:
+            yield f"the place {place} of the parameter {given}"
+        elif name in ours and parameter.default is not Parameter.empty and ours[name].default is Parameter.empty:
+            yield f"the default of the parameter {given}"
+
+
+def is_pending(gap: Gap) -> bool:
+    top = gap.name.partition(".")[0]
+    home = getattr(getattr(import_module(gap.module), top), "__module__", None) or ""
+    return top in PENDING_NAMES or gap.module.startswith(PENDING_MODULES) or home.startswith(PENDING_MODULES)
+
+
+def listed() -> dict[str, str]:
+    """The names that the page says are missing, each with the replacement."""
+    text = PAGE.read_text().partition(TITLE)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \|[^|]*\| (.*) \|$", text, re.MULTILINE)
+    return dict(rows)
+
+
+def test_every_name_is_there_or_listed() -> None:
+    gaps = [gap for module in public_modules() for gap in gaps_of(module) if not is_pending(gap)]
+    missing = sorted(f"{gap.module}.{gap.name}: {gap.missing}" for gap in gaps if gap.name not in listed())
+    assert missing == []
+    assert sorted(listed()) == sorted({gap.name for gap in gaps}), "the page lists a name that is there"
+    assert len(listed()) <= MOST
+
+
+def test_the_walk_finds_what_is_missing() -> None:
+    class There:
+        def __init__(self, a: int, b: int = 1) -> None: ...
+
+        def one(self, c: int, d: int) -> None: ...
+
+        def two(self) -> None: ...
+
+    class Here:
+        def __init__(self, a: int, b: int) -> None: ...
+
+        def one(self, d: int) -> None: ...
+
+    There.__module__ = "deepagents.there"
+    assert list(differences("X", There, Here)) == [
+        ("X", "the default of the parameter b"),
+        ("X.one", "the parameter c"),
+        ("X.one", "the place 2 of the parameter d"),
+        ("X.two", "the member"),
+    ]
+    assert [missing for _, missing in differences("x", 1, "1")] == ["the type: '1'"]
+    assert len({(module, name) for module in public_modules() for name in public_names(import_module(module))}) > 200
+
+
+@pytest.mark.parametrize("module", ["deepagents", "deepagents.backends", "deepagents.middleware"])
+def test_a_star_import_has_what_it_has_there(module: str) -> None:
+    there, here = set(import_module(module).__all__), set(import_module(module.replace("agents", "fs")).__all__)
+    missing = {name for name in there - here if not is_pending(Gap(module, name, ""))}
+    assert missing <= {*listed(), "__version__"}
+
+
+@pytest.mark.parametrize(
+    "module", ["deepfs.backends.protocol", "deepfs.backends.utils", "deepfs.middleware.filesystem"]
+)
+def test_a_star_import_has_the_names_of_deepagents(module: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"from {module} import *", namespace)
+    there = public_names(import_module(module.replace("deepfs", "deepagents")))
+    assert there - namespace.keys() <= {*listed(), *PENDING_NAMES}
+
+
+def test_operations_take_both_names() -> None:
+    for given in ({"file_path": "/a"}, {"path": "/a"}):
+        backend = MemoryBackend()
+        assert backend.write(**given, content="one").ok
+        assert backend.edit(**given, old_string="one", new_string="two").ok
+        assert backend.edit(**given, old="two", new="three").ok
+        assert backend.read(**given).ok
+        assert backend.delete(**given).ok
+
+
+# --- replacements ----------------------------------------------------------------------------------------------------
+
+
+def _hub() -> None:
+    client: Any = SimpleNamespace(
+        pull_agent=lambda name: SimpleNamespace(
+            files={"AGENTS.md": FileEntry(content="from the hub\n")}, commit_hash="1"
+        )
+    )
+    backend = from_deepagents(ContextHubBackend("-/agent", client=client))
+    assert backend.read("/AGENTS.md").file_data.content == "from the hub\n"  # type: ignore[union-attr]
+    assert [match.path for match in backend.grep("hub").matches or ()] == ["/AGENTS.md"]
+
+
+class _Box:
+    """A sandbox of LangSmith, and its client."""
+
+    name = "box"
+
+    @property
+    def _client(self) -> "_Box":
+        return self
+
+    def to_async(self, client: object = None) -> "_Box":
+        return self
+
+    async def run(self, command: str, timeout: int) -> Any:
+        return SimpleNamespace(stdout=f"ran {command}\n", stderr="", exit_code=0)
+
+
+def _sandbox() -> None:
+    backend: Any = from_deepagents(LangSmithSandbox(_Box()))  # type: ignore[arg-type]
+    assert (backend.id, backend.execute("ls").output) == ("box", "ran ls\n")
+
+
+def _logger(caplog: pytest.LogCaptureFixture) -> None:
+    grader = ScriptedModel(messages=iter(calls()))
+    agent = create_agent(ScriptedModel(messages=iter(calls())), middleware=[RubricMiddleware(model=grader)])
+    with caplog.at_level(logging.ERROR, "deepfs"):
+        agent.invoke({"messages": ["go"], "rubric": "be brief"})
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"deepfs"}
+
+
+REPLACEMENTS: Final[dict[str, Callable[..., None]]] = {
+    "ContextHubBackend": _hub,
+    "LangSmithSandbox": _sandbox,
+    "logger": _logger,
+}
+
+
+def test_each_listed_name_has_a_test() -> None:
+    assert sorted(listed()) == sorted(REPLACEMENTS)
+
+
+@pytest.mark.parametrize("name", sorted(REPLACEMENTS))
+def test_the_replacement_works(name: str, request: pytest.FixtureRequest) -> None:
+    replacement = REPLACEMENTS[name]
+    needed = [request.getfixturevalue(each) for each in inspect.signature(replacement).parameters]
+    replacement(*needed)

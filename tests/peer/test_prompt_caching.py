@@ -1,0 +1,81 @@
+"""The cache breakpoints in an agent's requests to Anthropic."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
+from langchain_core.messages import AIMessage
+
+from deepfs import create_deep_agent
+from middleware.test_prompt_stability import conversation, skills, turns
+from support.agents import Invoke, invoke
+from support.chat import ScriptedModel, call, calls
+
+__all__ = ["invoke"]
+
+
+class Model(ChatAnthropic):
+    """A model of Anthropic that plays a script, and records the payload of each request."""
+
+    script: list[Any] = []  # noqa: RUF012
+    payloads: list[Any] = []  # noqa: RUF012
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
+        self.payloads.append(json.loads(json.dumps(self._get_request_payload(messages, **options))))
+        return ScriptedModel(script=[self.script[len(self.payloads) - 1]])._generate(messages)
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> Any:
+        return self._generate(messages, **options)
+
+
+@pytest.fixture
+def anthropic() -> Model:
+    return Model(model="claude-sonnet-5-5", api_key="none", script=turns())
+
+
+def _without_breakpoints(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_breakpoints(each) for name, each in value.items() if name != "cache_control"}
+    return [_without_breakpoints(each) for each in value] if isinstance(value, list) else value
+
+
+def _breakpoints(value: Any) -> int:
+    if isinstance(value, dict):
+        return ("cache_control" in value) + sum(map(_breakpoints, value.values()))
+    return sum(map(_breakpoints, value)) if isinstance(value, list) else 0
+
+
+def test_models_of_anthropic_cache_the_prompt(invoke: Invoke, anthropic: Model) -> None:
+    conversation(invoke, anthropic, **skills())
+    assert len(anthropic.payloads) == len(turns())
+    for payload in anthropic.payloads:
+        *static, memory = payload["system"]
+        assert "cache_control" in static[-1]
+        assert "Be kind." in memory["text"]
+        assert not any("Be kind." in block["text"] for block in static)
+        assert "cache_control" in payload["tools"][-1]
+        assert "cache_control" in payload
+        assert _breakpoints(payload) <= 4
+    for before, after in pairwise(map(_without_breakpoints, anthropic.payloads)):
+        assert after["messages"][: len(before["messages"])] == before["messages"]
+        assert (after["system"], after["tools"]) == (before["system"], before["tools"])
+
+
+def test_subagents_cache_their_prompts(anthropic: Model) -> None:
+    anthropic.script = [
+        calls(call("task", description="x", subagent_type="general-purpose")),
+        AIMessage("a"),
+        AIMessage("b"),
+    ]
+    create_deep_agent(anthropic).invoke({"messages": [("user", "go")]})
+    assert ["cache_control" in payload["tools"][-1] for payload in anthropic.payloads] == [True] * 3
+
+
+def test_middleware_of_the_user_replaces_the_default(anthropic: Model) -> None:
+    create_deep_agent(anthropic, middleware=[AnthropicPromptCachingMiddleware(ttl="1h")]).invoke(
+        {"messages": [("user", "go")]}
+    )
+    assert {payload["cache_control"]["ttl"] for payload in anthropic.payloads} == {"1h"}

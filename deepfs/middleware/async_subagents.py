@@ -268,7 +268,8 @@ class _Tasks:
             raise ToolException("Error: The description is empty. Say what is to be done.")
         fork = spec.get("mode") == "fork"
         if "runnable" in spec:
-            state = initial_state(runtime.state, description, fork=fork, private=frozenset({"async_tasks"}))
+            private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
+            state = initial_state(runtime.state, description, fork=fork, private=private)
             return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
         messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
         return await self.remote.start(spec, messages, runtime, in_sync=in_sync)

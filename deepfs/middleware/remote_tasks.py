@@ -56,6 +56,8 @@ class AsyncSubAgent(TypedDict):
     """The graph or the assistant on the server."""
     runnable: NotRequired[Runnable[Any, Any]]
     """Any runnable over a state with `messages`, run in this process."""
+    private_state_keys: NotRequired[frozenset[str]]
+    """Keys of the supervisor's state that a runnable does not get."""
     url: NotRequired[str]
     """The server; without it, the server that the supervisor runs on, which needs the async form (`ainvoke`)."""
     headers: NotRequired[dict[str, str]]
@@ -231,6 +233,7 @@ class RemoteTasks:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
+_MAX_CLIENTS: Final = 20
 _clients: "Final[RunVar[dict[tuple[Any, ...], LangGraphClient] | None]]" = RunVar("deepfs_langgraph_clients")
 
 
@@ -269,6 +272,8 @@ async def _client_of_loop(url: str, headers: dict[str, str]) -> "LangGraphClient
         _clients.set(clients)
     key = (url, *sorted(headers.items()))
     if key not in clients:
+        while len(clients) >= _MAX_CLIENTS:  # Headers may be those of one user.
+            del clients[next(iter(clients))]
         # In a thread, since certificates are read from disk.
         clients[key] = await to_thread.run_sync(_made_client, url, {**headers, "connection": "close"})
     return clients[key]

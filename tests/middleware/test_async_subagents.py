@@ -6,12 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import anyio
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -298,7 +298,8 @@ async def test_cancel_stops_the_task_and_keeps_its_files() -> None:
     assert state["files"]["/half.md"]["content"] == "half\n"
 
 
-async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> None:
+@pytest.mark.parametrize("deep_agent", [False, True])
+async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_agent: bool) -> None:
     reached = anyio.Event()
 
     @tool
@@ -316,7 +317,11 @@ async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> No
             AIMessage("as you wish"),
         ]
     )
-    subagent = create_agent(model, tools=[wait], middleware=[FilesystemMiddleware()])
+    subagent = (
+        create_deep_agent(model, tools=[wait])
+        if deep_agent
+        else create_agent(model, tools=[wait], middleware=[FilesystemMiddleware()])
+    )
     lead = Supervisor(
         spec(subagent),
         start("first"),
@@ -498,6 +503,27 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
     assert thread != "1"
     assert (metadata["lc_agent_name"], metadata["parent_thread_id"]) == ("worker", "1")
     assert len(store.search(("m",))) == 1
+
+
+async def test_private_keys_are_not_given_to_a_task() -> None:
+    class Own(AgentState[Any]):
+        secret: NotRequired[Annotated[str, PrivateStateAttr]]
+        shared: NotRequired[str]
+
+    class Keeping(AgentMiddleware[Any, Any, Any]):
+        state_schema = Own
+
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"secret": "mine", "shared": "ours"}
+
+    gate = Gate()
+    worker = {"name": "worker", "description": "Works.", "runnable": RunnableLambda(gate), "mode": "async"}
+    model = ScriptedModel(script=[start(), AIMessage("a")])
+    await create_deep_agent(model, subagents=[worker], middleware=[Keeping()]).ainvoke(GO)
+    await until(lambda: gate.seen)
+    assert {"secret", "shared"} & gate.seen[0].keys() == {"shared"}
+    gate.opened.set()
+    await default_tasks().await_all()
 
 
 async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:

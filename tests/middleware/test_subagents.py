@@ -311,6 +311,24 @@ def test_a_compiled_subagent_may_be_a_fork(invoke: Invoke) -> None:
     assert results(invoke(supervisor([echo], tasks("this")), GO))[0].content == "4 go"
 
 
+def test_a_fork_of_a_summarised_conversation_has_the_summary(invoke: Invoke) -> None:
+    class Summed(AgentState[Any]):
+        _summarization_event: NotRequired[Any]
+
+    heard: list[Any] = []
+    echo = RunnableLambda(lambda state: heard.extend(state["messages"]) or {"messages": [AIMessage("x")]})
+    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo, mode="fork")
+    lead = create_agent(
+        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
+        middleware=[SubAgentMiddleware(backend=StateBackend(), subagents=[worker])],
+        state_schema=Summed,
+    )
+    event = {"cutoff_index": 2, "summary_message": HumanMessage("a summary")}
+    given = [HumanMessage("one"), AIMessage("two"), HumanMessage("three")]
+    invoke(lead, {"messages": given, "_summarization_event": event})
+    assert [message.text for message in heard[:2]] == ["a summary", "three"]
+
+
 # --- what a subagent has of its own ----------------------------------------------------------------------------------
 
 

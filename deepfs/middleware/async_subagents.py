@@ -295,8 +295,6 @@ class _Tasks:
 
     def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
-        if task["status"] == "cancelled" and seen.status == WAITING:
-            seen = Observation("cancelled", seen.run_id)
         updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, self._report(task, seen, notes), updated)
 

@@ -13,7 +13,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -485,7 +485,7 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
     class Looking(AgentMiddleware[Any, Any, Any]):
         async def abefore_agent(self, state: Any, runtime: Any) -> None:
             config = get_config()
-            seen.append((runtime.context, config["configurable"]["thread_id"], config["metadata"]))
+            seen.append((runtime.context, config["configurable"], config["metadata"]))
 
     files = CompositeBackend(StateBackend(), {"/memories/": StoreBackend(namespace=("m",))})
     model = ScriptedModel(script=[calls(call("write_file", file_path="/memories/a", content="x")), AIMessage("ok")])
@@ -493,16 +493,39 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
     store, tasks = InMemoryStore(), BackgroundTasks()
     middleware = AsyncSubAgentMiddleware(async_subagents=[spec(subagent)], tasks=tasks)
     lead = create_agent(
-        ScriptedModel(script=[start(), AIMessage("a")]), middleware=[middleware], store=store, context_schema=dict
+        ScriptedModel(script=[start(), AIMessage("a")]),
+        middleware=[middleware],
+        store=store,
+        context_schema=dict,
+        checkpointer=InMemorySaver(),
     )
     events = [part async for part in lead.astream(GO, THREAD, context={"user": "ada"}, subgraphs=True)]
     await tasks.await_all()
     assert {namespace for namespace, _ in events} == {()}
-    ((context, thread, metadata),) = seen
+    ((context, configurable, metadata),) = seen
     assert context == {"user": "ada"}
-    assert thread != "1"
+    assert configurable["thread_id"] != "1"
+    assert "|" not in configurable["checkpoint_ns"]
     assert (metadata["lc_agent_name"], metadata["parent_thread_id"]) == ("worker", "1")
     assert len(store.search(("m",))) == 1
+
+
+async def test_a_task_does_not_speak_in_the_stream_of_its_agent() -> None:
+    seen: list[Any] = []
+
+    async def answer(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        seen.append(config)
+        return {"messages": [await ScriptedModel(script=[AIMessage("whispered")]).ainvoke("x", config)]}
+
+    def last(messages: list[Any]) -> AIMessage:
+        threading.Event().wait(0.1)
+        return AIMessage("done")
+
+    lead = Supervisor(spec(RunnableLambda(answer)), start(), last, AIMessage("again"))
+    heard = [message.text async for message, _ in lead.agent.astream(GO, THREAD, stream_mode="messages")]
+    await lead.ended()
+    assert "whispered" not in heard
+    assert not [key for key in seen[0]["configurable"] if key.startswith("__pregel")]
 
 
 async def test_private_keys_are_not_given_to_a_task() -> None:
@@ -648,6 +671,16 @@ async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     state = await agent.ainvoke(GO, THREAD)
     assert task_of(state)["status"] == "success"
     assert task_of(state)["run_id"] == list(server.runs)[1]
+
+
+async def test_cancelling_stops_enqueued_runs_as_well(work: Any) -> None:
+    server = work(held(AIMessage("first")), held(AIMessage("second")))
+    send = with_id("update_async_task", message="more")
+    agent = deep(server, start(), send, with_id("cancel_async_task"), AIMessage("a"), update_strategy="enqueue")
+    state = await agent.ainvoke(GO, THREAD)
+    assert [run["status"] for run in server.runs.values()] == ["interrupted", "interrupted"]
+    assert task_of(state)["status"] == "cancelled"
+    released.set()
 
 
 async def test_a_question_on_a_server_is_shown(work: Any) -> None:

@@ -18,6 +18,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
+from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel
 
 from deepfs import MemoryBackend, StateBackend, create_deep_agent
@@ -554,7 +555,20 @@ def test_what_siblings_wrote_outlives_a_failure(invoke: Invoke) -> None:
     assert contents(state) == {"/out/good.md": "good", "/out/bad.md": "bad"}
 
 
-# --- streams ---------------------------------------------------------------------------------------------------------
+# --- streams and traces ----------------------------------------------------------------------------------------------
+
+
+def test_traces_mark_subagents(invoke: Invoke) -> None:
+    marks: list[Any] = []
+
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        marks.append((get_tracing_context().get("metadata") or {}).get("ls_agent_type"))
+        return {"messages": [AIMessage("x")]}
+
+    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
+    with tracing_context(metadata={"ls_agent_type": "root"}):
+        invoke(supervisor([echo], tasks("x")), GO)
+    assert marks == ["subagent"]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -111,8 +111,6 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "async_subagents": ["AsyncSubAgentMiddleware"],
             "background_tasks": ["BackgroundTasks"],
             "blobs": ["Blobs"],
-            "async_subagents": ["AsyncSubAgentMiddleware"],
-            "background_tasks": ["BackgroundTasks"],
             "compaction": ["SummarizationEvent", "SummarizationState"],
             "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],

@@ -78,8 +78,16 @@ def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
 
 def fork_messages(state: Mapping[str, Any], description: str) -> list[AnyMessage]:
     """The supervisor's conversation for a fork. The calls of its last turn, which run now, get results that say so."""
-    messages = list(state.get("messages") or ())
+    messages = _seen(list(state.get("messages") or ()), state.get("_summarization_event"))
     return [*messages, *_running_calls(messages), HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
+
+
+def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
+    """The messages with the summary in place of those that it stands for, if the state has one."""
+    cutoff = event.get("cutoff_index") if isinstance(event, Mapping) else None
+    if not isinstance(cutoff, int) or not 0 <= cutoff <= len(messages):
+        return messages
+    return [event["summary_message"], *messages[cutoff:]]
 
 
 def _running_calls(messages: Sequence[AnyMessage]) -> Iterator[ToolMessage]:

@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import Annotated, Any, NotRequired
 
 import anyio
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -19,11 +21,13 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent
 from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks, SubAgent
+from deepfs.middleware.background_tasks import default_tasks
 from deepfs.middleware.task_events import NOTIFICATION
 from deepfs.sync import run_sync
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
-from support.langgraph_server import LangGraphServer, running_langgraph_server
+from support.langgraph_server import LangGraphServer, asgi, running_langgraph_server
+from support.waiting import until
 
 __all__ = ["invoke"]
 
@@ -66,8 +70,7 @@ class Supervisor:
     async def ended(self) -> None:
         released.set()
         with anyio.fail_after(10):
-            while self.tasks.running:
-                await anyio.sleep(0.005)
+            await self.tasks.await_all()
 
     def turn_in_sync(self, text: str = "go") -> dict[str, Any]:
         return self.agent.invoke({"messages": [("user", text)]}, THREAD)
@@ -295,7 +298,8 @@ async def test_cancel_stops_the_task_and_keeps_its_files() -> None:
     assert state["files"]["/half.md"]["content"] == "half\n"
 
 
-async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> None:
+@pytest.mark.parametrize("deep_agent", [False, True])
+async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_agent: bool) -> None:
     reached = anyio.Event()
 
     @tool
@@ -313,7 +317,11 @@ async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> No
             AIMessage("as you wish"),
         ]
     )
-    subagent = create_agent(model, tools=[wait], middleware=[FilesystemMiddleware()])
+    subagent = (
+        create_deep_agent(model, tools=[wait])
+        if deep_agent
+        else create_agent(model, tools=[wait], middleware=[FilesystemMiddleware()])
+    )
     lead = Supervisor(
         spec(subagent),
         start("first"),
@@ -477,7 +485,7 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
     class Looking(AgentMiddleware[Any, Any, Any]):
         async def abefore_agent(self, state: Any, runtime: Any) -> None:
             config = get_config()
-            seen.append((runtime.context, config["configurable"]["thread_id"], config["metadata"]))
+            seen.append((runtime.context, config["configurable"], config["metadata"]))
 
     files = CompositeBackend(StateBackend(), {"/memories/": StoreBackend(namespace=("m",))})
     model = ScriptedModel(script=[calls(call("write_file", file_path="/memories/a", content="x")), AIMessage("ok")])
@@ -485,18 +493,60 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
     store, tasks = InMemoryStore(), BackgroundTasks()
     middleware = AsyncSubAgentMiddleware(async_subagents=[spec(subagent)], tasks=tasks)
     lead = create_agent(
-        ScriptedModel(script=[start(), AIMessage("a")]), middleware=[middleware], store=store, context_schema=dict
+        ScriptedModel(script=[start(), AIMessage("a")]),
+        middleware=[middleware],
+        store=store,
+        context_schema=dict,
+        checkpointer=InMemorySaver(),
     )
     events = [part async for part in lead.astream(GO, THREAD, context={"user": "ada"}, subgraphs=True)]
-    with anyio.fail_after(10):
-        while tasks.running:
-            await anyio.sleep(0.005)
+    await tasks.await_all()
     assert {namespace for namespace, _ in events} == {()}
-    ((context, thread, metadata),) = seen
+    ((context, configurable, metadata),) = seen
     assert context == {"user": "ada"}
-    assert thread != "1"
+    assert configurable["thread_id"] != "1"
+    assert "|" not in configurable["checkpoint_ns"]
     assert (metadata["lc_agent_name"], metadata["parent_thread_id"]) == ("worker", "1")
     assert len(store.search(("m",))) == 1
+
+
+async def test_a_task_does_not_speak_in_the_stream_of_its_agent() -> None:
+    seen: list[Any] = []
+
+    async def answer(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        seen.append(config)
+        return {"messages": [await ScriptedModel(script=[AIMessage("whispered")]).ainvoke("x", config)]}
+
+    def last(messages: list[Any]) -> AIMessage:
+        threading.Event().wait(0.1)
+        return AIMessage("done")
+
+    lead = Supervisor(spec(RunnableLambda(answer)), start(), last, AIMessage("again"))
+    heard = [message.text async for message, _ in lead.agent.astream(GO, THREAD, stream_mode="messages")]
+    await lead.ended()
+    assert "whispered" not in heard
+    assert not [key for key in seen[0]["configurable"] if key.startswith("__pregel")]
+
+
+async def test_private_keys_are_not_given_to_a_task() -> None:
+    class Own(AgentState[Any]):
+        secret: NotRequired[Annotated[str, PrivateStateAttr]]
+        shared: NotRequired[str]
+
+    class Keeping(AgentMiddleware[Any, Any, Any]):
+        state_schema = Own
+
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"secret": "mine", "shared": "ours"}
+
+    gate = Gate()
+    worker = {"name": "worker", "description": "Works.", "runnable": RunnableLambda(gate), "mode": "async"}
+    model = ScriptedModel(script=[start(), AIMessage("a")])
+    await create_deep_agent(model, subagents=[worker], middleware=[Keeping()]).ainvoke(GO)
+    await until(lambda: gate.seen)
+    assert {"secret", "shared"} & gate.seen[0].keys() == {"shared"}
+    gate.opened.set()
+    await default_tasks().await_all()
 
 
 async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
@@ -506,10 +556,7 @@ async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
     agent = create_deep_agent(lead, subagents=[worker], checkpointer=InMemorySaver())
     await agent.ainvoke(GO, THREAD)
     released.set()
-    with anyio.fail_after(10):
-        while len(model.asked) < 2:
-            await anyio.sleep(0.005)
-    await anyio.sleep(0.05)
+    await default_tasks().await_all()
     state = await agent.ainvoke(GO, THREAD)
     assert state["files"]["/a"]["content"] == "x"
     assert model.asked[0][0].text.startswith("Work.")
@@ -545,9 +592,7 @@ def deep(server: LangGraphServer, *script: Any, **more: Any) -> Any:
 
 async def ended(server: LangGraphServer) -> None:
     released.set()
-    with anyio.fail_after(10):
-        while any(run["status"] in {"running", "pending"} for run in server.runs.values()):
-            await anyio.sleep(0.005)
+    await until(lambda: all(run["status"] not in {"running", "pending"} for run in server.runs.values()))
 
 
 def test_a_graph_on_a_server_is_started_and_checked(work: Any, invoke: Invoke) -> None:
@@ -628,6 +673,16 @@ async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     assert task_of(state)["run_id"] == list(server.runs)[1]
 
 
+async def test_cancelling_stops_enqueued_runs_as_well(work: Any) -> None:
+    server = work(held(AIMessage("first")), held(AIMessage("second")))
+    send = with_id("update_async_task", message="more")
+    agent = deep(server, start(), send, with_id("cancel_async_task"), AIMessage("a"), update_strategy="enqueue")
+    state = await agent.ainvoke(GO, THREAD)
+    assert [run["status"] for run in server.runs.values()] == ["interrupted", "interrupted"]
+    assert task_of(state)["status"] == "cancelled"
+    released.set()
+
+
 async def test_a_question_on_a_server_is_shown(work: Any) -> None:
     write = calls(call("write_file", file_path="/a", content="x"))
     server = work(held(write), interrupt_on={"write_file": True})
@@ -667,6 +722,112 @@ def test_without_a_url_the_sync_form_says_what_to_do() -> None:
     (failed,) = results(agent.invoke(GO))
     assert failed.status == "error"
     assert "ainvoke" in failed.text
+
+
+# --- on the server of the supervisor ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LangGraphServer]:
+    """The server that this process is, with one graph, `agent`, which plays a script."""
+
+    def make(*script: Any, **options: Any) -> LangGraphServer:
+        server = LangGraphServer({"agent": served(*script, **options)})
+        module = ModuleType("langgraph_api.server")
+        vars(module)["app"] = asgi(server)
+        monkeypatch.setitem(sys.modules, "langgraph_api", ModuleType("langgraph_api"))
+        monkeypatch.setitem(sys.modules, "langgraph_api.server", module)
+        return server
+
+    return make
+
+
+def started_by(server: LangGraphServer, status: str = "idle") -> dict[str, Any]:
+    """The configuration of a run that an agent on the server started as a background task."""
+    parent = server.answer("POST", "/threads", {})
+    parent["status"] = status
+    reference = {"thread_id": parent["thread_id"], "assistant_id": "agent"}
+    return {
+        "configurable": {"thread_id": "sub", "deepagents_parent": reference},
+        "metadata": {"run_id": "run", "subagent_name": "worker"},
+    }
+
+
+async def test_a_graph_on_the_same_server_knows_the_assistant_and_the_context(here: Any) -> None:
+    server = here(held(AIMessage("x")), held(AIMessage("y")))
+    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
+    script = [start(), AIMessage("a"), start(), AIMessage("b")]
+    agent = create_deep_agent(
+        ScriptedModel(script=script), subagents=[subagent], checkpointer=InMemorySaver(), context_schema=dict
+    )
+    config = {**THREAD, "metadata": {"assistant_id": "boss"}}
+    await agent.ainvoke(GO, config)
+    await agent.ainvoke(GO, config, context={"user": "ada"})
+    plain, with_context = server.bodies("/runs")
+    assert plain["config"]["configurable"]["deepagents_parent"] == {"thread_id": "1", "assistant_id": "boss"}
+    assert with_context["context"] == {"user": "ada"}
+    assert server.bodies("/threads")[0]["metadata"]["parent_assistant_id"] == "boss"
+    await ended(server)
+
+
+async def test_the_end_of_a_task_wakes_an_idle_supervisor(here: Any) -> None:
+    server = here(AIMessage("thanks"))
+    agent = served(AIMessage("the report"))
+    await agent.ainvoke(GO, started_by(server))
+    (woken,) = server.bodies("/runs")
+    assert (woken["assistant_id"], woken["multitask_strategy"]) == ("agent", "reject")
+    (message,) = woken["input"]["messages"]
+    event = {"task_id": "sub", "agent_name": "worker", "status": "success", "run_id": "run"}
+    assert message["deepagents_notification"] == event
+    assert "the report" in [block["text"] for block in message["content"]]
+    await ended(server)
+
+
+async def test_a_failure_wakes_the_supervisor_without_details(here: Any) -> None:
+    def fail(messages: list[Any]) -> AIMessage:
+        raise RuntimeError("the password is 123")
+
+    server = here(AIMessage("thanks"))
+    with pytest.raises(RuntimeError):
+        await served(fail).ainvoke(GO, started_by(server))
+    text = str(server.bodies("/runs")[0]["input"])
+    assert "RuntimeError" in text
+    assert "123" not in text
+    await ended(server)
+
+
+async def test_a_busy_supervisor_and_a_waiting_task_wake_nobody(here: Any) -> None:
+    server = here()
+    await served(AIMessage("x")).ainvoke(GO, started_by(server, "busy"))
+    asking = served(calls(call("write_file", file_path="/a", content="x")), interrupt_on={"write_file": True})
+    await asking.ainvoke(GO, started_by(server))
+    assert server.bodies("/runs") == []
+
+
+async def test_an_agent_that_is_woken_knows_the_status(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    agent = deep(server, start(), AIMessage("a"), AIMessage("b"))
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    event = {key: task[key] for key in ("task_id", "agent_name", "run_id")} | {"status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "success"
+    assert len(told(state)) == 1
+    await ended(server)
+
+
+async def test_the_notification_of_an_earlier_run_says_so(work: Any) -> None:
+    server = work(held(AIMessage("x")), held(AIMessage("y")))
+    send = with_id("update_async_task", message="more")
+    agent = deep(server, start(), send, AIMessage("a"), AIMessage("b"), AIMessage("c"), update_strategy="enqueue")
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    (earlier,) = task["superseded_run_ids"]
+    event = {"task_id": task["task_id"], "agent_name": "worker", "run_id": earlier, "status": "success"}
+    message = {"role": "user", "content": "it has ended", "deepagents_notification": event}
+    state = await agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "pending"
+    assert "earlier run" in told(state)[0].text
+    await ended(server)
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 
-__all__ = ["LangGraphServer", "running_langgraph_server"]
+__all__ = ["LangGraphServer", "asgi", "running_langgraph_server"]
 
 
 @dataclass
@@ -141,3 +141,21 @@ def _handler(state: LangGraphServer) -> Callable[..., BaseHTTPRequestHandler]:
             """Stay silent."""
 
     return Handler
+
+
+def asgi(state: LangGraphServer) -> Callable[..., Awaitable[None]]:
+    """The server as an ASGI application, which agents on it reach without a URL."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        content = (await receive()).get("body") or b"{}"
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        state.requests.append((scope["method"], scope["path"], json.loads(content), headers))
+        answer = state.answer(scope["method"], scope["path"].removeprefix("/noauth"), json.loads(content))
+        body = json.dumps({"detail": "not found"} if answer is None else answer, default=_plain).encode()
+        status = 404 if answer is None else 200
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    return app

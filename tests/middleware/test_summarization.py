@@ -28,7 +28,7 @@ from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
 from support.chat import call, calls
-from support.conversations import HISTORY, SUMMARY, Talker, agent_of, said, shown, talk, text_of, thread
+from support.conversations import HISTORY, SUMMARY, Talker, agent_of, event_of, said, shown, talk, text_of, thread
 
 __all__ = ["backend", "invoke"]
 
@@ -86,8 +86,10 @@ def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
 def test_later_summaries_append(invoke: Invoke) -> None:
     files = MemoryBackend()
     model, agent = agent_of(files)
-    talk(invoke, agent, thread(), 0, 20)
+    state = talk(invoke, agent, thread(), 0, 20)
     text = text_of(files)
+    assert event_of(agent)["cutoff_index"] + len(shown(model)) == len(state["messages"])
+    assert model.summaries == text.count("## Summarized at ")
     assert text.count("## Summarized at ") >= 2
     written = re.findall(r'id="(q\d+)"', text)
     left = [message.id for message in shown(model) if str(message.id).startswith("q")]

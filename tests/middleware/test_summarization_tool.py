@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
 
 from deepfs import CompositeBackend, FilesystemMiddleware, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
@@ -261,6 +264,21 @@ TALK = [HumanMessage(f"{number}", id=f"{number}") for number in range(5)]
 )
 def test_a_summary_stands_for_its_messages_also_when_others_go(messages: Any, given: Any, expected: str) -> None:
     assert seen(messages, given) == expected.split()
+
+
+def test_two_tools_may_set_the_event_in_one_step(invoke: Invoke) -> None:
+    @tool
+    def mark(runtime: ToolRuntime[Any, Any]) -> Any:
+        """Set the event."""
+        answer = ToolMessage("ok", tool_call_id=runtime.tool_call_id)
+        return Command(update={"_summarization_event": event(1), "messages": [answer]})
+
+    model = Talker(script=[calls(call("mark"), call("mark")), AIMessage("done")])
+    summaries = SummarizationMiddleware(model, backend=MemoryBackend())
+    agent = create_agent(model, [mark], middleware=[summaries], checkpointer=InMemorySaver())
+    invoke(agent, said(0), thread())
+    assert [message.type for message in shown(model)] == ["human", "ai", "tool", "tool"]
+    assert shown(model)[0].text == "summary"
 
 
 def test_a_cleared_conversation_starts_anew(invoke: Invoke) -> None:

@@ -113,7 +113,7 @@ class PatchEditor:
             ValueError: The diff is malformed or does not fit the file, or the backend refuses.
         """
         move_to = getattr(operation, "move_to", None)
-        hunks = parse_hunks(operation.diff, operation.path) if operation.diff or not move_to else ()
+        hunks = parse_hunks(operation.diff or "", operation.path) if operation.diff or not move_to else ()
         return await _applied(self._backend, [FilePatch("update", operation.path, "", hunks, move_to)])
 
     async def delete_file(self, operation: Any) -> str:

@@ -17,7 +17,7 @@ from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import tool_of
-from deepfs.sync import shielded
+from deepfs.sync import in_thread, shielded
 from deepfs.text import paths
 from deepfs.text.lines import BOM, version
 from deepfs.text.patches import Action, FilePatch, PatchError, added_text, apply_hunks, parse_hunks, parse_patch
@@ -28,6 +28,8 @@ __all__ = ["FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
+_LARGE: Final = 200_000
+"""The characters of a text that is patched in a thread, so that other tasks can run."""
 _ORDER: Final[dict[Action, int]] = {"add": 0, "update": 0, "delete": 1}
 _DONE: Final[dict[Action, str]] = {"add": "Added", "update": "Updated", "delete": "Deleted"}
 
@@ -115,7 +117,7 @@ class PatchEditor:
             ValueError: The diff is malformed or does not fit the file, or the backend refuses.
         """
         move_to = getattr(operation, "move_to", None)
-        hunks = parse_hunks(operation.diff, operation.path) if operation.diff or not move_to else ()
+        hunks = parse_hunks(operation.diff or "", operation.path) if operation.diff or not move_to else ()
         return await _applied(self._backend, [FilePatch("update", operation.path, "", hunks, move_to)])
 
     async def delete_file(self, operation: Any) -> str:
@@ -210,7 +212,8 @@ async def _update(
     read, before, is_binary = change_of
     if is_binary and patch.hunks:
         raise PatchError(f"{shown_path(path)} is binary. Only text files can be patched.")
-    patched = apply_hunks(shown_path(path), before, patch.hunks)
+    apply = partial(apply_hunks, shown_path(path), before, patch.hunks)
+    patched = await in_thread(apply) if len(before) > _LARGE else apply()
     move_to = None if patch.move_to is None else await _free(backend, paths.normalize(patch.move_to))
     return FileChange(
         "update", path, _version(read, before), before, patched.text, move_to, is_binary, patched.fuzzy > 0

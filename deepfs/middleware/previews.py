@@ -1,7 +1,8 @@
 """What a tool call would change, shown to the person who is to approve it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -13,9 +14,9 @@ from deepfs.middleware.anthropic_memory import inserted
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.policy.permissions import approved
-from deepfs.sync import is_inline
+from deepfs.sync import in_thread, is_inline
 from deepfs.text import paths
-from deepfs.text.diff import unified
+from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
 from deepfs.text.patches import PatchError, parse_patch
@@ -28,6 +29,8 @@ _SECONDS: Final = 5.0
 _ROWS: Final = 400
 _CHARS: Final = 20_000
 """The most rows and characters of the text of a preview."""
+_LARGE: Final = 200_000
+"""The characters of texts that are compared in a thread, so that other tasks can run."""
 _ENTRIES: Final = 50
 """The most entries of a directory that are shown."""
 
@@ -103,21 +106,25 @@ class _Page:
     def note(self, text: str) -> None:
         self._rows.append(f"[{one_line(text, 1_000)}]")
 
-    def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
+    async def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
         """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
-        rows = list(unified(before, after))
-        added, removed = (sum(row.startswith(sign) for row in rows) for sign in "+-")
-        totals = f"{shown_path(path)}: {_count(added, 'line')} added, {_count(removed, 'line')} removed"
-        self.note(totals if rows else "The text stays the same")
-        self._cut([f"--- {old or shown_path(path)}", f"+++ {new or shown_path(path)}", *rows] if rows else [])
-
-    def _cut(self, rows: Iterable[str]) -> None:
-        left_out = sum(not self.row(row) for row in rows)
-        if left_out:
-            self.note(f"{left_out:,} more lines of this diff are not shown")
+        compare = partial(_compared, before, after)
+        is_large = len(before) + len(after) > _LARGE
+        diff, self.lines[paths.normalize(path)] = await in_thread(compare) if is_large else compare()
+        if not diff.added and not diff.removed:
+            self.note("The text stays the same")
+            return
+        shown = shown_path(path)
+        self.note(f"{shown}: {_count(diff.added, 'line')} added, {_count(diff.removed, 'line')} removed")
+        if not all(map(self.row, chain((f"--- {old or shown}", f"+++ {new or shown}"), diff.rows()))):
+            self.note("The rest of this diff is not shown")
 
     def text(self) -> str:
         return "\n".join(self._rows)
+
+
+def _compared(before: str, after: str) -> tuple[TextDiff, str]:
+    return TextDiff(before, after), lines_digest(before, after)
 
 
 class _Found(NamedTuple):
@@ -171,7 +178,7 @@ async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
         page.note(f"It replaces a binary file of {found.size:,} bytes")
     if found.listing is not None:
         page.note("This call would fail: a directory is there")
-    page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
+    await page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
 
 
 async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
@@ -181,8 +188,7 @@ async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
         page.note("This call would fail: " + ("there is no such file" if found.is_absent else "it is no text file"))
         return
     after = replace(path, found.text, old, new, bool(arguments.get("replace_all"))).content
-    page.lines[paths.normalize(path)] = lines_digest(found.text, after)
-    page.diff(path, found.text, after)
+    await page.diff(path, found.text, after)
 
 
 async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
@@ -191,7 +197,7 @@ async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -
     if found.is_absent:
         page.note("This call would fail: nothing is there")
     elif found.text is not None:
-        page.diff(path, found.text, "", new="/dev/null")
+        await page.diff(path, found.text, "", new="/dev/null")
     else:
         _describe(page, path, found, "is deleted")
 
@@ -218,7 +224,7 @@ async def _transfer(page: _Page, backend: BackendProtocol, arguments: Arguments,
         page.note("A directory is at the destination")
     elif there.text is not None and found.text is not None:
         page.note("It replaces a file")
-        page.diff(destination, there.text, found.text)
+        await page.diff(destination, there.text, found.text)
     else:
         page.note(f"It replaces a file of {len(there.text.encode()) if there.text is not None else there.size:,} bytes")
 
@@ -255,9 +261,8 @@ async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
         if change.is_binary:
             page.row(f"{shown_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
         elif change.before != change.after or not change.move_to:
-            page.lines[change.path] = lines_digest(change.before, change.after)
             absent = {"add": {"old": "/dev/null"}, "delete": {"new": "/dev/null"}}.get(change.action, {})
-            page.diff(change.path, change.before, change.after, **absent)
+            await page.diff(change.path, change.before, change.after, **absent)
         if change.move_to:
             page.row(f"{shown_path(change.path)} is moved to {shown_path(change.move_to)}")
         if change.is_fuzzy:
@@ -271,8 +276,7 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
         page.note("This call would fail: there is no such text file")
         return
     after = inserted(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
-    page.lines[paths.normalize(path)] = lines_digest(found.text, after)
-    page.diff(path, found.text, after)
+    await page.diff(path, found.text, after)
 
 
 _PREVIEWS: Final[Mapping[str, Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]]] = {

@@ -16,6 +16,7 @@ from deepfs.text.visible import visible
 __all__ = [
     "LineChange",
     "Place",
+    "TextDiff",
     "changed_places",
     "compose",
     "difference",
@@ -23,7 +24,6 @@ __all__ = [
     "joined",
     "line_changes",
     "rebase",
-    "unified",
 ]
 
 Place: TypeAlias = tuple[int, int, int]
@@ -225,17 +225,26 @@ def _runs(head: int, differing: Iterable[int]) -> list[LineChange]:
     return runs
 
 
-def unified(before: str, after: str) -> Iterator[str]:
-    """The rows of a unified diff, without the two that name the files.
+class TextDiff:
+    """A unified diff of two texts.
 
     A character that does not show, or that could forge a row, is an escape. Of a long line a part is shown, around the
     first character that differs.
     """
-    old, new = _shown_lines(before), _shown_lines(after)
-    if old and new and all(line.endswith("\r\n") for line in (*old[:-1], *new[:-1])):
-        old, new = ([line.replace("\r\n", "\n") for line in lines] for lines in (old, new))
-    for group in _hunks(line_changes(old, new)):
-        yield from _hunk(old, new, group)
+
+    def __init__(self, before: str, after: str) -> None:
+        old, new = _shown_lines(before), _shown_lines(after)
+        if old and new and all(line.endswith("\r\n") for line in (*old[:-1], *new[:-1])):
+            old, new = ([line.replace("\r\n", "\n") for line in lines] for lines in (old, new))
+        self._old, self._new = old, new
+        self._changes = line_changes(old, new)
+        self.added: int = sum(change.new_end - change.new_start for change in self._changes)
+        self.removed: int = sum(change.end - change.start for change in self._changes)
+
+    def rows(self) -> Iterator[str]:
+        """The rows, without the two that name the files."""
+        for group in _hunks(self._changes):
+            yield from _hunk(self._old, self._new, group)
 
 
 def _shown_lines(text: str) -> list[str]:
@@ -262,13 +271,19 @@ def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange]) -
     yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
     done = start
     for change in group:
-        yield from (row for line in old[done : change.start] for row in _row(" ", line, 0))
-        removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
-        differs = [_common(a or "", b or "") for a, b in zip_longest(removed, added)]
-        yield from (row for line, place in zip(removed, differs, strict=False) for row in _row("-", line, place))
-        yield from (row for line, place in zip(added, differs, strict=False) for row in _row("+", line, place))
+        yield from _rows(" ", old, range(done, change.start))
+        yield from _rows("-", old, range(change.start, change.end), new, change.new_start, change.new_end)
+        yield from _rows("+", new, range(change.new_start, change.new_end), old, change.start, change.end)
         done = change.end
-    yield from (row for line in old[done:end] for row in _row(" ", line, 0))
+    yield from _rows(" ", old, range(done, end))
+
+
+def _rows(
+    sign: str, lines: Sequence[str], shown: range, others: Sequence[str] = (), first: int = 0, end: int = 0
+) -> Iterator[str]:
+    """The rows of some lines; `others[first:end]` are the lines on the other side of the change."""
+    for place, other in zip_longest(shown, range(first, min(end, first + len(shown)))):
+        yield from _row(sign, lines[place], "" if other is None else others[other])
 
 
 def _range(start: int, end: int) -> str:
@@ -276,12 +291,12 @@ def _range(start: int, end: int) -> str:
     return f"{start + 1 if length else start},{length}"
 
 
-def _row(sign: str, line: str, differs: int) -> Iterator[str]:
+def _row(sign: str, line: str, other: str) -> Iterator[str]:
     text = line.removesuffix("\n")
     if len(text) <= _SHOWN:
         yield f"{sign}{visible(text)}"
     else:
-        start = max(0, min(differs - _BEFORE, len(text) - _SHOWN))
+        start = max(0, min(_common(line, other) - _BEFORE, len(text) - _SHOWN))
         left_out = len(text) - start - _SHOWN
         before, after = f"[{start:,} characters] " if start else "", f" [{left_out:,} characters]" if left_out else ""
         yield f"{sign}{before}{visible(text[start : start + _SHOWN])}{after}"

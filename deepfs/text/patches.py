@@ -13,7 +13,9 @@ line ends.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 __all__ = [
@@ -239,7 +241,7 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     Raises PatchError if the place of a hunk is not found, or if it may be one of several.
     """
     lines = _split(text)
-    texts = [line.text for line in lines]
+    texts = _Texts([line.text for line in lines])
     ends = [line.end for line in lines if line.end]
     usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
     result: list[_Line] = []
@@ -280,7 +282,29 @@ def _replaced(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]
             index += 1
 
 
-def _place(path: str, texts: Sequence[str], hunk: Hunk, start: int) -> _Place:
+class _Texts:
+    """The lines of a file, without their ends, as the levels compare them."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._at: dict[Level, list[str]] = {str: [*texts]}
+        self._places: dict[Level, defaultdict[str, list[int]]] = {}
+
+    def at(self, level: Level) -> list[str]:
+        if level not in self._at:
+            self._at[level] = [level(text) for text in self._at[str]]
+        return self._at[level]
+
+    def places(self, level: Level, text: str, start: int) -> list[int]:
+        """The places, from `start` on, of the lines that equal `text`."""
+        if level not in self._places:
+            self._places[level] = defaultdict(list)
+            for place, line in enumerate(self.at(level)):
+                self._places[level][line].append(place)
+        found = self._places[level].get(level(text), [])
+        return found[bisect_left(found, start) :]
+
+
+def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
     """The place of a hunk at or after the line `start`."""
     old = hunk.old
     for wanted in (old, old[:-1]) if old and not old[-1] else (old,):
@@ -293,36 +317,32 @@ def _place(path: str, texts: Sequence[str], hunk: Hunk, start: int) -> _Place:
     raise PatchError(_missing(path, texts, hunk, start))
 
 
-def _places(texts: Sequence[str], hunk: Hunk, wanted: Sequence[str], start: int, level: Level) -> list[int]:
+def _places(texts: _Texts, hunk: Hunk, wanted: Sequence[str], start: int, level: Level) -> list[int]:
     """The lines at which the hunk may be. After an anchor only the nearest place counts."""
-    lines = [level(text) for text in texts]
-    if hunk.at_end and lines[max(start, len(lines) - len(wanted)) :] == [level(text) for text in wanted]:
-        return [len(lines) - len(wanted)]
+    lines, sought = texts.at(level), [level(text) for text in wanted]
+    if hunk.at_end and lines[max(start, len(lines) - len(sought)) :] == sought:
+        return [len(lines) - len(sought)]
     starts = _beneath(texts, hunk.anchors, start)
-    if not wanted:
+    if not sought:
         return starts if hunk.anchors else [len(lines)] if hunk.at_end or not lines else []
-    found = list(_occurrences(lines, [level(text) for text in wanted], start))
-    if not hunk.anchors:
-        return found
-    nearest = (next((place for place in found if place >= after), None) for after in starts)
-    return sorted({place for place in nearest if place is not None})
+    first = texts.places(level, wanted[0], start)
+    found = [place for place in first if lines[place : place + len(sought)] == sought]
+    return _nearest(found, starts) if hunk.anchors else found
 
 
-def _beneath(texts: Sequence[str], anchors: Sequence[str], start: int) -> list[int]:
+def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
     """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
     starts = [start]
     for i, anchor in enumerate(anchors):
-        exact = [place for place in range(start, len(texts)) if texts[place] == anchor]
-        at = exact or [place for place in range(start, len(texts)) if texts[place].strip() == anchor.strip()]
-        nearest = [next((place for place in at if place >= after), None) for after in starts] if i else at
-        starts = sorted({place + 1 for place in nearest if place is not None})
+        at = texts.places(str, anchor, start) or texts.places(str.strip, anchor, start)
+        starts = [place + 1 for place in (_nearest(at, starts) if i else at)]
     return starts
 
 
-def _occurrences(lines: Sequence[str], wanted: list[str], start: int) -> Iterator[int]:
-    for i in range(start, len(lines) - len(wanted) + 1):
-        if lines[i] == wanted[0] and lines[i : i + len(wanted)] == wanted:
-            yield i
+def _nearest(places: Sequence[int], starts: Iterable[int]) -> list[int]:
+    """For each start the first of the places at or after it, without repetitions."""
+    at = {bisect_left(places, start) for start in starts}
+    return [places[i] for i in sorted(at) if i < len(places)]
 
 
 def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
@@ -335,8 +355,8 @@ def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     )
 
 
-def _missing(path: str, texts: Sequence[str], hunk: Hunk, start: int) -> str:
-    trimmed = {text.strip() for text in texts[start:]}
+def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
+    trimmed = frozenset(texts.at(str.strip)[start:])
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
             return f"The line {_quoted(anchor)} of '@@' is not in {path}{_after(start)}. Read the file and copy it."

@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,5 +152,6 @@ _CHECKS: Final[dict[str, Callable[[], bool]]] = {
     "LandlockSandbox": _has_landlock,
     "ext4": _has_files_in_memory,
     "postgresql": postgres.is_here,
+    "pydantic-ai-slim": lambda: find_spec("pydantic_ai") is not None,
 }
 """Checks for the needs that are more than a program on the PATH."""

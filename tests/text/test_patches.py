@@ -27,11 +27,9 @@ def patch_of(*lines: str) -> str:
 
 
 def test_a_patch_names_what_it_does_with_each_file() -> None:
-    added, updated, deleted = parse_patch(
-        patch_of(
-            "*** Add File: /a", "+one", "+", "*** Update File: b c", "*** Move to: /d", "@@", "-x", "", "*** Delete File: /e"
-        )
-    )  # fmt: skip
+    update = ["*** Update File: b c", "*** Move to: /d", "@@", "-x", ""]
+    patch = patch_of("*** Add File: /a", "+one", "+", *update, "*** Delete File: /e")
+    added, updated, deleted = parse_patch(patch)
     assert added == FilePatch("add", "/a", "one\n\n")
     assert (updated.path, updated.move_to, updated.hunks[0].lines) == ("b c", "/d", (("-", "x"),))
     assert deleted == FilePatch("delete", "/e")
@@ -82,7 +80,7 @@ def test_a_malformed_patch_says_what_to_correct(name: str) -> None:
         ("a\nb\n", "-a\n-b", ""),
         ("a\n\nb\n", " a\n\n-b\n+c", "a\n\nc\n"),
         (CODE, "@@ class B:\n@@     def run(self):\n-        pass\n+        return 1", CODE[:-5] + "return 1\n"),
-        (CODE, "@@ class B:\n     def run(self):\n+        go()", CODE.replace("\n        pass\n", "\n        pass\n", 1)[:-13] + "        go()\n        pass\n"),
+        (CODE, "@@ class B:\n     def run(self):\n+        go()", f"{CODE[:-13]}        go()\n{CODE[-13:]}"),
         (CODE, "@@ -1,2 +1,2 @@ class A:\n-    def run(self):\n+    def go(self):", CODE.replace("run", "go", 1)),
         ("a\n", "@@ a\n+b", "a\nb\n"),
     ],

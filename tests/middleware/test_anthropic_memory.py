@@ -1,0 +1,222 @@
+"""Anthropic's memory tool: the texts of its documentation, and nothing outside of `/memories`."""
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.tools import ToolException
+from langgraph.store.memory import InMemoryStore
+
+from deepfs import (
+    BackendProtocol,
+    CompositeBackend,
+    FilesystemBackend,
+    FilesystemMiddleware,
+    FilesystemPermission,
+    MemoryBackend,
+    StoreBackend,
+)
+from deepfs.middleware import memory_function, memory_tool
+from deepfs.middleware.anthropic_memory import inserted
+
+pytestmark = pytest.mark.anyio
+
+KINDS: dict[str, Any] = {
+    "memory": lambda root: MemoryBackend(),
+    "disk": FilesystemBackend,
+    "mount": lambda root: CompositeBackend(
+        MemoryBackend(), {"/memories/": StoreBackend(InMemoryStore(), namespace=("m",))}
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    made: BackendProtocol = KINDS[request.param](tmp_path)
+    return made
+
+
+async def run(files: BackendProtocol, command: str, **arguments: Any) -> Any:
+    """The result of the tool. Its coroutine is called, since tools of LangChain themselves run on asyncio only."""
+    tool: Any = memory_tool(files)
+    try:
+        return SimpleNamespace(status="success", text=await tool.coroutine(command=command, **arguments))
+    except ToolException as error:
+        return SimpleNamespace(status="error", text=str(error))
+
+
+async def said(files: BackendProtocol, command: str, **arguments: Any) -> str:
+    return str((await run(files, command, **arguments)).text)
+
+
+LISTED = (
+    "Here're the files and directories up to 2 levels deep in /memories, excluding hidden items and node_modules:\n"
+)
+
+
+async def test_commands_answer_as_documented(files: BackendProtocol) -> None:
+    path = "/memories/a.md"
+    assert await said(files, "view", path="/memories") == f"{LISTED}0B\t/memories"
+    assert await said(files, "create", path=path, file_text="one\ntwo\n") == f"File created successfully at: {path}"
+    for hidden in ("/memories/p/q/r.md", "/memories/.h", "/memories/node_modules/x"):
+        assert (await run(files, "create", path=hidden, file_text="x" * 1536)).status == "success"
+    rows = ["4.5K\t/memories", "8B\t/memories/a.md", "1.5K\t/memories/p/", "1.5K\t/memories/p/q/"]
+    assert await said(files, "view", path="/memories") == LISTED + "\n".join(rows)
+    head = f"Here's the content of {path} with line numbers:\n"
+    assert await said(files, "view", path=path) == f"{head}     1\tone\n     2\ttwo"
+    assert await said(files, "view", path=path, view_range=[2, -1]) == f"{head}     2\ttwo"
+    edited = await said(files, "str_replace", path=path, old_str="two", new_str="2\n3")
+    assert edited == "The memory file has been edited.\n     1\tone\n     2\t2\n     3\t3"
+    edit = f"The file {path} has been edited."
+    assert await said(files, "insert", path=path, insert_line=0, insert_text="top\n") == edit
+    assert await said(files, "insert", path=path, insert_line=4, insert_text="end") == edit
+    assert (await files.adownload_files([path]))[0].content == b"top\none\n2\n3\nend\n"
+    moved = f"Successfully renamed {path} to /memories/b/c.md"
+    assert await said(files, "rename", old_path=path, new_path="/memories/b/c.md") == moved
+    assert await said(files, "delete", path="/memories/b") == "Successfully deleted /memories/b"
+
+
+FAILING: dict[str, tuple[str, dict[str, Any], str]] = {
+    "missing": ("view", {"path": "/memories/x"}, "The path /memories/x does not exist. Please provide a valid path."),
+    "exists": ("create", {"path": "/memories/a", "file_text": ""}, "Error: File /memories/a already exists"),
+    "no match": (
+        "str_replace", {"path": "/memories/a", "old_str": "z", "new_str": "y"},
+        "No replacement was performed, old_str `z` did not appear verbatim in /memories/a.",
+    ),
+    "several": (
+        "str_replace", {"path": "/memories/a", "old_str": "x", "new_str": "y"},
+        "No replacement was performed. Multiple occurrences of old_str `x` in lines: 1, 2. Please ensure it is unique",
+    ),
+    "no file": (
+        "str_replace", {"path": "/memories/n", "old_str": "x"},
+        "Error: The path /memories/n does not exist. Please provide a valid path.",
+    ),
+    "line": (
+        "insert", {"path": "/memories/a", "insert_line": 3, "insert_text": "x"},
+        "Error: Invalid `insert_line` parameter: 3. It should be within the range of lines of the file: [0, 2]",
+    ),
+    "nothing to delete": ("delete", {"path": "/memories/n"}, "Error: The path /memories/n does not exist"),
+    "nothing to rename": (
+        "rename", {"old_path": "/memories/n", "new_path": "/memories/o"}, "Error: The path /memories/n does not exist",
+    ),
+    "taken": (
+        "rename", {"old_path": "/memories/a", "new_path": "/memories/d"},
+        "Error: The destination /memories/d already exists",
+    ),
+    "root": ("delete", {"path": "/memories/"}, "Error: Cannot delete the /memories directory itself"),
+    "argument": ("create", {"path": "/memories/n"}, "Error: create needs file_text. Call it again with all arguments."),
+    "binary": ("view", {"path": "/memories/bin"}, "Error: /memories/bin is not a text file."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_failures_answer_as_documented(name: str) -> None:
+    files = MemoryBackend()
+    before = [("/memories/a", b"x\nx\n"), ("/memories/d/e", b"e"), ("/memories/bin", b"\0")]
+    await files.aupload_files(before)
+    command, arguments, text = FAILING[name]
+    message = await run(files, command, **arguments)
+    assert (message.status, message.text) == ("error", text)
+    assert [each.content for each in await files.adownload_files([path for path, _ in before])] == [
+        b"x\nx\n",
+        b"e",
+        b"\0",
+    ]
+
+
+OUTSIDE = [
+    "/",
+    "/etc/passwd",
+    "/memories/../secret",
+    "/memoriesX/a",
+    "secret",
+    "~/a",
+    "/memories/./../secret",
+    "/MEMORIES/a",
+]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+async def test_no_path_leads_outside(path: str) -> None:
+    files = MemoryBackend()
+    await files.aupload_files([("/secret", b"s"), ("/memories/a", b"a"), ("/memoriesX/a", b"s"), ("/MEMORIES/a", b"s")])
+    before = await files.adownload_files(["/secret", "/memoriesX/a", "/memories/a"])
+    for command, arguments in (
+        ("view", {"path": path}),
+        ("create", {"path": path, "file_text": "x"}),
+        ("str_replace", {"path": path, "old_str": "s", "new_str": "x"}),
+        ("insert", {"path": path, "insert_line": 0, "insert_text": "x"}),
+        ("delete", {"path": path}),
+        ("rename", {"old_path": path, "new_path": "/memories/b"}),
+        ("rename", {"old_path": "/memories/a", "new_path": path}),
+    ):
+        assert (await run(files, command, **arguments)).status == "error", command
+    assert await files.adownload_files(["/secret", "/memoriesX/a", "/memories/a"]) == before
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> FilesystemBackend:
+    """Files with links that lead out of `/memories`."""
+    for name in ("out", "memories"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "secret").write_text("s")
+    (tmp_path / "memories" / "directory").symlink_to("../out")
+    (tmp_path / "memories" / "file").symlink_to("../out/secret")
+    return FilesystemBackend(tmp_path)
+
+
+async def test_no_link_leads_outside(linked: FilesystemBackend) -> None:
+    files = linked
+    for path in ("/memories/directory", "/memories/directory/secret", "/memories/file"):
+        assert "permission denied" in await said(files, "view", path=path)
+        assert (await run(files, "insert", path=path, insert_line=0, insert_text="x")).status == "error"
+    assert "secret" not in await said(files, "view", path="/memories")
+    assert (await files.adownload_files(["/out/secret"]))[0].content == b"s"
+
+
+async def test_inserts_at_once_are_all_kept(files: BackendProtocol) -> None:
+    await files.aupload_files([("/memories/a", b"\xef\xbb\xbfend\r\n")])
+    async with anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(partial(run, files, "insert", path="/memories/a", insert_line=0, insert_text=str(number)))
+    content = (await files.adownload_files(["/memories/a"]))[0].content or b""
+    assert content.startswith(b"\xef\xbb\xbf")
+    assert sorted(content.decode("utf-8-sig").split("\r\n")) == ["", "0", "1", "2", "3", "end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "new", "after"),
+    [("", 0, "x", "x\n"), ("a", 1, "b", "a\nb\n"), ("a", 0, "b", "b\na"), ("a\n\n", 2, "b\n", "a\n\nb\n")],
+)
+def test_lines_are_inserted_whole(text: str, line: int, new: str, after: str) -> None:
+    assert inserted(text, line, new) == after
+
+
+async def test_long_files_are_shown_in_parts() -> None:
+    files = MemoryBackend()
+    await files.awrite("/memories/a", "line\x1b\n" * 10_000)
+    shown = await said(files, "view", path="/memories/a")
+    assert len(shown) < 61_000
+    assert "\x1b" not in shown
+    assert shown.splitlines()[-1].startswith("[Lines 1 to ")
+    following = int(shown.rpartition("view_range [")[2].partition(",")[0])
+    assert f"\n{following:6}\tline" in await said(files, "view", path="/memories/a", view_range=[following, -1])
+
+
+def test_the_tool_is_an_option_of_the_middleware_and_under_its_rules() -> None:
+    rules = [FilesystemPermission(["write"], ["/memories/locked/**"], "deny")]
+    middleware = FilesystemMiddleware(MemoryBackend(), permissions=rules, model_tools=["memory"])
+    [tool] = [tool for tool in middleware.tools if tool.name == "memory"]
+    create = {"command": "create", "path": "/memories/locked/a", "file_text": "x"}
+    assert "permission denied" in tool.invoke(create)
+    assert "successfully" in tool.invoke({**create, "path": "/memories/a"})
+    assert tool.extras == {"provider_tool_definition": {"type": "memory_20250818", "name": "memory"}}
+
+
+async def test_the_function_for_other_frameworks_returns_errors_as_text() -> None:
+    memory = memory_function(MemoryBackend())
+    assert await memory("create", path="/memories/a", file_text="x") == "File created successfully at: /memories/a"
+    assert "is not under /memories" in await memory("view", path="/etc")

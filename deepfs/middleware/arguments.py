@@ -58,7 +58,11 @@ Seconds = Annotated[float, _at_least(0)]
 
 
 class _Arguments(BaseModel):
-    """The base of the schemas. A null stands for the default; an unknown argument is an error."""
+    """The base of the schemas. A null stands for the default; an unknown argument is an error.
+
+    A tool takes no alias, since conditions and rules of people look for the names of the schema: a FilesystemMiddleware
+    renames the arguments before anything else sees a call.
+    """
 
     tool: ClassVar[FsToolName]
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -71,36 +75,35 @@ class _Arguments(BaseModel):
     def _accept(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        named = cls.renamed({name: value for name, value in given.items() if value is not None})
-        unknown = [name for name in named if name not in cls.model_fields]
+        known = {name: value for name, value in given.items() if value is not None and name not in cls.ignored}
+        unknown = [str(name) for name in known if name not in cls.model_fields]
         if unknown:
-            raise PydanticCustomError("unknown_argument", "{text}", {"text": _unknown(unknown, cls.model_fields)})
-        return named
+            raise PydanticCustomError("unknown_argument", "{text}", {"text": cls._unknown(unknown)})
+        return known
+
+    @classmethod
+    def _unknown(cls, unknown: Iterable[str]) -> str:
+        own = cls._meant()
+        texts = []
+        for name in islice(unknown, _MOST_UNKNOWN):
+            close = [own[name]] if name in own else closest(name, cls.model_fields, 1)
+            meant = f", did you mean {close[0]}?" if close else ""
+            texts.append(f"there is no argument {one_line(name, 60)}{meant}")
+        return "; ".join(texts)
+
+    @classmethod
+    def _meant(cls) -> dict[str, str]:
+        """The names of arguments by their aliases."""
+        return {other: name for name, others in cls.aliases.items() for other in others}
 
     @classmethod
     def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by the names of the schema, as far as their names are known; the others stay."""
-        own = {
-            other: name
-            for name, others in cls.aliases.items()
-            for other in others
-            if name not in given and other not in cls.model_fields
-        }
+        """The arguments with the names of the schema in the place of aliases, unless both are given."""
+        own = {other: name for other, name in cls._meant().items() if name not in given}
         taken: dict[str, Any] = {}
         for name, value in given.items():
-            if name not in cls.ignored:
-                taken.setdefault(own.get(name, name), value)
+            taken.setdefault(own.get(name, name), value)
         return taken
-
-
-def _unknown(unknown: Iterable[str], known: Iterable[str]) -> str:
-    texts = []
-    for name in islice(unknown, _MOST_UNKNOWN):
-        close = closest(str(name), known, 1)
-        texts.append(
-            f"there is no argument {one_line(str(name), 60)}" + (f", did you mean {close[0]}?" if close else "")
-        )
-    return "; ".join(texts)
 
 
 class LsArguments(_Arguments):
@@ -216,14 +219,12 @@ def file_tool_name(tool: object) -> str | None:
 
 
 def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a call of `tool` by the names of its schema; None if they have them, or it is no file tool.
-
-    Approvals and conditions of people look for these names.
-    """
+    """The arguments of a call of `tool` by the names of its schema; None if they have them, or it is no file tool."""
     schema = ARGUMENTS.get(file_tool_name(tool) or "")
     if schema is None or given.keys() <= schema.model_fields.keys():
         return None
-    return schema.renamed(given)
+    renamed = schema.renamed(given)
+    return None if renamed.keys() == given.keys() else renamed
 
 
 def wrong_arguments(error: Any) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import inf
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from deepfs.middleware.advice import closest
+from deepfs.search.query import MAX_CONTEXT_LINES
 from deepfs.text.visible import one_line
 
 __all__ = [
@@ -42,19 +44,21 @@ _OLD: Final = ("old_str", "old_text", "old_content")
 _NEW: Final = ("new_str", "new_text", "new_content")
 
 
-def _at_least(least: int) -> AfterValidator:
+def _within(least: int, most: float = inf) -> AfterValidator:
     def check(value: float) -> float:
-        if value < least:
-            raise PydanticCustomError("too_small", "{text}", {"text": f"it must be at least {least}, not {value}"})
-        return value
+        if least <= value <= most:
+            return value
+        bounds = f"at least {least}" if most == inf else f"from {least} to {most}"
+        raise PydanticCustomError("out_of_bounds", "{text}", {"text": f"it must be {bounds}, not {value}"})
 
     return AfterValidator(check)
 
 
 # Schemas are sent with each request, so they have no bounds, and no defaults that go without saying.
-Count = Annotated[int, _at_least(0)]
-Positive = Annotated[int, _at_least(1)]
-Seconds = Annotated[float, _at_least(0)]
+Count = Annotated[int, _within(0)]
+Positive = Annotated[int, _within(1)]
+ContextLines = Annotated[int, _within(0, MAX_CONTEXT_LINES)]
+Seconds = Annotated[float, _within(0)]
 
 
 class _Arguments(BaseModel):
@@ -165,7 +169,7 @@ class GrepArguments(_Arguments):
     output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
     regex: bool = Field(default_factory=bool, description="The pattern is a regular expression.")
     ignore_case: bool = Field(default_factory=bool, description="Ignore case.")
-    context_lines: Count = Field(default_factory=int, description="Lines around a match.")
+    context_lines: ContextLines = Field(default_factory=int, description="Lines around a match.")
     max_count: Count = Field(default_factory=int, description="Most matches.")
 
 

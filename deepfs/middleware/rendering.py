@@ -125,7 +125,7 @@ def _window(line: int, place: Place) -> str:
     first = max(0, (start or 0) - _BEFORE)
     last = first + _WINDOW
     shown = f"{'…' if first else ''}{escaped(text[first:last])}{'…' if last < len(text) else ''}"
-    behind = "; the match is further on" if start is None else f"; the match is at column={start}"
+    behind = "; the match may be further on" if start is None else f"; the match is at column={start}"
     return f"{shown} [cut; offset={line - 1}, column={first}{behind}]"
 
 

@@ -116,7 +116,7 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], 
 
 def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
     broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
-    assert "the match is further on" in says(broken, "grep", pattern="needle", output_mode="content")
+    assert "the match may be further on" in says(broken, "grep", pattern="needle", output_mode="content")
 
 
 def test_few_long_lines_are_read_again() -> None:
@@ -205,6 +205,10 @@ def test_unknown_arguments_are_named() -> None:
     assert "there is no argument ofset, did you mean offset?; there is no argument start_line" in text
     assert "read_file takes file_path and optionally offset, limit, column." in text
     assert "write_file takes file_path, content and optionally overwrite." in says(stored(), "write_file", text=1)
+    assert "context_lines: it must be from 0 to 1000, not 2000" in says(
+        stored(), "grep", pattern="x", context_lines=2000
+    )
+    assert "offset: it must be at least 0, not -1" in says(stored(), "ls", offset=-1)
     assert len(says(stored(), "ls", **{f"{number}{'x' * 5_000}": 1 for number in range(500)})) < 1_000
 
 

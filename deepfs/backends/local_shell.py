@@ -54,6 +54,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     """
 
     capabilities: Capabilities = replace(ON_DISK, executes=True)
+    commands_on_host: bool = True
 
     def __init__(
         self,

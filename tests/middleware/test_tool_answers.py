@@ -16,6 +16,7 @@ from langsmith import Client, tracing_context
 import deepfs.middleware
 from deepfs import (
     CompositeBackend,
+    FilesystemBackend,
     FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
@@ -319,6 +320,11 @@ def test_execute_says_where_commands_start_and_what_they_do_not_see(tmp_path: An
     assert "call `/`: its `/a/b` is `a/b` there." in tools(WrapperBackend(shell))["execute"].description
     mounted = CompositeBackend(shell, {"/memories/": MemoryBackend()})
     assert tools(mounted)["execute"].description.endswith("They do not see `/memories/`.")
+    notes, shared = FilesystemBackend(tmp_path / "notes"), ReadOnlyBackend(FilesystemBackend(tmp_path / "shared"))
+    on_disk = CompositeBackend(shell, {"/m/": MemoryBackend(), "/notes/": notes, "/shared/": shared})
+    told = tools(on_disk)["execute"].description
+    assert told.endswith(f" `/notes/` is {tmp_path}/notes for them. They do not see `/m/`, `/shared/`.")
+    assert f"{tmp_path}" not in tools(PermissionedBackend(on_disk, [NO_WRITES]))["execute"].description
     boxed = CompositeBackend(MemoryBackend(), {"/box/": shell}, executor="/box/")
     assert "call `/box`: its `/box/a/b` is `a/b` there." in tools(boxed)["execute"].description
     on_host = LocalShellBackend(tmp_path, virtual_mode=False)

@@ -20,6 +20,7 @@ from deepfs.middleware.rendering import (
     MAX_RESULT_CHARS,
     MIN_CHARS,
     WHOLE_LINE,
+    WINDOW,
     Place,
     command_output,
     entries,
@@ -240,7 +241,8 @@ class FileOperations:
         find, places, cut = make_finder(), {}, 0
         for match in long:
             place = Place(match.text, find(match.text))
-            if place.start is None and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
+            is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
+            if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
                 line = await self._line(match)
                 place = Place(line, find(line))
@@ -263,6 +265,10 @@ def _rooted(path: str) -> str:
 
 def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], int | None]:
     """A function that returns where the first match in a line starts; None if that is not known."""
+    try:
+        regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
+    except DeepFSError:  # The backend reads the pattern in its own way.
+        return lambda line: None
     work = _MAX_WORK
 
     def find(line: str) -> int | None:
@@ -276,7 +282,6 @@ def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], 
         match = regexp.search(content)
         return None if match is None else len(content[: match.start()].decode("utf-8", "ignore"))
 
-    regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
     return find
 
 

@@ -35,6 +35,7 @@ from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
+from deepfs.types import GrepMatch, GrepResult
 from support.agents import Invoke, Sandbox, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -101,7 +102,7 @@ DEEP = "é" * 20_000 + "needle" + "z" * 20_000
         {"pattern": "(?i)NEE..E", "regex": True},
     ],
 )
-@pytest.mark.parametrize("before", [0, 1_500, 4_998, 20_000])
+@pytest.mark.parametrize("before", [0, 1_500, 4_990, 4_998, 20_000])
 def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], before: int) -> None:
     backend = stored(**{"/a": f"one\n{DEEP[20_000 - before :]}\nthree\n"})
     found = says(backend, "grep", output_mode="content", **search)
@@ -118,6 +119,15 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], 
 def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
     broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
     assert "the match may be further on" in says(broken, "grep", pattern="needle", output_mode="content")
+
+
+def test_a_backend_may_read_patterns_in_its_own_way() -> None:
+    class Own(WrapperBackend):
+        async def arun_grep(self, request: Any) -> GrepResult:
+            return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
+
+    found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
+    assert "the match may be further on" in found
 
 
 def test_few_long_lines_are_read_again() -> None:

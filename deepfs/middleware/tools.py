@@ -187,16 +187,19 @@ class FileOperations:
         done = await self._done(await self.backend.amove(source, destination, overwrite=overwrite), source, "Path")
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
-    async def execute(self, command: str, timeout: float) -> str:
+    async def execute(self, command: str, timeout: float) -> tuple[str, dict[str, Any]]:
+        """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
         try:
             check_text(command, "command")
             seconds = min(timeout, self._limits.execute_seconds) or None
-            return command_output(await sandbox.aexecute(command, timeout=seconds))
+            done = await sandbox.aexecute(command, timeout=seconds)
         except DeepFSError as error:
             raise ToolException(advised(str(error), error.code)) from error
+        code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+        return command_output(done), {"truncated": done.truncated, **code}
 
     # --- failures ---
 
@@ -366,6 +369,7 @@ def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
         name=name,
         description=description,
         args_schema=ARGUMENTS[name],
+        response_format="content_and_artifact" if name == "execute" else "content",
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_error_text,

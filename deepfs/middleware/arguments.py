@@ -25,6 +25,7 @@ __all__ = [
     "MoveArguments",
     "OutputMode",
     "ReadArguments",
+    "ToolArguments",
     "WriteArguments",
     "canonical_arguments",
     "file_tool_name",
@@ -61,14 +62,15 @@ ContextLines = Annotated[int, _within(0, MAX_CONTEXT_LINES)]
 Seconds = Annotated[float, _within(0)]
 
 
-class _Arguments(BaseModel):
+class ToolArguments(BaseModel):
     """The base of the schemas. A null stands for the default; an unknown argument is an error.
 
     A tool takes no alias, since conditions and rules of people look for the names of the schema: a FilesystemMiddleware
     renames the arguments before anything else sees a call.
     """
 
-    tool: ClassVar[FsToolName]
+    tool: ClassVar[str] = ""
+    """The name of the file tool; empty for other tools."""
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The names that models know from other tools, by the name of the argument."""
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -110,7 +112,7 @@ class _Arguments(BaseModel):
         return taken
 
 
-class LsArguments(_Arguments):
+class LsArguments(ToolArguments):
     tool = "ls"
     aliases = {"path": _DIRECTORY}
     path: str = Field("/", description="Absolute path.")
@@ -118,7 +120,7 @@ class LsArguments(_Arguments):
     limit: Positive = Field(1000, description="Most entries.")
 
 
-class ReadArguments(_Arguments):
+class ReadArguments(ToolArguments):
     tool = "read_file"
     aliases = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
@@ -127,7 +129,7 @@ class ReadArguments(_Arguments):
     column: Count = Field(default_factory=int, description="Characters of the first line to skip.")
 
 
-class WriteArguments(_Arguments):
+class WriteArguments(ToolArguments):
     tool = "write_file"
     aliases = {"file_path": _FILE, "content": ("contents", "text", "file_text")}
     file_path: str = Field(description="Absolute path.")
@@ -135,7 +137,7 @@ class WriteArguments(_Arguments):
     overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
 
 
-class EditArguments(_Arguments):
+class EditArguments(ToolArguments):
     tool = "edit_file"
     aliases = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
     file_path: str = Field(description="Absolute path.")
@@ -144,7 +146,7 @@ class EditArguments(_Arguments):
     replace_all: bool = Field(default_factory=bool, description="Replace every occurrence.")
 
 
-class GlobArguments(_Arguments):
+class GlobArguments(ToolArguments):
     tool = "glob"
     aliases = {"pattern": ("glob_pattern", "glob", "query"), "path": _DIRECTORY}
     pattern: str = Field(description="The glob pattern.")
@@ -152,7 +154,7 @@ class GlobArguments(_Arguments):
     offset: Count = Field(default_factory=int, description="Paths to skip.")
 
 
-class GrepArguments(_Arguments):
+class GrepArguments(ToolArguments):
     tool = "grep"
     aliases = {
         "pattern": ("query", "search", "text"),
@@ -173,13 +175,13 @@ class GrepArguments(_Arguments):
     max_count: Count = Field(default_factory=int, description="Most matches.")
 
 
-class DeleteArguments(_Arguments):
+class DeleteArguments(ToolArguments):
     tool = "delete"
     aliases = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
 
 
-class MoveArguments(_Arguments):
+class MoveArguments(ToolArguments):
     tool = "move"
     aliases = {
         "source": ("src", "source_path", "old_path", "from"),
@@ -190,7 +192,7 @@ class MoveArguments(_Arguments):
     overwrite: bool = Field(default_factory=bool, description="Replace an existing file.")
 
 
-class ExecuteArguments(_Arguments):
+class ExecuteArguments(ToolArguments):
     tool = "execute"
     aliases = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
     ignored = ("description",)
@@ -209,7 +211,7 @@ _SCHEMAS: Final = (
     MoveArguments,
     ExecuteArguments,
 )
-ARGUMENTS: Final[Mapping[str, type[_Arguments]]] = {schema.tool: schema for schema in _SCHEMAS}
+ARGUMENTS: Final[Mapping[str, type[ToolArguments]]] = {schema.tool: schema for schema in _SCHEMAS}
 """The schema of each tool by its name."""
 TOOL_NAMES: Final[tuple[str, ...]] = get_args(FsToolName)
 """The names of all tools, in the order of `filesystem_tools`."""
@@ -219,7 +221,7 @@ _BY_TITLE: Final = {schema.__name__: schema for schema in _SCHEMAS}
 def file_tool_name(tool: object) -> str | None:
     """The name of a file tool of deepfs, also if it was copied; None for any other tool."""
     schema = getattr(tool, "args_schema", None)
-    return schema.tool if isinstance(schema, type) and issubclass(schema, _Arguments) else None
+    return schema.tool or None if isinstance(schema, type) and issubclass(schema, ToolArguments) else None
 
 
 def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -243,7 +245,7 @@ def wrong_arguments(error: Any) -> str:
     return f"Error: The arguments are wrong: {wrong}{end}{known} Correct them and call the tool again."
 
 
-def _listed(schema: type[_Arguments]) -> str:
+def _listed(schema: type[ToolArguments]) -> str:
     needed = [name for name, field in schema.model_fields.items() if field.is_required()]
     others = [name for name in schema.model_fields if name not in needed]
     return ", ".join(needed) + (f"{' and ' if needed else ''}optionally {', '.join(others)}" if others else "")

@@ -65,7 +65,6 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             besides.
         grep_max_count: The most matches of a search whose call names no number; None is no limit.
         tools: The names of the tools that the agent gets, `read_file` among them; None and `"all"` are all of them.
-        offload_binary_content: Whether media that tools and people send are kept in files and not in messages.
         permissions: Rules for the tools, those of deepagents too. A call that matches a rule of mode `"interrupt"` is
             refused, unless an ApprovalMiddleware with the same rules asks a person first, as `create_deep_agent` adds
             it.
@@ -89,12 +88,10 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         max_execute_timeout: float = MAX_EXECUTE_SECONDS,
         grep_max_count: int | None = MAX_GREP_COUNT,
         tools: Sequence[FsToolName] | Literal["all"] | None = None,
-        offload_binary_content: bool = False,
         permissions: Sequence[FilesystemPermission] | None = None,
     ) -> None:
         super().__init__()
         self._chosen = _checked_choice(tools)
-        self.offload_binary_content = offload_binary_content
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
         chars = _result_chars(tool_token_limit_before_evict)
@@ -224,7 +221,8 @@ def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequ
 def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
     """The response, with the arguments of the calls of file tools under the names that approvals look for."""
     named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
-    for place, message in enumerate(response.result):
+    found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
+    for place, message in enumerate(found.result):
         if not isinstance(message, AIMessage):
             continue
         changed = {
@@ -236,7 +234,7 @@ def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelRespo
             calls = [
                 {**call, "args": changed.get(index, call["args"])} for index, call in enumerate(message.tool_calls)
             ]
-            response.result[place] = message.model_copy(update={"tool_calls": calls})
+            found.result[place] = message.model_copy(update={"tool_calls": calls})
     return response
 
 

@@ -13,7 +13,7 @@ from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, wrong_arguments
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.offers import about_commands, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
@@ -45,12 +45,15 @@ __all__ = [
     "MAX_RESULT_CHARS",
     "TOOL_NAMES",
     "FsToolName",
+    "ToolArguments",
     "command_output",
     "entries",
     "filesystem_tools",
     "listing",
     "matches",
     "numbered",
+    "offers_move",
+    "tool_of",
     "wrong_arguments",
 ]
 
@@ -364,16 +367,29 @@ class _Calls(NamedTuple):
 
 
 def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
-    calls = _Calls(operations.backend, getattr(operations, name), name)
+    form = {"response_format": "content_and_artifact"} if name == "execute" else {}
+    return tool_of(operations.backend, getattr(operations, name), name, description, ARGUMENTS[name], **form)
+
+
+def tool_of(
+    backend: BackendProtocol,
+    operation: Callable[..., Coroutine[Any, Any, Any]],
+    name: str,
+    description: str,
+    arguments: type[ToolArguments],
+    **options: Any,
+) -> BaseTool:
+    """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""
+    calls = _Calls(backend, operation, name)
     return StructuredTool(
         name=name,
         description=description,
-        args_schema=ARGUMENTS[name],
-        response_format="content_and_artifact" if name == "execute" else "content",
+        args_schema=arguments,
         func=calls.call,
         coroutine=calls.acall,
         handle_tool_error=_error_text,
         handle_validation_error=wrong_arguments,
+        **options,
     )
 
 

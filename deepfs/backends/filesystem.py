@@ -87,6 +87,13 @@ ON_DISK: Final = Capabilities(
 )
 
 
+def _host_directory(root: str, is_virtual: bool) -> str | None:
+    """The directory that file operations call `/`; None for a relative root, to resolve which may block."""
+    if not is_virtual:
+        return "/"
+    return os.path.normpath(root) if os.path.isabs(root) else None
+
+
 class FilesystemBackend(BackendProtocol):
     """Files on disk, below a directory.
 
@@ -135,7 +142,7 @@ class FilesystemBackend(BackendProtocol):
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._locks = path_locks(self._storage)
-        self._virtual = virtual_mode
+        self._virtual, self.host_directory = virtual_mode, _host_directory(self._given_root, virtual_mode)
         self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)

@@ -56,6 +56,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     """
 
     capabilities: Capabilities = replace(ON_DISK, executes=True)
+    commands_on_host: bool = True
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ _NEXT: Final = {
     ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
     ErrorCode.BINARY_FILE: "Only text files can be edited; to make it one, use write_file with overwrite.",
     ErrorCode.INVALID_PATTERN: "Correct the pattern.",
+    ErrorCode.INVALID_CONTENT: "Give other text.",
     ErrorCode.CONFLICT: "Read the file again, and decide by what it holds now.",
     ErrorCode.QUOTA_EXCEEDED: "Write less, or delete files that nobody needs.",
     ErrorCode.TIMEOUT: "Narrow the path or the pattern.",

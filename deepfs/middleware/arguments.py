@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import inf
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from deepfs.middleware.advice import closest
+from deepfs.search.query import MAX_CONTEXT_LINES
 from deepfs.text.visible import one_line
 
 __all__ = [
@@ -43,26 +45,32 @@ _OLD: Final = ("old_str", "old_text", "old_content")
 _NEW: Final = ("new_str", "new_text", "new_content")
 
 
-def _at_least(least: int) -> AfterValidator:
+def _within(least: int, most: float = inf) -> AfterValidator:
     def check(value: float) -> float:
-        if value < least:
-            raise PydanticCustomError("too_small", "{text}", {"text": f"it must be at least {least}, not {value}"})
-        return value
+        if least <= value <= most:
+            return value
+        bounds = f"at least {least}" if most == inf else f"from {least} to {most}"
+        raise PydanticCustomError("out_of_bounds", "{text}", {"text": f"it must be {bounds}, not {value}"})
 
     return AfterValidator(check)
 
 
 # Schemas are sent with each request, so they have no bounds, and no defaults that go without saying.
-Count = Annotated[int, _at_least(0)]
-Positive = Annotated[int, _at_least(1)]
-Seconds = Annotated[float, _at_least(0)]
+Count = Annotated[int, _within(0)]
+Positive = Annotated[int, _within(1)]
+ContextLines = Annotated[int, _within(0, MAX_CONTEXT_LINES)]
+Seconds = Annotated[float, _within(0)]
 
 
 class ToolArguments(BaseModel):
-    """The base of the schemas. A null stands for the default; an unknown argument is an error."""
+    """The base of the schemas. A null stands for the default; an unknown argument is an error.
 
-    tool: ClassVar[FsToolName | None] = None
-    """The file tool that has these arguments."""
+    A tool takes no alias, since conditions and rules of people look for the names of the schema: a FilesystemMiddleware
+    renames the arguments before anything else sees a call.
+    """
+
+    tool: ClassVar[str] = ""
+    """The name of the file tool; empty for other tools."""
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """The names that models know from other tools, by the name of the argument."""
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -73,36 +81,35 @@ class ToolArguments(BaseModel):
     def _accept(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        named = cls.renamed({name: value for name, value in given.items() if value is not None})
-        unknown = [name for name in named if name not in cls.model_fields]
+        known = {name: value for name, value in given.items() if value is not None and name not in cls.ignored}
+        unknown = [str(name) for name in known if name not in cls.model_fields]
         if unknown:
-            raise PydanticCustomError("unknown_argument", "{text}", {"text": _unknown(unknown, cls.model_fields)})
-        return named
+            raise PydanticCustomError("unknown_argument", "{text}", {"text": cls._unknown(unknown)})
+        return known
+
+    @classmethod
+    def _unknown(cls, unknown: Iterable[str]) -> str:
+        own = cls._meant()
+        texts = []
+        for name in islice(unknown, _MOST_UNKNOWN):
+            close = [own[name]] if name in own else closest(name, cls.model_fields, 1)
+            meant = f", did you mean {close[0]}?" if close else ""
+            texts.append(f"there is no argument {one_line(name, 60)}{meant}")
+        return "; ".join(texts)
+
+    @classmethod
+    def _meant(cls) -> dict[str, str]:
+        """The names of arguments by their aliases."""
+        return {other: name for name, others in cls.aliases.items() for other in others}
 
     @classmethod
     def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by the names of the schema, as far as their names are known; the others stay."""
-        own = {
-            other: name
-            for name, others in cls.aliases.items()
-            for other in others
-            if name not in given and other not in cls.model_fields
-        }
+        """The arguments with the names of the schema in the place of aliases, unless both are given."""
+        own = {other: name for other, name in cls._meant().items() if name not in given}
         taken: dict[str, Any] = {}
         for name, value in given.items():
-            if name not in cls.ignored:
-                taken.setdefault(own.get(name, name), value)
+            taken.setdefault(own.get(name, name), value)
         return taken
-
-
-def _unknown(unknown: Iterable[str], known: Iterable[str]) -> str:
-    texts = []
-    for name in islice(unknown, _MOST_UNKNOWN):
-        close = closest(str(name), known, 1)
-        texts.append(
-            f"there is no argument {one_line(str(name), 60)}" + (f", did you mean {close[0]}?" if close else "")
-        )
-    return "; ".join(texts)
 
 
 class LsArguments(ToolArguments):
@@ -164,7 +171,7 @@ class GrepArguments(ToolArguments):
     output_mode: OutputMode = Field("files_with_matches", description="Paths, numbered lines, or counts.")
     regex: bool = Field(default_factory=bool, description="The pattern is a regular expression.")
     ignore_case: bool = Field(default_factory=bool, description="Ignore case.")
-    context_lines: Count = Field(default_factory=int, description="Lines around a match.")
+    context_lines: ContextLines = Field(default_factory=int, description="Lines around a match.")
     max_count: Count = Field(default_factory=int, description="Most matches.")
 
 
@@ -214,18 +221,16 @@ _BY_TITLE: Final = {schema.__name__: schema for schema in _SCHEMAS}
 def file_tool_name(tool: object) -> str | None:
     """The name of a file tool of deepfs, also if it was copied; None for any other tool."""
     schema = getattr(tool, "args_schema", None)
-    return schema.tool if isinstance(schema, type) and issubclass(schema, ToolArguments) else None
+    return schema.tool or None if isinstance(schema, type) and issubclass(schema, ToolArguments) else None
 
 
 def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a call of `tool` by the names of its schema; None if they have them, or it is no file tool.
-
-    Approvals and conditions of people look for these names.
-    """
+    """The arguments of a call of `tool` by the names of its schema; None if they have them, or it is no file tool."""
     schema = ARGUMENTS.get(file_tool_name(tool) or "")
     if schema is None or given.keys() <= schema.model_fields.keys():
         return None
-    return schema.renamed(given)
+    renamed = schema.renamed(given)
+    return None if renamed.keys() == given.keys() else renamed
 
 
 def wrong_arguments(error: Any) -> str:

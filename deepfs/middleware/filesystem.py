@@ -295,7 +295,8 @@ def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequ
 def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
     """The response, with the arguments of the calls of file tools under the names that approvals look for."""
     named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
-    for place, message in enumerate(response.result):
+    found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
+    for place, message in enumerate(found.result):
         if not isinstance(message, AIMessage):
             continue
         changed = {
@@ -307,7 +308,7 @@ def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelRespo
             calls = [
                 {**call, "args": changed.get(index, call["args"])} for index, call in enumerate(message.tool_calls)
             ]
-            response.result[place] = message.model_copy(update={"tool_calls": calls})
+            found.result[place] = message.model_copy(update={"tool_calls": calls})
     return response
 
 

@@ -39,31 +39,37 @@ def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:
 
 
 def about_commands(backend: BackendProtocol) -> str:
-    """Where commands start, and what they do not see, as a part of the description of `execute`."""
-    mount, unseen = "/", ""
+    """Where commands start, and what they see of mounts, as a part of the description of `execute`."""
+    mount, others = "/", ""
+    is_plain = True
     while not isinstance(backend, SandboxBackendProtocol):
         if isinstance(backend, CompositeBackend):
-            mount, unseen = _mount_of_commands(backend)
+            mount, others = _around_commands(backend, is_plain)
             backend = backend.executor
         elif (inner := next(_inner(backend), None)) is not None:
-            backend = inner
+            backend, is_plain = inner, False
         else:
             return ""
     place = backend.working_directory
     if place is None:
-        return unseen
+        return others
     if place == "/":
-        at = paths.join(mount, "a/b") if mount != "/" else "/a/b"
-        return (
-            f" Commands start in the directory that the file tools call `{mount}`: its `{at}` is `a/b` there.{unseen}"
-        )
-    return f" Commands start in {shown_path(place)}.{unseen}"
+        start = f"the directory that the file tools call `{mount}`: its `{paths.join(mount, 'a/b')}` is `a/b` there"
+        return f" Commands start in {start}.{others}"
+    return f" Commands start in {shown_path(place)}.{others}"
 
 
-def _mount_of_commands(composite: CompositeBackend) -> tuple[str, str]:
-    """The path under which a composite has the files of its commands, and a sentence about the other files."""
-    mount = next((route for route, each in composite.routes.items() if each is composite.executor), "/")
-    others = [one_line(route, 60) for route in composite.routes if route != mount]
+def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, str]:
+    """The path under which a composite has the files of its commands, and what these see of its other files.
+
+    Where a layer may have rules, the directories of this machine are not named: commands would get around the rules.
+    """
+    executor = composite.executor
+    mount = next((route for route, each in composite.routes.items() if each is executor), "/")
     if mount != "/":
         return paths.normalize(mount), f" They see no files outside of `{mount}`."
-    return mount, f" They do not see {', '.join(f'`{route}`' for route in others)}." if others else ""
+    on_host = is_plain and isinstance(executor, SandboxBackendProtocol) and executor.commands_on_host
+    places = {route: each.host_directory if on_host else None for route, each in composite.routes.items()}
+    reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
+    unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
+    return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")

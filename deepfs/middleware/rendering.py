@@ -13,6 +13,7 @@ __all__ = [
     "MAX_RESULT_CHARS",
     "MIN_CHARS",
     "WHOLE_LINE",
+    "WINDOW",
     "Place",
     "command_output",
     "entries",
@@ -81,9 +82,10 @@ def entries(found: Iterable[FileInfo]) -> list[str]:
 
 WHOLE_LINE: Final = 1_000
 """The longest line of a search that is shown whole, in characters."""
-_WINDOW: Final = 600
+WINDOW: Final = 600
+"""The characters that are shown of a longer line."""
 _BEFORE: Final = 200
-"""The characters before a match in the window of `_WINDOW` characters that is shown of a longer line."""
+"""How many of them are before the match."""
 
 
 class Place(NamedTuple):
@@ -123,9 +125,9 @@ def _window(line: int, place: Place) -> str:
     if len(text) <= WHOLE_LINE:
         return escaped(text)
     first = max(0, (start or 0) - _BEFORE)
-    last = first + _WINDOW
+    last = first + WINDOW
     shown = f"{'…' if first else ''}{escaped(text[first:last])}{'…' if last < len(text) else ''}"
-    behind = "; the match is further on" if start is None else f"; the match is at column={start}"
+    behind = "; the match may be further on" if start is None else f"; the match is at column={start}"
     return f"{shown} [cut; offset={line - 1}, column={first}{behind}]"
 
 

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
@@ -15,13 +14,14 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
 from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, wrong_arguments
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.offers import about_commands, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     MAX_RESULT_CHARS,
     MIN_CHARS,
     WHOLE_LINE,
+    WINDOW,
     Place,
     command_output,
     entries,
@@ -46,12 +46,14 @@ __all__ = [
     "MAX_RESULT_CHARS",
     "TOOL_NAMES",
     "FsToolName",
+    "ToolArguments",
     "command_output",
     "entries",
     "filesystem_tools",
     "listing",
     "matches",
     "numbered",
+    "offers_move",
     "tool_of",
     "wrong_arguments",
 ]
@@ -191,16 +193,19 @@ class FileOperations:
         )
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
-    async def execute(self, command: str, timeout: float) -> str:
+    async def execute(self, command: str, timeout: float) -> tuple[str, dict[str, Any]]:
+        """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
         try:
             check_text(command, "command")
             seconds = min(timeout, self._limits.execute_seconds) or None
-            return command_output(await sandbox.aexecute(command, timeout=seconds))
+            done = await sandbox.aexecute(command, timeout=seconds)
         except DeepFSError as error:
             raise ToolException(advised(str(error), error.code)) from error
+        code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+        return command_output(done), {"truncated": done.truncated, **code}
 
     # --- failures ---
 
@@ -245,7 +250,8 @@ class FileOperations:
         find, places, cut = make_finder(), {}, 0
         for match in long:
             place = Place(match.text, find(match.text))
-            if place.start is None and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
+            is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
+            if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
                 line = await self._line(match)
                 place = Place(line, find(line))
@@ -268,6 +274,10 @@ def _rooted(path: str) -> str:
 
 def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], int | None]:
     """A function that returns where the first match in a line starts; None if that is not known."""
+    try:
+        regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
+    except DeepFSError:  # The backend reads the pattern in its own way.
+        return lambda line: None
     work = _MAX_WORK
 
     def find(line: str) -> int | None:
@@ -281,7 +291,6 @@ def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], 
         match = regexp.search(content)
         return None if match is None else len(content[: match.start()].decode("utf-8", "ignore"))
 
-    regexp = compile_query(pattern, regex=regex, ignore_case=ignore_case).regexp
     return find
 
 
@@ -361,7 +370,8 @@ class _Calls(NamedTuple):
 
 
 def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
-    return tool_of(operations.backend, getattr(operations, name), name, description, ARGUMENTS[name])
+    form = {"response_format": "content_and_artifact"} if name == "execute" else {}
+    return tool_of(operations.backend, getattr(operations, name), name, description, ARGUMENTS[name], **form)
 
 
 def tool_of(
@@ -369,7 +379,7 @@ def tool_of(
     operation: Callable[..., Coroutine[Any, Any, Any]],
     name: str,
     description: str,
-    arguments: type[BaseModel],
+    arguments: type[ToolArguments],
     **options: Any,
 ) -> BaseTool:
     """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""

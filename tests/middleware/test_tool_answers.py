@@ -7,6 +7,7 @@ from inspect import isclass
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
@@ -15,6 +16,7 @@ from langsmith import Client, tracing_context
 import deepfs.middleware
 from deepfs import (
     CompositeBackend,
+    FilesystemBackend,
     FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
@@ -33,6 +35,7 @@ from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
+from deepfs.types import GrepMatch, GrepResult
 from support.agents import Invoke, Sandbox, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -99,7 +102,7 @@ DEEP = "é" * 20_000 + "needle" + "z" * 20_000
         {"pattern": "(?i)NEE..E", "regex": True},
     ],
 )
-@pytest.mark.parametrize("before", [0, 1_500, 4_998, 20_000])
+@pytest.mark.parametrize("before", [0, 1_500, 4_990, 4_998, 20_000])
 def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], before: int) -> None:
     backend = stored(**{"/a": f"one\n{DEEP[20_000 - before :]}\nthree\n"})
     found = says(backend, "grep", output_mode="content", **search)
@@ -115,7 +118,16 @@ def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], 
 
 def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
     broken = FaultyBackend(stored(**{"/a": DEEP}), {"read": BackendError("Error: gone")})
-    assert "the match is further on" in says(broken, "grep", pattern="needle", output_mode="content")
+    assert "the match may be further on" in says(broken, "grep", pattern="needle", output_mode="content")
+
+
+def test_a_backend_may_read_patterns_in_its_own_way() -> None:
+    class Own(WrapperBackend):
+        async def arun_grep(self, request: Any) -> GrepResult:
+            return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
+
+    found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
+    assert "the match may be further on" in found
 
 
 def test_few_long_lines_are_read_again() -> None:
@@ -204,6 +216,10 @@ def test_unknown_arguments_are_named() -> None:
     assert "there is no argument ofset, did you mean offset?; there is no argument start_line" in text
     assert "read_file takes file_path and optionally offset, limit, column." in text
     assert "write_file takes file_path, content and optionally overwrite." in says(stored(), "write_file", text=1)
+    assert "context_lines: it must be from 0 to 1000, not 2000" in says(
+        stored(), "grep", pattern="x", context_lines=2000
+    )
+    assert "offset: it must be at least 0, not -1" in says(stored(), "ls", offset=-1)
     assert len(says(stored(), "ls", **{f"{number}{'x' * 5_000}": 1 for number in range(500)})) < 1_000
 
 
@@ -216,18 +232,25 @@ def test_unknown_arguments_are_named() -> None:
         ("ls", {"directory": "/"}, "/a\t4"),
         ("grep", {"query": "ONE", "-i": True, "-n": True, "head_limit": 3}, "/a"),
         ("move", {"src": "/a", "dst": "b"}, "Moved /a to /b"),
-        ("glob", {"pattern": "*", "directory": None}, "/a"),
+        ("glob", {"pattern": "*", "directory": "/"}, "/a"),
     ],
 )
-def test_names_of_arguments_of_other_tools_are_understood(name: str, arguments: dict[str, Any], told: str) -> None:
-    assert says(stored(**{"/a": "one\n"}), name, **arguments) == told
+def test_names_of_arguments_of_other_tools_are_understood(
+    invoke: Invoke, name: str, arguments: dict[str, Any], told: str
+) -> None:
+    backend = stored(**{"/a": "one\n"})
+    model = ScriptedModel(script=[calls(call(name, **arguments)), AIMessage("Done.")])
+    agent = create_agent(model, middleware=[FilesystemMiddleware(backend)])
+    assert [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))] == [told]
+    # Without the middleware, an approval would not see the names, so the tool refuses them.
+    assert "did you mean" in says(backend, name, **arguments)
 
 
 def test_no_alias_is_ambiguous_or_grants_more() -> None:
     for schema in ARGUMENTS.values():
         others = [other for names in schema.aliases.values() for other in names]
         assert schema.aliases.keys() <= schema.model_fields.keys()
-        assert len(others) == len(set(others))
+        assert len(others) == len({*others, *schema.model_fields}) - len(schema.model_fields)
         assert not {"overwrite", "replace_all"} & schema.aliases.keys()
 
 
@@ -307,6 +330,11 @@ def test_execute_says_where_commands_start_and_what_they_do_not_see(tmp_path: An
     assert "call `/`: its `/a/b` is `a/b` there." in tools(WrapperBackend(shell))["execute"].description
     mounted = CompositeBackend(shell, {"/memories/": MemoryBackend()})
     assert tools(mounted)["execute"].description.endswith("They do not see `/memories/`.")
+    notes, shared = FilesystemBackend(tmp_path / "notes"), ReadOnlyBackend(FilesystemBackend(tmp_path / "shared"))
+    on_disk = CompositeBackend(shell, {"/m/": MemoryBackend(), "/notes/": notes, "/shared/": shared})
+    told = tools(on_disk)["execute"].description
+    assert told.endswith(f" `/notes/` is {tmp_path}/notes for them. They do not see `/m/`, `/shared/`.")
+    assert f"{tmp_path}" not in tools(PermissionedBackend(on_disk, [NO_WRITES]))["execute"].description
     boxed = CompositeBackend(MemoryBackend(), {"/box/": shell}, executor="/box/")
     assert "call `/box`: its `/box/a/b` is `a/b` there." in tools(boxed)["execute"].description
     on_host = LocalShellBackend(tmp_path, virtual_mode=False)

@@ -336,8 +336,9 @@ def test_commands_run_where_the_backend_runs_them(invoke: Invoke) -> None:
     session = Session(sandbox, invoke)
     assert session.says("execute", command="ls") == "ls\n[Exit code 0]"
     assert session.says("execute", command="fail", timeout=5) == "fail\n[Exit code 3]"
+    assert session.do("execute", command="fail").artifact == {"truncated": False, "exit_code": 3}
     assert session.says("execute", command="") == "[No output]\n[Exit code 0]"
-    assert sandbox.timeouts == [None, 5, None]
+    assert sandbox.timeouts == [None, 5, None, None]
     for command in ("echo \0", "echo \ud800"):
         assert "command holds" in session.fails("execute", command=command)
     assert "execute" not in {tool.name for tool in filesystem_tools(MemoryBackend())}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
     from deepfs.graph import create_deep_agent
     from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
-    from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.filesystem import FilesystemMiddleware, FsToolName
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import RubricMiddleware
@@ -86,6 +86,7 @@ __all__ = [
     "FilesystemPermission",
     "FilesystemState",
     "FlatBackend",
+    "FsToolName",
     "FsspecBackend",
     "GeneralPurposeSubagentProfile",
     "GlobResult",
@@ -143,7 +144,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],
             "middleware.async_subagents": ["AsyncSubAgentMiddleware"],
-            "middleware.filesystem": ["FilesystemMiddleware"],
+            "middleware.filesystem": ["FilesystemMiddleware", "FsToolName"],
             "middleware.memory": ["MemoryMiddleware"],
             "middleware.state": ["DeepAgentState"],
             "middleware.remote_tasks": ["AsyncSubAgent"],

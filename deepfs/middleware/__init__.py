@@ -42,17 +42,20 @@ if TYPE_CHECKING:
     from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import (
+        DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
         SummarizationMiddleware,
         SummarizationToolMiddleware,
         create_summarization_middleware,
         create_summarization_tool_middleware,
     )
+    from deepfs.middleware.task_events import TaskEvent
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
+    "DEEPAGENTS_DEFAULT_SUMMARY_PROMPT",
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
     "ApprovalMiddleware",
@@ -85,6 +88,7 @@ __all__ = [
     "SummarizationMiddleware",
     "SummarizationState",
     "SummarizationToolMiddleware",
+    "TaskEvent",
     "Transcript",
     "TruncateArgsSettings",
     "UnsupportedContentMiddleware",
@@ -137,11 +141,13 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": [
+                "DEEPAGENTS_DEFAULT_SUMMARY_PROMPT",
                 "SummarizationMiddleware",
                 "SummarizationToolMiddleware",
                 "create_summarization_middleware",
                 "create_summarization_tool_middleware",
             ],
+            "task_events": ["TaskEvent"],
             "tools": ["filesystem_tools"],
             "transcript": ["Transcript"],
             "unsupported_content": ["UnsupportedContentMiddleware"],

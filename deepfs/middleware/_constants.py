@@ -21,7 +21,7 @@ from deepfs.middleware.arguments import (
 )
 from deepfs.middleware.eviction import CHARS_PER_TOKEN
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, MAX_MEDIA_BYTES, TOOL_NAMES
+from deepfs.middleware.tools import FILE_TOOLS, GLOB_TRUNCATION_NOTE, MAX_MEDIA_BYTES, TOOL_NAMES
 from deepfs.search.results import SEARCH_SECONDS
 
 __all__ = [
@@ -91,7 +91,7 @@ def _field(schema: Any, name: str) -> Any:
 
 GREP_GLOB_DESCRIPTION: Final[str] = _field(GrepArguments, "glob").description
 GREP_OUTPUT_MODE_DESCRIPTION: Final[str] = _field(GrepArguments, "output_mode").description
-DEFAULT_READ_OFFSET: Final[int] = _field(ReadArguments, "offset").default
+DEFAULT_READ_OFFSET: Final = 0
 DEFAULT_READ_LIMIT: Final[int] = _field(ReadArguments, "limit").default
 
 GLOB_TIMEOUT: Final = SEARCH_SECONDS
@@ -101,7 +101,6 @@ TOOLS_EXCLUDED_FROM_EVICTION: Final = tuple(name for name in TOOL_NAMES if name 
 
 NO_LINES_REQUESTED_WARNING: Final = "[No line was read: limit was {limit}]"
 READ_FILE_TRUNCATION_MSG: Final = "\n[The text of {file_path} was cut. Read on with a larger offset]"
-GREP_TRUNCATION_NOTE: Final = "There are more matches: narrow the search"
-GLOB_TRUNCATION_NOTE: Final = "There are more files: narrow the search"
+GREP_TRUNCATION_NOTE: Final = "There are more matches than"
 GLOB_UNREADABLE_NOTE: Final = "Some directories could not be read; narrowing the search does not show them"
 GLOB_PATHLESS_DENIED_HINT: Final = ". Name a directory that you may read in path, and a pattern relative to it."

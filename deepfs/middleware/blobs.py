@@ -50,6 +50,8 @@ class Blobs:
     def __init__(self, backend: BackendProtocol, directory: str | None = None) -> None:
         self._backend = backend
         self._directory = directory or paths.join(artifacts_root(backend), _DIRECTORY)
+        # The names of places may hold the `id` of an object, which a later object can have. This one stays with its key.
+        self._owner = object()
 
     async def stored(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Store the media of messages. What cannot be stored stays in its message, and a warning is logged.
@@ -144,10 +146,10 @@ class Blobs:
             return _Scope(None, is_state=False)
         is_state = place.storage == "state"
         if place.storage is not None and not place.is_sole:
-            return _Scope(place.keys, is_state=is_state)
+            return _Scope((self._owner, place.keys), is_state=is_state)
         # Another storage may have this name, in another thread or later, so the thread is part of it.
         thread = _thread()
-        return _Scope(None if thread is None else (thread, place.keys), is_state=is_state)
+        return _Scope(None if thread is None else (self._owner, thread, place.keys), is_state=is_state)
 
 
 class _Scope(NamedTuple):

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import get_runtime
@@ -173,12 +174,14 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- loading ---
 
-    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+    def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Load the skills that changed."""
         update: dict[str, Any] | None = self._waited(partial(self._loaded, state))
         return update
 
-    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+    async def abefore_agent(
+        self, state: Any, runtime: Any, config: RunnableConfig | None = None
+    ) -> dict[str, Any] | None:
         """As `before_agent`."""
         return await self._loaded(state)
 

@@ -144,6 +144,9 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
 
     trace_policy = TRACE_POLICY
 
+    private_state_keys: frozenset[str]
+    """Keys of the agent's state that subagents neither get nor change."""
+
     def __init__(
         self,
         *,
@@ -174,8 +177,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         self._state_schema = state_schema
         self._fork_prompt, self._fork_middleware = fork_system_prompt, fork_middleware
         self.system_prompt: str | None = system_prompt
-        self.private_state_keys: frozenset[str] = private_state_keys or frozenset()
-        """Keys of the agent's state that subagents neither get nor change."""
+        self.private_state_keys = private_state_keys or frozenset()
         own = _mappings(subagents or ())
         specs = _checked([*self._general_purpose(general_purpose_agent, own), *own])
         self._specs = {spec["name"]: spec for spec in specs}

@@ -129,6 +129,9 @@ class SummarizationMiddleware(LangChainSummarization):
 
     serialized_name: ClassVar[str] = "SummarizationMiddleware"
     state_schema: type[SummarizationState] = SummarizationState
+    model: BaseChatModel
+    """The model that summarises."""
+    token_counter: TokenCounter
     trace_policy = TRACE_POLICY
     # Without these, LangChain's class would remove the messages from the state in steps of their own.
     before_model = AgentMiddleware.before_model

@@ -40,6 +40,7 @@ from deepfs.types import GrepMatch, Result
 
 __all__ = [
     "FILE_TOOLS",
+    "GLOB_TRUNCATION_NOTE",
     "MAX_EXECUTE_SECONDS",
     "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
@@ -64,6 +65,9 @@ ResultT = TypeVar("ResultT", bound=Result)
 MAX_MEDIA_BYTES: Final = 5_000_000
 MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
+GLOB_TRUNCATION_NOTE: Final = (
+    "The search was stopped before its end, so there may be more files: narrow the path or the pattern"
+)
 MAX_GREP_COUNT: Final = 1_000
 """As in deepagents."""
 _SMALLER: Final = "Give a smaller offset; one below 0 counts from the end."
@@ -151,8 +155,9 @@ class FileOperations:
         result = await self.backend.aglob(pattern, path)
         failed = await self._partial(result, result.matches, path, "Directory")
         rows = [shown_path(info.path) for info in result.matches or ()]
-        more = "The search was stopped before its end, so there may be more files: narrow the path or the pattern"
-        shown = paged(rows, offset, _MAX_GLOB_ROWS, self._chars, more if result.truncated else "", failed)
+        shown = paged(
+            rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
+        )
         return shown or no_file(_absolute(path), pattern)
 
     async def grep(

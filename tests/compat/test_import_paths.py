@@ -59,11 +59,13 @@ DOCUMENTED: Final = {
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
         PermissionDeniedError TooLargeError error_about""",
-    "deepfs.middleware": "AsyncSubAgent SkillsMiddleware SubAgent",
+    "deepfs.compat.pydantic_ai": "WorkspaceFiles",
+    "deepfs.middleware": """AsyncSubAgent Blobs SkillsMiddleware SubAgent SummarizationMiddleware
+        SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware",
     "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
-        WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
+        TracedBackend WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
     "deepfs.sandboxes.base": "BaseSandbox",
     "deepfs.search.globs": "compile_glob",
     "deepfs.search.query": "compile_query search",
@@ -109,6 +111,10 @@ FORMER: Final = {
     "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.policy.calls": "CHANGES Call call_of",
     "deepfs.policy.wrapper": "WrapperBackend",
+    "deepfs.profiles.harness": "HarnessProfile HarnessProfileConfig register_harness_profile",
+    "deepfs.profiles.harness.harness_profiles": "GeneralPurposeSubagentProfile HarnessProfile register_harness_profile",
+    "deepfs.profiles.provider": "ProviderProfile apply_provider_profile register_provider_profile",
+    "deepfs.profiles.provider.provider_profiles": "ProviderProfile get_provider_profile register_provider_profile",
 }
 
 LISTED: Final = sorted(

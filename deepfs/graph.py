@@ -13,6 +13,7 @@ from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
     AgentMiddleware,
+    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
@@ -230,7 +231,7 @@ class _Parts:
             fork_system_prompt=prompt,
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
+        approvals = ApprovalMiddleware.where_needed(self.rules, None if _asks(self.given) else interrupt_on, self.given)
         tail = [
             *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
             *self._remembering,
@@ -346,6 +347,11 @@ class _Parts:
 
 def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
+
+
+def _asks(middleware: Sequence[Middleware]) -> bool:
+    """Whether the user gave LangChain's middleware for approvals, which stands for `interrupt_on`."""
+    return any(each.name == HumanInTheLoopMiddleware.__name__ for each in middleware)
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:

@@ -410,9 +410,9 @@ async def test_many_tasks_lose_no_file() -> None:
         return calls(call("write_file", file_path=f"/{name}.md", content=name), edit)
 
     names = [str(number) for number in range(10, 30)]
-    subagent = create_agent(ScriptedModel(script=[held(work)] * 100), middleware=[FilesystemMiddleware()])
+    subagent = create_agent(ScriptedModel(script=[work] * 100), middleware=[FilesystemMiddleware()])
     starts = calls(*(call("start_async_task", description=name, subagent_type="worker") for name in names))
-    lead = Supervisor(spec(subagent), starts, AIMessage("a"), AIMessage("b"))
+    lead = Supervisor(spec(subagent), starts, *(AIMessage(str(number)) for number in range(50)))
     items = "".join(f"item {name}\n" for name in names)
     await lead.turn(files={"/list": {"content": items, "encoding": "utf-8"}})
     await lead.ended()

@@ -484,7 +484,7 @@ def asked(state: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "rounds",
-    [[["one", "two", "three"]], [["three", "one", "two"]], [["two"], ["three", "one"]], [["three"], ["one"], ["two"]]],
+    [[["three", "one", "two"]], [["two"], ["three", "one"]], [["three"], ["one"], ["two"]]],
     ids=str,
 )
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from deepfs.backends.store import StoreBackend
     from deepfs.compat.adapters import adapt_backend_protocol, adapt_sandbox_protocol
     from deepfs.graph import create_deep_agent
+    from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
     from deepfs.middleware.filesystem import FilesystemMiddleware
     from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import RubricMiddleware
     from deepfs.middleware.state import DeepAgentState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncSubAgent",
+    "AsyncSubAgentMiddleware",
     "BackendProtocol",
     "Capabilities",
     "CompiledSubAgent",
@@ -138,9 +142,11 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "backends.store": ["StoreBackend"],
             "compat.adapters": ["adapt_backend_protocol", "adapt_sandbox_protocol"],
             "graph": ["create_deep_agent"],
+            "middleware.async_subagents": ["AsyncSubAgentMiddleware"],
             "middleware.filesystem": ["FilesystemMiddleware"],
             "middleware.memory": ["MemoryMiddleware"],
             "middleware.state": ["DeepAgentState"],
+            "middleware.remote_tasks": ["AsyncSubAgent"],
             "middleware.rubric": ["RubricMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],

@@ -1,5 +1,6 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -185,9 +186,13 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
         return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
+_INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
+
+
 def _strict(given: Any, config: Any) -> Any:
     """The configuration in which answers to unknown interrupts are an error. Older LangGraph ignores them."""
-    if not (isinstance(given, Command) and isinstance(given.resume, dict)):
+    resume = given.resume if isinstance(given, Command) else None
+    if not (isinstance(resume, dict) and resume and all(map(_INTERRUPT_ID.fullmatch, map(str, resume)))):
         return config
     config = config or {}
     return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}

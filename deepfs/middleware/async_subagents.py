@@ -268,7 +268,8 @@ class _Tasks:
             raise ToolException("Error: The description is empty. Say what is to be done.")
         fork = spec.get("mode") == "fork"
         if "runnable" in spec:
-            state = initial_state(runtime.state, description, fork=fork, private=frozenset({"async_tasks"}))
+            private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
+            state = initial_state(runtime.state, description, fork=fork, private=private)
             return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
         messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
         return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
@@ -294,8 +295,6 @@ class _Tasks:
 
     def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
-        if task["status"] == "cancelled" and seen.status == WAITING:
-            seen = Observation("cancelled", seen.run_id)
         updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, self._report(task, seen, notes), updated)
 

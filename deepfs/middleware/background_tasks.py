@@ -145,7 +145,11 @@ class BackgroundTasks:
         return task_id, run.id
 
     def observe(self, task: AsyncTask) -> Observation:
-        """Return what is known of a task. One that this process does not know is an error."""
+        """Return what is known of a task. One that this process does not know is an error.
+
+        Args:
+            task: The task, as the state of its agent has it.
+        """
         known = self._tasks.get(task["task_id"])
         if known is None:
             return _unknown(task)
@@ -155,12 +159,20 @@ class BackgroundTasks:
         return Observation(run.status, run.id, content, run.error, run.interrupts, note)
 
     def values(self, task: AsyncTask) -> Mapping[str, Any]:
-        """The state in which the latest run ended; empty if it has not, or is not known."""
+        """The state in which the latest run ended; empty if it has not, or is not known.
+
+        Args:
+            task: The task, as the state of its agent has it.
+        """
         known = self._tasks.get(task["task_id"])
         return known.latest.values if known is not None and known.latest.has_ended else {}
 
     def files(self, task: AsyncTask) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        """The files before and after what was not merged yet; None if there is nothing to merge."""
+        """The files before and after what was not merged yet; None if there is nothing to merge.
+
+        Args:
+            task: The task, as the state of its agent has it.
+        """
         known, values = self._tasks.get(task["task_id"]), self.values(task)
         merged = task.get("merged_run_id")
         if known is None or "files" not in values or merged == known.latest.id:
@@ -173,6 +185,11 @@ class BackgroundTasks:
     ) -> tuple[str, str]:
         """Send a follow-up; return the id of its run, and its status.
 
+        Args:
+            task: The task, as the state of its agent has it.
+            message: The follow-up.
+            strategy: Whether it stops the current run, or waits for its end.
+
         Raises:
             ToolException: If the task is not known, or does not stop.
         """
@@ -184,16 +201,23 @@ class BackgroundTasks:
     async def resume(self, task_id: str, answer: Any) -> None:
         """Answer what a task that waits asks a person, as `Command(resume=answer)` would.
 
+        Args:
+            task_id: The id of the task.
+            answer: The answer.
+
         Raises:
-            ToolException: If the task is not known, or does not wait.
+            ValueError: If the task is not known, or does not wait.
         """
         known = self._tasks.get(task_id)
         if known is None or known.latest.status != WAITING:
-            raise ToolException(f"Error: No task {task_id!r} waits for an answer.")
+            raise ValueError(f"no background task {task_id!r} waits for an answer")
         self._follow(known, _Run(Command(resume=answer)))
 
     async def cancel(self, task: AsyncTask) -> None:
-        """Stop a task, and wait for its end.
+        """Stop a task, and wait for its end, at most 10 seconds.
+
+        Args:
+            task: The task, as the state of its agent has it.
 
         Raises:
             ToolException: If the task is not known.
@@ -202,6 +226,12 @@ class BackgroundTasks:
         await self._stop(known)
         if known.latest.status == WAITING:
             known.latest.status = "cancelled"
+
+    async def await_all(self) -> None:
+        """Wait until no task runs. Tasks that wait for a person do not count."""
+        for task in list(self._tasks.values()):
+            while not task.has_ended:
+                await _ended(next(run for run in task.runs if not run.has_ended), self._lock)
 
     async def aclose(self) -> None:
         """Stop all tasks, wait for their ends, and forget them."""
@@ -303,18 +333,24 @@ def _is_in_lasting_loop() -> bool:
 
 
 async def _stopped(run: _Run, lock: threading.Lock) -> bool:
-    ended = loop_callbacks().event()
+    """Stop a run that may not have begun. Return whether it has ended in time."""
     with lock:
-        if run.has_ended:
-            return True
-        run.waiting.append(ended)
         loop, scope = run.loop, run.scope
     if loop is not None and scope is not None:
         with suppress(RuntimeError):
             loop.call(scope.cancel)
     with anyio.move_on_after(_STOP_SECONDS):
-        await ended.wait()
+        await _ended(run, lock)
     return run.has_ended
+
+
+async def _ended(run: _Run, lock: threading.Lock) -> None:
+    ended = loop_callbacks().event()
+    with lock:
+        if run.has_ended:
+            return
+        run.waiting.append(ended)
+    await ended.wait()
 
 
 def _content(values: Mapping[str, Any]) -> list[dict[str, Any]]:

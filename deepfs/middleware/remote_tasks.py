@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired
 from urllib.parse import quote
 
 from anyio import to_thread
+from anyio.lowlevel import RunVar
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import Runnable
 from langchain_core.tools import ToolException
@@ -55,6 +56,8 @@ class AsyncSubAgent(TypedDict):
     """The graph or the assistant on the server."""
     runnable: NotRequired[Runnable[Any, Any]]
     """Any runnable over a state with `messages`, run in this process."""
+    private_state_keys: NotRequired[frozenset[str]]
+    """Keys of the supervisor's state that a runnable does not get."""
     url: NotRequired[str]
     """The server; without it, the server that the supervisor runs on, which needs the async form (`ainvoke`)."""
     headers: NotRequired[dict[str, str]]
@@ -149,7 +152,14 @@ class RemoteTasks:
     async def start(
         self, spec: AsyncSubAgent, messages: Sequence[AnyMessage], runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Start a task; return its id, and that of its run."""
+        """Start a task; return its id, and that of its run.
+
+        Args:
+            spec: The subagent.
+            messages: What it begins with.
+            runtime: The runtime of the tool.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         async with _client(spec, "start", in_sync=in_sync) as client:
             thread = await client.threads.create(metadata=_metadata(spec, runtime))
             run = await client.runs.create(
@@ -161,7 +171,13 @@ class RemoteTasks:
             return thread["thread_id"], run["run_id"]
 
     async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
-        """Look at the latest run, and at the thread, which alone shows whether a run waits for a person."""
+        """Look at the latest run, and at the thread, which alone shows whether a run waits for a person.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         async with _client(spec, "look at", in_sync=in_sync) as client:
             run: Any = await client.runs.get(task["thread_id"], task["run_id"])
             if run["status"] == "interrupted" and task["status"] != "cancelled":
@@ -176,7 +192,15 @@ class RemoteTasks:
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Send a follow-up; return the id of its run, and its status."""
+        """Send a follow-up; return the id of its run, and its status.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            message: The follow-up.
+            runtime: The runtime of the tool.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         strategy = spec.get("update_strategy", "interrupt")
         async with _client(spec, "send a message to", in_sync=in_sync) as client:
             run = await client.runs.create(
@@ -189,7 +213,13 @@ class RemoteTasks:
             return run["run_id"], run["status"] if strategy == "enqueue" else "running"
 
     async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> None:
-        """Stop all runs of the task, the newest first, so that no enqueued one starts meanwhile."""
+        """Stop all runs of the task, the newest first, so that no enqueued one starts meanwhile.
+
+        Args:
+            spec: The subagent.
+            task: The task, as the state of its agent has it.
+            in_sync: Whether the agent runs by `invoke`.
+        """
         if task["status"] == WAITING:
             return  # No run is active.
         async with _client(spec, "cancel", in_sync=in_sync) as client:
@@ -201,6 +231,10 @@ class RemoteTasks:
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
+
+
+_MAX_CLIENTS: Final = 20
+_clients: "Final[RunVar[dict[tuple[Any, ...], LangGraphClient] | None]]" = RunVar("deepfs_langgraph_clients")
 
 
 @asynccontextmanager
@@ -221,12 +255,28 @@ async def _client(spec: AsyncSubAgent, doing: str, *, in_sync: bool) -> "AsyncIt
 
 @asynccontextmanager
 async def open_client(url: str | None, headers: Mapping[str, str] | None = None) -> "AsyncIterator[LangGraphClient]":
-    """A client for a few requests. One that is kept would belong to one event loop, and have to be closed there."""
-    own = dict(headers or {})
-    own.setdefault("x-auth-scheme", "langsmith")
-    # Imports and certificates are read from disk.
-    async with await to_thread.run_sync(_made_client, url, own) as client:
-        yield client
+    """A client for a few requests: that of the event loop for a URL, or a new one for the server of this process."""
+    own = {"x-auth-scheme": "langsmith", **{name.lower(): value for name, value in (headers or {}).items()}}
+    if url is None:
+        async with await to_thread.run_sync(_made_client, None, own) as client:
+            yield client
+    else:
+        yield await _client_of_loop(url, own)
+
+
+async def _client_of_loop(url: str, headers: dict[str, str]) -> "LangGraphClient":
+    """A client that is made once for an event loop, which takes 50 ms. It leaves no connections that must be closed."""
+    clients = _clients.get(None)
+    if clients is None:
+        clients = {}
+        _clients.set(clients)
+    key = (url, *sorted(headers.items()))
+    if key not in clients:
+        while len(clients) >= _MAX_CLIENTS:  # Headers may be those of one user.
+            del clients[next(iter(clients))]
+        # In a thread, since certificates are read from disk.
+        clients[key] = await to_thread.run_sync(_made_client, url, {**headers, "connection": "close"})
+    return clients[key]
 
 
 def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NotRequired, TypeAlias, cast
+from typing import Any, Final, Literal, NotRequired, Protocol, TypeAlias, cast, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
@@ -30,7 +30,6 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.skills import SkillSource, skills_of
-from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
@@ -192,7 +191,12 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
         (checked,) = _checked(_mappings([isolated]))
         runnable = self._runnable(checked).get()
-        return AsyncSubAgent(name=spec["name"], description=spec["description"], runnable=runnable)
+        return AsyncSubAgent(
+            name=spec["name"],
+            description=spec["description"],
+            runnable=runnable,
+            private_state_keys=self.private_state_keys,
+        )
 
     # --- building subagents ---
 
@@ -305,7 +309,11 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
-_OverFiles: Final = (FilesystemMiddleware, SummarizationMiddleware)
+@runtime_checkable
+class _OverFiles(Protocol):
+    """Middleware that stores files."""
+
+    def with_backend(self, backend: Any, /) -> Any: ...
 
 
 def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, response_format: Any = None) -> Any:

@@ -59,6 +59,8 @@ DOCUMENTED: Final = {
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
         PermissionDeniedError TooLargeError error_about""",
+    "deepfs.middleware": "AsyncSubAgent SkillsMiddleware SubAgent",
+    "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware",
     "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
         WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",

@@ -1,21 +1,37 @@
 """Subagents run concurrently and share the backend; what they write reaches the supervisor."""
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import UnknownInterruptError
+from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
+from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel
 
-from deepfs import MemoryBackend, StateBackend
+from deepfs import MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.subagents import (
+    SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY,
+    CompiledSubAgent,
+    SubAgent,
+    SubAgentMiddleware,
+    create_sub_agent,
+)
 from deepfs.policy.rules import FilesystemPermission
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -23,6 +39,7 @@ from support.chat import ScriptedModel, call, calls
 __all__ = ["backend", "invoke"]
 
 GO = {"messages": [("user", "go")]}
+THREAD = {"configurable": {"thread_id": "1"}}
 
 
 def worker(*made: Any) -> ScriptedModel:
@@ -227,3 +244,357 @@ def _request() -> Any:
     from langchain.agents.middleware.types import ModelRequest
 
     return ModelRequest(model=ScriptedModel(script=[]), messages=[HumanMessage("x")])
+
+
+# --- forks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_continues_the_conversation(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[calls(write("x")), AIMessage("seven")])
+    fork = SubAgent(name="worker", description="Knows all.", system_prompt="Be brief.", model=model, mode="fork")
+    lead = ScriptedModel(
+        script=[calls(call("write_file", file_path="/n", content="7")), tasks("add one"), AIMessage("ok")]
+    )
+    agent = create_deep_agent(lead, system_prompt="You lead.", subagents=[fork])
+    state = invoke(agent, {"messages": [("user", "the number is 7")]})
+    system, *history = model.asked[0]
+    assert system.text.startswith("You lead.\n\nBe brief.")
+    assert [message.type for message in history] == ["human", "ai", "tool", "ai", "tool", "human"]
+    assert history[0].text == "the number is 7"
+    assert history[-2].tool_call_id == history[-3].tool_calls[0]["id"]
+    assert history[-1].text.endswith("add one")
+    assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "ai", "tool", "ai"]
+    assert results(state)[-1].content == "seven"
+    assert contents(state) == {"/n": "7", "/out/x.md": "x"}
+    assert "knows this conversation" in next(each for each in delegating(agent)).description
+
+
+def delegating(agent: Any) -> list[Any]:
+    """The tool `task` of an agent."""
+    return [agent.nodes["tools"].bound.tools_by_name["task"]]
+
+
+def test_a_fork_has_the_prompt_and_the_tools_of_its_supervisor(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[AIMessage("ok")])
+    lead = ScriptedModel(script=[tasks("x"), AIMessage("done")])
+    fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
+    files = MemoryBackend()
+    files.write("/AGENTS.md", "remember this\n")
+    invoke(
+        create_deep_agent(lead, system_prompt="You lead.", subagents=[fork], backend=files, memory=["/AGENTS.md"]), GO
+    )
+    assert model.asked[0][0].text == lead.asked[0][0].text
+    assert "remember this" in model.asked[0][0].text
+    assert model.offered == lead.offered
+
+
+def test_parallel_calls_beside_a_fork_are_answered(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[AIMessage("a"), AIMessage("b")])
+    fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
+    invoke(create_deep_agent(ScriptedModel(script=[tasks("x", "y"), AIMessage("done")]), subagents=[fork]), GO)
+    for asked in model.asked:
+        made = [each["id"] for message in asked if message.type == "ai" for each in message.tool_calls]
+        assert [message.tool_call_id for message in asked if message.type == "tool"] == made
+
+
+def test_a_fork_cannot_hand_on_its_task(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[tasks("again"), lambda messages: AIMessage(messages[-1].text)])
+    fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
+    agent = create_deep_agent(ScriptedModel(script=[tasks("x"), AIMessage("done")]), subagents=[fork])
+    assert "Carry it out yourself" in results(invoke(agent, GO))[0].content
+
+
+def test_a_compiled_subagent_may_be_a_fork(invoke: Invoke) -> None:
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"{len(state['messages'])} {state['messages'][0].text}")]}
+
+    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer), mode="fork")
+    assert results(invoke(supervisor([echo], tasks("this")), GO))[0].content == "4 go"
+
+
+def test_a_fork_of_a_summarised_conversation_has_the_summary(invoke: Invoke) -> None:
+    class Summed(AgentState[Any]):
+        _summarization_event: NotRequired[Any]
+
+    heard: list[Any] = []
+    echo = RunnableLambda(lambda state: heard.extend(state["messages"]) or {"messages": [AIMessage("x")]})
+    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo, mode="fork")
+    lead = create_agent(
+        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
+        middleware=[SubAgentMiddleware(backend=StateBackend(), subagents=[worker])],
+        state_schema=Summed,
+    )
+    event = {"cutoff_index": 2, "summary_message": HumanMessage("a summary")}
+    given = [HumanMessage("one"), AIMessage("two"), HumanMessage("three")]
+    invoke(lead, {"messages": given, "_summarization_event": event})
+    assert [message.text for message in heard[:2]] == ["a summary", "three"]
+
+
+# --- what a subagent has of its own ----------------------------------------------------------------------------------
+
+
+def test_a_subagent_may_have_a_backend_of_its_own(invoke: Invoke) -> None:
+    own = MemoryBackend()
+    model = ScriptedModel(script=[calls(write("a")), AIMessage("ok")])
+    agent = create_deep_agent(
+        ScriptedModel(script=[tasks("x"), calls(write("b")), AIMessage("done")]),
+        subagents=[spec(model, backend=own)],
+    )
+    assert contents(invoke(agent, GO)) == {"/out/b.md": "b"}
+    assert own.read("/out/a.md").file_data.content == "a"
+
+
+def test_a_subagent_with_a_backend_keeps_the_rules_of_its_supervisor(invoke: Invoke) -> None:
+    own, rules = MemoryBackend(), [FilesystemPermission(operations=["write"], paths=["/out/**"], mode="deny")]
+    model = ScriptedModel(script=[calls(write("a")), lambda messages: AIMessage(messages[-1].text)])
+    lead = ScriptedModel(script=[tasks("x"), AIMessage("done")])
+    agent = create_deep_agent(lead, subagents=[spec(model, backend=own)], permissions=rules)
+    assert "permission denied" in results(invoke(agent, GO))[0].content
+    assert own.ls("/").entries == []
+
+
+def test_private_keys_are_not_shared(invoke: Invoke) -> None:
+    seen: list[Any] = []
+
+    class Counted(AgentState[Any]):
+        secret: NotRequired[Annotated[str, PrivateStateAttr]]
+        shared: NotRequired[str]
+
+    class Counting(AgentMiddleware[Any, Any, Any]):
+        state_schema = Counted
+
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"secret": "mine", "shared": "ours"}
+
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        seen.append(state)
+        return {"messages": [AIMessage("x")], "secret": "yours", "shared": "changed"}
+
+    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
+    keep = ScriptedModel(script=[tasks("x"), AIMessage("done")])
+    agent = create_deep_agent(keep, subagents=[echo], middleware=[Counting()], checkpointer=InMemorySaver())
+    state = invoke(agent, GO, THREAD)
+    assert "secret" not in seen[0]
+    assert (seen[0]["shared"], state["shared"]) == ("ours", "changed")
+    assert agent.get_state(THREAD).values["secret"] == "mine"
+
+
+def test_the_private_keys_of_the_middleware_may_be_set_later(invoke: Invoke) -> None:
+    seen: list[Any] = []
+    echo = RunnableLambda(lambda state: seen.append(state) or {"messages": [AIMessage("x")]})
+    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo)
+    middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[worker], state_schema=_Paged)
+    middleware.private_state_keys = frozenset({"page"})
+    model = ScriptedModel(script=[tasks("x"), AIMessage("done")])
+    invoke(create_agent(model, middleware=[middleware], state_schema=_Paged), {**GO, "page": "1"})
+    assert (middleware.subagent_names, "page" in seen[0]) == ({"worker"}, False)
+
+
+class _Paged(AgentState[Any]):
+    page: NotRequired[str]
+
+
+def test_subagents_have_the_state_schema(invoke: Invoke) -> None:
+    @tool
+    def turn_page(runtime: ToolRuntime) -> Command[Any]:
+        """Turn."""
+        page = str(int(runtime.state["page"]) + 1)
+        return Command(update={"page": page, "messages": [ToolMessage("ok", tool_call_id=runtime.tool_call_id)]})
+
+    worker = spec(ScriptedModel(script=[calls(call("turn_page")), AIMessage("x")]), tools=[turn_page])
+    middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[worker], state_schema=_Paged)
+    lead = create_agent(
+        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
+        middleware=[FilesystemMiddleware(), middleware],
+        state_schema=_Paged,
+    )
+    assert invoke(lead, {**GO, "page": "1"})["page"] == "2"
+
+
+def test_a_run_may_ask_subagents_for_a_form_of_answer(invoke: Invoke) -> None:
+    class Count(BaseModel):
+        number: int
+
+    agent = supervisor([spec(ScriptedModel(script=[calls(call("Count", number=3))]))], tasks("count"))
+    config = {"configurable": {SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY: Count}}
+    assert results(invoke(agent, GO, config))[0].content == '{"number":3}'
+
+
+def test_create_sub_agent_builds_what_is_given(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[AIMessage("ok")])
+    built = create_sub_agent(SubAgent(name="a", description="b", system_prompt="Work.", model=model, tools=[]))
+    invoke(built, GO)
+    assert [message.text for message in model.asked[0]] == ["Work.", "go"]
+    with pytest.raises(ValueError, match="'a' lacks model"):
+        create_sub_agent(SubAgent(name="a", description="b", tools=[]))
+    with pytest.raises(ValueError, match="'a' lacks tools"):
+        create_sub_agent(SubAgent(name="a", description="b", model=model))
+
+
+def test_wrong_modes_are_refused() -> None:
+    model = ScriptedModel(script=[])
+    with pytest.raises(ValueError, match="has the mode 'odd'"):
+        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="odd")])
+    with pytest.raises(ValueError, match="omit skills"):
+        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="fork", skills=["/skills"])])
+    with pytest.raises(ValueError, match="is async"):
+        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="async")])
+
+
+def test_unknown_arguments_of_the_task_are_named(invoke: Invoke) -> None:
+    wrong = calls(call("task", description="x", subagent_type="worker", prompt="the real task"))
+    (refused,) = results(invoke(supervisor([spec(worker(write))], wrong), GO))
+    assert refused.status == "error"
+    assert "prompt" in refused.content
+
+
+# --- several interrupts ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """Opens a checkpointer, each time anew over the same data."""
+    if request.param == "memory":
+        one = InMemorySaver()
+        yield lambda: nullcontext(one)
+    else:
+        yield lambda: AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.sqlite"))
+
+
+def asking(runs: list[str]) -> Any:
+    """A subagent that asks before it notes its task in `runs`."""
+
+    @tool
+    def note(text: str) -> str:
+        """Note."""
+        runs.append(text)
+        return f"noted {text}"
+
+    return spec(worker(lambda task: call("note", text=task)), tools=[note], interrupt_on={"note": True})
+
+
+APPROVE = {"decisions": [{"type": "approve"}]}
+NAMES = ["one", "two", "three"]
+
+
+def asked(state: dict[str, Any]) -> dict[str, str]:
+    """The ids of the open interrupts by the task that asks."""
+    return {each.value["action_requests"][0]["args"]["text"]: each.id for each in state["__interrupt__"]}
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [[["three", "one", "two"]], [["two"], ["three", "one"]], [["three"], ["one"], ["two"]]],
+    ids=str,
+)
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_interrupts_are_answered_by_id(saver: Any, rounds: list[list[str]], nested: bool) -> None:
+    runs: list[str] = []
+
+    def agent(checkpointer: Any) -> Any:
+        subagent = asking(runs)
+        if nested:
+            inner = worker(lambda task: call("task", description=task, subagent_type="worker"))
+            middle = create_deep_agent(inner, subagents=[subagent])
+            subagent = CompiledSubAgent(name="worker", description="Hands on.", runnable=middle)
+        lead = ScriptedModel(script=[tasks(*NAMES), AIMessage("done")])
+        lead._taken = turns
+        return create_deep_agent(lead, subagents=[subagent], checkpointer=checkpointer)
+
+    async def play() -> None:
+        async with saver() as checkpointer:
+            state = await agent(checkpointer).ainvoke(GO, THREAD)
+        for names in rounds:
+            ids = asked(state)
+            async with saver() as checkpointer:
+                answers = Command(resume={ids[name]: APPROVE for name in names})
+                state = await agent(checkpointer).ainvoke(answers, THREAD)
+        assert "__interrupt__" not in state
+        assert sorted(runs) == sorted(NAMES)
+        assert all(f"noted {name}" in message.text for name, message in zip(NAMES, results(state), strict=True))
+
+    turns = count()
+    asyncio.run(play())
+
+
+def test_an_answer_to_an_unknown_interrupt_is_an_error(invoke: Invoke) -> None:
+    runs: list[str] = []
+    lead = ScriptedModel(script=[tasks(*NAMES), AIMessage("done")])
+    agent = create_deep_agent(lead, subagents=[asking(runs)], checkpointer=InMemorySaver())
+    ids = asked(invoke(agent, GO, THREAD))
+    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
+        invoke(agent, Command(resume=APPROVE), THREAD)
+    unknown = "0" * 32
+    with pytest.raises(UnknownInterruptError, match=unknown):
+        invoke(agent, Command(resume={ids["one"]: APPROVE, unknown: APPROVE}), THREAD)
+    assert runs == []
+    state = invoke(agent, Command(resume=dict.fromkeys(ids.values(), APPROVE)), THREAD)
+    assert (sorted(runs), len(results(state))) == (sorted(NAMES), 3)
+    with pytest.raises(UnknownInterruptError):
+        invoke(agent, Command(resume={ids["one"]: APPROVE}), THREAD)
+    assert len(runs) == 3
+
+
+# --- files of subagents that do not end well -------------------------------------------------------------------------
+
+
+def test_what_siblings_wrote_outlives_a_failure(invoke: Invoke) -> None:
+    failures = iter([RuntimeError("once")])
+
+    def work(messages: list[Any]) -> AIMessage:
+        task = next(message.text for message in messages if message.type == "human")
+        if messages[-1].type == "tool":
+            if task == "bad" and (error := next(failures, None)):
+                raise error
+            return AIMessage("ok")
+        return calls(write(task))
+
+    lead = ScriptedModel(script=[tasks("good", "bad"), AIMessage("done")])
+    agent = create_deep_agent(lead, subagents=[spec(ScriptedModel(script=[work] * 20))], checkpointer=InMemorySaver())
+    with pytest.raises(RuntimeError, match="once"):
+        invoke(agent, GO, THREAD)
+    state = invoke(agent, None, THREAD)
+    assert contents(state) == {"/out/good.md": "good", "/out/bad.md": "bad"}
+
+
+# --- streams and traces ----------------------------------------------------------------------------------------------
+
+
+def test_traces_mark_subagents(invoke: Invoke) -> None:
+    marks: list[Any] = []
+
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        marks.append((get_tracing_context().get("metadata") or {}).get("ls_agent_type"))
+        return {"messages": [AIMessage("x")]}
+
+    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
+    with tracing_context(metadata={"ls_agent_type": "root"}):
+        invoke(supervisor([echo], tasks("x")), GO)
+    assert marks == ["subagent"]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_streams_tell_which_subagent_speaks(compiled: bool) -> None:
+    def built(name: str) -> Any:
+        model = ScriptedModel(script=[AIMessage(f"I am {name}")])
+        if compiled:
+            graph = create_agent(model)
+            return CompiledSubAgent(name=name, description="Speaks.", runnable=graph)
+        return SubAgent(name=name, description="Speaks.", model=model)
+
+    two = calls(*(call("task", description="x", subagent_type=name) for name in ("anna", "bert")))
+    agent = create_deep_agent(
+        ScriptedModel(script=[two, AIMessage("lead")]), subagents=[built("anna"), built("bert")], name="boss"
+    )
+
+    async def play() -> dict[tuple[str, ...], tuple[str, str]]:
+        heard = {}
+        async for namespace, (message, about) in agent.astream(GO, stream_mode="messages", subgraphs=True):
+            if message.type == "ai" and message.text:
+                heard[namespace] = (message.text, about["lc_agent_name"])
+        return heard
+
+    heard = asyncio.run(play())
+    assert heard.pop(()) == ("lead", "boss")
+    assert sorted(heard.values()) == [("I am anna", "anna"), ("I am bert", "bert")]
+    assert all(namespace[0].startswith("tools:") for namespace in heard)

@@ -16,7 +16,16 @@ from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend, run_sync
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    MemoryBackend,
+    StateBackend,
+    StoreBackend,
+    SubAgent,
+    create_deep_agent,
+    run_sync,
+)
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs
@@ -129,6 +138,24 @@ def test_the_state_is_given_each_content_once(invoke: Invoke) -> None:
         invoke(made, said(IMAGE, IMAGE), THREAD)
     saved = [write for each in made.checkpointer.list(THREAD) for write in each.pending_writes or ()]
     assert len([value for _, channel, value in saved if channel == "files" and value]) == 1
+
+
+def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke) -> None:
+    made = agent(StateBackend(), calls(*(call("show", how="plain") for _ in range(4))))
+    state = invoke(made, said(), THREAD)
+    assert images(state["messages"]) == [REFERENCE] * 4
+    assert images(made.model.asked[-1]) == [IMAGE] * 4
+
+    def look(messages: list[Any]) -> AIMessage:
+        return AIMessage("seen") if images(messages) else calls(call("show", how="plain"))
+
+    looker = SubAgent(name="looker", description="Looks.", model=ScriptedModel(script=[look] * 4))
+    tasks = [call("task", description="look", subagent_type="looker") for _ in range(2)]
+    model = ScriptedModel(script=[calls(*tasks), AIMessage("done")])
+    supervisor = create_deep_agent(model, tools=[show], subagents=[looker])
+    state = invoke(supervisor, said())
+    assert [message.content for message in results(state)] == ["seen", "seen"]
+    assert list(state["files"]) == [f"/blobs/{DIGEST}"]
 
 
 def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:

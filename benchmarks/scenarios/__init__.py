@@ -27,4 +27,5 @@ SCENARIOS: Final = (
     "growth",
     "imports",
     "agents",
+    "checkpoints",
 )

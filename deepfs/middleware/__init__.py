@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from deepfs.middleware.blobs import Blobs
     from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
     from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     )
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
+    from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
+    "Blobs",
     "CompiledSubAgent",
     "FilesystemMiddleware",
     "FilesystemPermission",
@@ -35,6 +38,7 @@ __all__ = [
     "SummarizationToolMiddleware",
     "Transcript",
     "TruncateArgsSettings",
+    "UnsupportedContentMiddleware",
     "compute_summarization_defaults",
     "create_summarization_middleware",
     "create_summarization_tool_middleware",
@@ -47,6 +51,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
         {
             "compaction": ["SummarizationEvent", "SummarizationState"],
             "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
+            "blobs": ["Blobs"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
@@ -59,5 +64,6 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             ],
             "tools": ["filesystem_tools"],
             "transcript": ["Transcript"],
+            "unsupported_content": ["UnsupportedContentMiddleware"],
         },
     )

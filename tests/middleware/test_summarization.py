@@ -136,8 +136,8 @@ def test_media_are_stored_in_separate_files(invoke: Invoke, block: dict[str, Any
     talk(invoke, agent, thread())
     text = text_of(files)
     (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
-    assert path.startswith("/conversation_history/media/")
-    assert path.endswith(".png")
+    assert path.startswith("/blobs/")
+    assert not files.ls("/conversation_history/media").ok, "each medium is stored once"
     assert files.download_files([path])[0].content == PIXELS
     assert "see 0" in text
     assert base64.b64encode(PIXELS).decode()[:40] not in text

@@ -28,4 +28,5 @@ SCENARIOS: Final = (
     "imports",
     "agents",
     "skills",
+    "checkpoints",
 )

@@ -7,6 +7,7 @@ from deepfs._lazy import lazy_exports
 if TYPE_CHECKING:
     from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
     from deepfs.middleware.background_tasks import BackgroundTasks
+    from deepfs.middleware.blobs import Blobs
     from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
     from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     )
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
+    from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncSubAgent",
     "AsyncSubAgentMiddleware",
     "BackgroundTasks",
+    "Blobs",
     "CompiledSubAgent",
     "CriterionEval",
     "CriterionFail",
@@ -73,6 +76,7 @@ __all__ = [
     "SummarizationToolMiddleware",
     "Transcript",
     "TruncateArgsSettings",
+    "UnsupportedContentMiddleware",
     "compute_summarization_defaults",
     "create_summarization_middleware",
     "create_summarization_tool_middleware",
@@ -88,6 +92,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "background_tasks": ["BackgroundTasks"],
             "compaction": ["SummarizationEvent", "SummarizationState"],
             "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
+            "blobs": ["Blobs"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
             "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
@@ -118,5 +123,6 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             ],
             "tools": ["filesystem_tools"],
             "transcript": ["Transcript"],
+            "unsupported_content": ["UnsupportedContentMiddleware"],
         },
     )

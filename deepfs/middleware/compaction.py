@@ -201,6 +201,15 @@ class Conversation:
         later = (places[message.id] for message in self.seen[cut:] if message.id in places)
         return next(later, len(self.messages))
 
+    def before(self, cut: int) -> list[AnyMessage]:
+        """The messages to summarise. Those with media are as the state has them, since files are named by these.
+
+        Args:
+            cut: Where they end in `seen`.
+        """
+        own = {message.id: message for message in self.messages if _may_have_media(message)}
+        return [own.get(message.id, message) for message in self.seen[:cut]]
+
     def unfiled(self, place: int) -> Sequence[AnyMessage]:
         """The messages that no summary has stored yet.
 
@@ -249,6 +258,10 @@ class Conversation:
             response: The response.
         """
         return ExtendedModelResponse(response, Command(update=self.update)) if self.update else response
+
+
+def _may_have_media(message: AnyMessage) -> bool:
+    return message.id is not None and isinstance(message.content, list) and not getattr(message, "tool_calls", None)
 
 
 def _summary_message(summary: str, files: Sequence[str], *, is_whole: bool) -> HumanMessage:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
@@ -64,7 +64,10 @@ class Evictor:
         text = _text(message.content)
         path = f"{self._directory}/{_name(key, text)}"
         failed = await self._failure(path, text, reader or self._backend)
-        return message.model_copy(update={"content": _replaced(message.content, self._preview(path, text, failed))})
+        # Tools may have cut what they return.
+        whole = "All that the tool returned" if isinstance(message, ToolMessage) else "All of it"
+        preview = self._preview(text, path if failed is None else None, failed or whole)
+        return message.model_copy(update={"content": _replaced(message.content, preview)})
 
     async def _failure(self, path: str, text: str, reader: BackendProtocol) -> str | None:
         """Store the text; return the reason if it cannot be stored, or if `reader` may not read the file."""
@@ -81,15 +84,16 @@ class Evictor:
         # The name has a hash of the text, so an existing file holds the same text.
         return None if created.code is ErrorCode.ALREADY_EXISTS else created.error
 
-    def _preview(self, path: str, text: str, failed: str | None) -> str:
+    def _preview(self, text: str, path: str | None, about: str) -> str:
+        """Head and tail of the text, which is stored at `path`, as `about` names it, or was not because of `about`."""
         lines = text.count("\n") + 1
         size = f"{len(text):,} characters, {lines:,} {'line' if lines == 1 else 'lines'}"
-        if failed is None:
-            note = f"[Too large to show: {size}. All of it is in {path}: page with read_file, or search with grep.]"
+        if path is not None:
+            note = f"[Too large to show: {size}. {about} is in {path}: page with read_file, or search with grep.]"
             head, tail = min(_HEAD, self._max_chars // 2), min(_TAIL, self._max_chars // 4)
         else:
             note = (
-                f"[Too large to show: {size}. It could not be stored either ({one_line(failed)}): the middle is lost.]"
+                f"[Too large to show: {size}. It could not be stored either ({one_line(about)}): the middle is lost.]"
             )
             head, tail = self._max_chars // 2, self._max_chars // 4
         left_out = f"[… {len(text) - head - tail:,} characters …]"

@@ -161,11 +161,27 @@ class SummarizationMiddleware(LangChainSummarization):
         )
         if summarizer is not None and not hasattr(self, "summarizer"):
             raise TypeError("summarizer needs a later version of langchain")
+        self._keep_in(backend)
+        self._arguments = ArgumentLimit(truncate_args_settings, self._partial_token_counter, self._get_profile_limits)
+        self._takes_tools = takes_tools(self.token_counter)
+
+    def with_backend(self, backend: Any) -> Self:
+        """Return a copy that keeps its files in another backend.
+
+        Args:
+            backend: The backend; None is a StateBackend.
+
+        Raises:
+            TypeError: If `backend` is not a backend.
+        """
+        other = copy(self)
+        other._keep_in(backend)
+        return other
+
+    def _keep_in(self, backend: Any) -> None:
         self.backend = resolve_backend(backend)
         self._history = HistoryFiles(self.backend)
         self._texts = LongTexts(self.backend)
-        self._arguments = ArgumentLimit(truncate_args_settings, self._partial_token_counter, self._get_profile_limits)
-        self._takes_tools = takes_tools(self.token_counter)
         self._summaries: dict[str, tuple[str, str]] = {}
 
     def with_backend(self, backend: Any) -> Self:
@@ -279,7 +295,8 @@ class SummarizationMiddleware(LangChainSummarization):
                 raise
             _log.warning("The messages that are summarised stay in the state only: %s", error)
             stored = []
-        conversation.summarize(cut, (yield from self._summary(name, conversation.seen[:cut])), stored)
+        summary = yield from self._summary(name, conversation.before(cut))
+        conversation.summarize(cut, summary, stored)
 
     def _summary(self, name: str, messages: Sequence[AnyMessage]) -> Steps[str]:
         """The summary of the messages. It is made once, even if the model fails after it."""

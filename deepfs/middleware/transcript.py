@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
+from deepfs.middleware._media_blocks import digest_of, is_reference
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, extension
 
@@ -32,10 +33,12 @@ class Transcript:
 
     Args:
         directory: The directory of the media files.
+        blobs: The directory of the media that messages refer to by hash.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, blobs: str = "/blobs") -> None:
         self._directory = directory
+        self._blobs = blobs
         self.media: dict[str, bytes] = {}
 
     def rendered(self, messages: Sequence[BaseMessage]) -> str:
@@ -101,6 +104,10 @@ class Transcript:
 
     def _without_media(self, value: Any, files: list[str]) -> Any:
         """Replace all media in `value` by paths of files, and append these paths to `files`."""
+        digest = digest_of(value) if is_reference(value) else None
+        if digest is not None:
+            files.append(f"{self._blobs}/{digest}")
+            return {"type": value["type"], "url": files[-1]}
         if isinstance(value, Mapping):
             return {key: self._entry(value, key, files) for key in value}
         if isinstance(value, (list, tuple)):

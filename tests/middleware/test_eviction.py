@@ -13,12 +13,12 @@ from langchain_core.tools import tool
 from langgraph.types import Command
 
 from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import BackendProtocol, ExecuteResponse
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.tools import filesystem_tools
+from deepfs.middleware.tools import command_output, filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results
@@ -55,7 +55,7 @@ def ran(middleware: FilesystemMiddleware, invoke: Invoke, *turns: Any, said: str
 
 
 def stored_at(message: Any) -> str:
-    return re.search(r"All of it is in (\S+):", str(message.content))[1]
+    return re.search(r"(?:All of it|All that the tool returned) is in (\S+):", str(message.content))[1]
 
 
 def following(message: Any) -> dict[str, int] | None:
@@ -176,7 +176,7 @@ def test_a_result_that_the_model_may_not_read_is_not_stored(invoke: Invoke) -> N
     denied = FilesystemPermission(operations=["read"], paths=["/large_tool_results/**"], mode="deny")
     middleware = FilesystemMiddleware(backend=files, permissions=[denied])
     (message,) = results(ran(middleware, invoke, calls(call("produce", kind="lines"))))
-    assert "All of it is in" not in message.content
+    assert " is in /" not in message.content
     assert LINES[:40_000] in message.content
     assert message.content.endswith(LINES[-20_000:])
     assert not files.ls("/large_tool_results").ok
@@ -249,7 +249,25 @@ def test_the_same_result_has_the_same_name() -> None:
 def test_text_with_unstorable_characters_is_stored() -> None:
     inner = MemoryBackend()
     message = evicted(inner, ToolMessage("\0\ud800" * 50, tool_call_id="1"), "1")
-    assert "All of it is in" in message.content
+    assert stored_at(message)
+
+
+def test_only_what_a_tool_returned_is_said_to_be_stored() -> None:
+    cut = command_output(ExecuteResponse("y" * 30_000, 0, truncated=True))
+    shown = evicted(MemoryBackend(), ToolMessage(cut, tool_call_id="1"), "1").content
+    assert "All that the tool returned is in /large/" in shown
+    assert "All of it" in evicted(MemoryBackend(), HumanMessage(cut), "1").content
+
+
+@pytest.mark.parametrize("key", ["", "/", "same"])
+def test_empty_and_equal_ids_keep_results_apart(key: str) -> None:
+    inner = MemoryBackend()
+    texts = ["x" * 100, "y" * 100]
+    stored = [
+        stored_at(evicted(inner, ToolMessage([text, {"type": "text", "text": ""}], tool_call_id=key), key))
+        for text in texts
+    ]
+    assert [inner.read(path).file_data.content.strip() for path in stored] == texts
 
 
 def test_media_blocks_are_kept_beside_the_preview() -> None:

@@ -28,7 +28,7 @@ from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
 from support.chat import call, calls
-from support.conversations import HISTORY, SUMMARY, Talker, agent_of, said, shown, talk, text_of, thread
+from support.conversations import HISTORY, SUMMARY, Talker, agent_of, event_of, said, shown, talk, text_of, thread
 
 __all__ = ["backend", "invoke"]
 
@@ -86,8 +86,10 @@ def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
 def test_later_summaries_append(invoke: Invoke) -> None:
     files = MemoryBackend()
     model, agent = agent_of(files)
-    talk(invoke, agent, thread(), 0, 20)
+    state = talk(invoke, agent, thread(), 0, 20)
     text = text_of(files)
+    assert event_of(agent)["cutoff_index"] + len(shown(model)) == len(state["messages"])
+    assert model.summaries == text.count("## Summarized at ")
     assert text.count("## Summarized at ") >= 2
     written = re.findall(r'id="(q\d+)"', text)
     left = [message.id for message in shown(model) if str(message.id).startswith("q")]
@@ -134,8 +136,8 @@ def test_media_are_stored_in_separate_files(invoke: Invoke, block: dict[str, Any
     talk(invoke, agent, thread())
     text = text_of(files)
     (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
-    assert path.startswith("/conversation_history/media/")
-    assert path.endswith(".png")
+    assert path.startswith("/blobs/")
+    assert not files.ls("/conversation_history/media").ok, "each medium is stored once"
     assert files.download_files([path])[0].content == PIXELS
     assert "see 0" in text
     assert base64.b64encode(PIXELS).decode()[:40] not in text

@@ -68,3 +68,12 @@ async def test_messages_of_full_files_are_not_written_again(monkeypatch: pytest.
     same = HumanMessage(large[2].content, id="m2b")
     assert await history.appended("1", [same]) != paths, "equal contents of other messages are written"
     assert max(size or 0 for size in sizes.values()) <= 3_000
+
+
+async def test_messages_of_the_file_before_the_last_are_not_written_again() -> None:
+    files = MemoryBackend()
+    history = HistoryFiles(files)
+    await history.appended("1", MESSAGES[:5])
+    files.write("/conversation_history/1.2.md", "of another run")
+    assert await history.appended("1", MESSAGES) == [HISTORY, "/conversation_history/1.2.md"]
+    assert ids(files) == [f"m{number}" for number in (*range(5, 9), *range(5))]

@@ -1,15 +1,16 @@
 """An agent's requests to Anthropic, OpenAI and Google, as LangChain's classes build them, obey the providers' rules."""
 
+import base64
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, ToolException, tool
 from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -17,6 +18,7 @@ from langgraph.types import Command
 from pydantic import PrivateAttr
 
 from deepfs import FilesystemMiddleware, MemoryBackend, SubAgent, create_deep_agent
+from deepfs.middleware import blobs
 from support.agents import Sandbox, results
 from support.chat import call, calls
 from support.payload_rules import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
@@ -140,6 +142,11 @@ CONTENTS = {
     "/a.mp4": b"\0\0\0\x18ftypmp42" + bytes(range(256)),
     "/a.pdf": b"%PDF-1.7\xff" + bytes(range(256)),
     "/a.bin": b"\0" + bytes(range(256)),
+    "/a.webp": b"RIFF\x04\1\0\0WEBPVP8 " + bytes(range(256)),
+    "/a.bmp": b"BM\xff" + bytes(range(256)),
+    "/a.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "/latin.txt": "caf\xe9\n".encode("latin-1") * 100,
+    "/huge.txt": b"word " * 40_000,
     "/wrong.png": bytes(range(256)),
 }
 
@@ -203,6 +210,80 @@ def test_results_of_foreign_tools_are_valid(model: Any) -> None:
         model, calls(*(call("other", number=number) for number in range(len(answers)))), tools=[other], backend=filled()
     )
     assert model.faults == []
+
+
+PNG = base64.b64encode(CONTENTS["/a.png"]).decode()
+MEDIA: list[dict[str, Any]] = [
+    *({"type": "image", "base64": PNG, "mime_type": f"image/{kind}"} for kind in ("png", "jpeg", "gif", "webp")),
+    *({"type": "image", "base64": "PHN2Zz" * 60, "mime_type": f"image/{kind}"} for kind in ("bmp", "svg+xml")),
+    {"type": "image", "base64": base64.b64encode(CONTENTS["/a.bmp"]).decode(), "mime_type": "image/png"},
+    *({"type": "audio", "base64": PNG, "mime_type": f"audio/{kind}"} for kind in ("mp3", "wav", "x-amr")),
+    {"type": "video", "base64": PNG, "mime_type": "video/mp4"},
+    *(
+        {"type": "file", "base64": PNG, "mime_type": f"application/{kind}", "extras": {"filename": "a"}}
+        for kind in ("pdf", "zip", "octet-stream")
+    ),
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+    {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{PNG}"}},
+    {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
+    {"type": "image", "mime_type": "image/png", "deepagents_blob": "0" * 64},
+    {"type": "image", "mime_type": "image/png", "deepagents_blob": "../AGENTS.md"},
+]
+
+
+@tool(response_format="content_and_artifact")
+def with_artifact() -> Any:
+    """Something with more beside it."""
+    return MEDIA[:1], {"whole": b"more"}
+
+
+@tool
+def medium(number: int, tool_call_id: Annotated[str, InjectedToolCallId], how: str = "plain") -> Any:
+    """A medium."""
+    blocks = [{"type": "text", "text": ""}, MEDIA[number]]
+    if how == "command":
+        return Command(update={"messages": [ToolMessage(blocks, tool_call_id=tool_call_id)]})
+    if how == "failed":
+        return ToolMessage(blocks, tool_call_id=tool_call_id, status="error", artifact={"a": 1})
+    return blocks
+
+
+@tool
+def failing() -> str:
+    """Fails without a word."""
+    raise ToolException
+
+
+failing.handle_tool_error = True
+
+
+def test_media_from_foreign_tools_are_valid(model: Any) -> None:
+    made = [call("medium", number=number) for number in range(len(MEDIA))]
+    made += [call("medium", number=number, how=how) for number in (0, 7, 10, 11) for how in ("command", "failed")]
+    state = run(
+        model,
+        calls(*made, call("with_artifact"), call("failing")),
+        tools=[medium, with_artifact, failing],
+        backend=filled(),
+    )
+    assert model.faults == []
+    assert PNG not in str(state["messages"])
+    assert results(state)[-2].artifact == {"whole": b"more"}
+
+
+def test_media_from_people_are_valid(model: Any) -> None:
+    files = filled()
+    agent = create_deep_agent(model.play(), backend=files, checkpointer=InMemorySaver())
+    for block in MEDIA:
+        agent.invoke({"messages": [HumanMessage([{"type": "text", "text": "look"}, block])]}, THREAD)
+    assert model.faults == []
+    images = (model.profile or {}).get("image_inputs", True)
+    assert ("iVBORw0KGgo" in model.last or "inline_data" in model.last) is images
+    files.delete("/blobs")
+    blobs._CACHE.clear()
+    agent.invoke(GO, THREAD)
+    assert model.faults == []
+    assert ("its file was deleted" in model.last) is images
 
 
 # --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
@@ -294,8 +375,8 @@ def test_summarized_conversations_are_valid(model: Any) -> None:
     ]
     agent = create_deep_agent(model.play(*turns), backend=filled(), checkpointer=InMemorySaver())
     for number in range(5):
-        state = agent.invoke({"messages": [HumanMessage(f"question {number}")]}, THREAD)
-    assert any("/conversation_history/1.md" in message.text for message in state["messages"])
+        agent.invoke({"messages": [HumanMessage(f"question {number}")]}, THREAD)
+    assert "/conversation_history/1.md" in model.last
     assert model.faults == []
 
 

@@ -1,0 +1,264 @@
+"""The middleware that leaves out of a request what the provider of the model would refuse."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+
+from deepfs.middleware._backends import AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
+from deepfs.middleware._messages import IMAGES, is_blank
+from deepfs.text.visible import one_line
+
+try:
+    from langchain_core.exceptions import ModelInvalidRequestError
+except ImportError:  # Older versions have no such class; then their errors are raised as they are.
+
+    class ModelInvalidRequestError(Exception):  # type: ignore[no-redef]
+        """Is never raised."""
+
+
+__all__ = ["ModelInvalidRequestError", "UnsupportedContentMiddleware", "acceptable", "without_new_media"]
+
+MessageT = TypeVar("MessageT", HumanMessage, ToolMessage)
+
+
+class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Replaces media that a model does not take by notes, in each request; the state keeps the media.
+
+    What a model takes follows from its `profile` and its provider. FilesystemMiddleware does the same for the model
+    that it is given; add this one last where later middleware may choose another model.
+    """
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Replace the media."""
+        return handler(_reduced(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(_reduced(request))
+
+
+def _reduced(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    return request.override(messages=acceptable(request.messages, request.model))
+
+
+# --- refused requests ------------------------------------------------------------------------------------------------
+
+
+def without_new_media(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The messages with notes instead of the media that no model has answered yet; equal if there are none."""
+    answered = max((place for place, each in enumerate(messages) if isinstance(each, AIMessage)), default=-1)
+    return [*messages[: answered + 1], *map(_without_media, messages[answered + 1 :])]
+
+
+def _without_media(message: AnyMessage) -> AnyMessage:
+    if not isinstance(message, HumanMessage | ToolMessage) or not _has_media(message):
+        return message
+    return message.model_copy(update={"content": [_refused(block) for block in message.content]})
+
+
+def _refused(block: Any) -> Any:
+    note = "is left out: the model refused it. It may be damaged, too large, or of a type that it does not take"
+    return block if family(block) is None else _text(f"[{label(block)} {note}]")
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+_FAMILIES: Final = frozenset({"image", "audio", "video", "file"})
+_PROFILE_KEYS: Final = {
+    "image": "image_inputs",
+    "audio": "audio_inputs",
+    "video": "video_inputs",
+    "file": "pdf_inputs",
+}
+_RESULT_KEYS: Final = ("image_tool_message", "pdf_tool_message")
+
+
+class _Limits(NamedTuple):
+    """The media that a model accepts in its conversation."""
+
+    families: frozenset[str] = _FAMILIES
+    types: frozenset[str] | None = None
+    """The accepted media types; None for all."""
+    documents: bool = False
+    """Whether files of any type are accepted besides."""
+    image_chars: int | None = None
+    """The longest image, in characters of base64; None for any."""
+    in_results: bool = True
+    """Whether tool results may hold media; if not, a message after the results shows the media."""
+
+    def fault(self, block: Mapping[str, Any]) -> str | None:
+        """Why the model does not accept a block of media; None if it does."""
+        kind, name, size = media_type(block), family(block), inline_size(block)
+        if name == "file" and size is None:
+            return None  # The provider fetches it.
+        is_right = self.types is None or kind in self.types or (self.documents and name == "file")
+        if name not in self.families or (size is not None and not is_right):
+            return "this model does not take it"
+        if name == "image" and self.image_chars is not None and (size or 0) > self.image_chars:
+            return f"this model takes images of up to {self.image_chars * 3 // 4:,} bytes; make a smaller copy"
+        return None
+
+
+_IMAGES_AND_PDF: Final = IMAGES | {"application/pdf"}
+# Anthropic measures images as they are sent, in base64.
+_ANTHROPIC: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, image_chars=5 * 1024 * 1024)
+_OPENAI: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, in_results=False)
+_OPENAI_AUDIO: Final = frozenset({"audio/mp3", "audio/wav"})
+_GOOGLE: Final = frozenset(
+    {
+        *(_IMAGES_AND_PDF - {"image/gif"}),
+        *("image/heic", "image/heif"),
+        *(f"audio/{name}" for name in ("aac", "aiff", "flac", "mp3", "mpeg", "ogg", "wav")),
+        *(
+            f"video/{name}"
+            for name in ("3gpp", "avi", "mov", "mp4", "mpeg", "mpg", "quicktime", "webm", "wmv", "x-flv")
+        ),
+    }
+)
+# By `_llm_type`, LangChain's name of the provider's interface. In OpenAI's chat API, tool results hold only text.
+_LIMITS: Final[Mapping[str, _Limits]] = {
+    "anthropic-chat": _ANTHROPIC,
+    "openai-chat": _OPENAI,
+    "azure-openai-chat": _OPENAI,
+    "chat-google-generative-ai": _Limits(types=_GOOGLE),
+}
+
+
+class _Accepted(NamedTuple):
+    """What a model accepts in the results of tools, and in the messages of people."""
+
+    results: _Limits
+    people: _Limits
+
+
+def _accepted(model: object) -> _Accepted:
+    profile = getattr(model, "profile", None) or {}
+    limits = _LIMITS.get(str(getattr(model, "_llm_type", "")), _Limits())
+    refused = {name for name, key in _PROFILE_KEYS.items() if profile.get(key) is False}
+    in_results = limits.in_results and all(profile.get(key) is not False for key in _RESULT_KEYS)
+    results = limits._replace(families=limits.families - refused, in_results=in_results)
+    if limits is not _OPENAI:
+        return _Accepted(results, results)
+    # Of tools, deepfs shows no audio to OpenAI's models; people may send what their model is made for.
+    takes_documents = getattr(model, "use_responses_api", None) is True
+    people = results._replace(
+        families=(results.families | {"audio"}) - refused,
+        types=_IMAGES_AND_PDF | _OPENAI_AUDIO,
+        documents=takes_documents,
+    )
+    return _Accepted(results, people)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage]:
+    """The messages without anything that the provider of `model` refuses: empty messages, and some media.
+
+    One refused block breaks the conversation for good, since it is sent again with every request.
+    """
+    return list(_acceptable(_in_order(messages), _accepted(model)))
+
+
+def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Put results of tools before other messages that came between them: they must follow their calls."""
+    ordered: list[AnyMessage] = []
+    later: list[AnyMessage] = []
+    for message in messages:
+        if isinstance(message, AIMessage):
+            ordered += [*later, message]
+            later = []
+        else:
+            (ordered if isinstance(message, ToolMessage) or not _has_calls(ordered) else later).append(message)
+    return ordered + later
+
+
+def _has_calls(messages: Sequence[AnyMessage]) -> bool:
+    """Whether the messages end with calls of tools, or with results of them."""
+    last = messages[-1] if messages else None
+    return isinstance(last, ToolMessage) or bool(isinstance(last, AIMessage) and last.tool_calls)
+
+
+def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator[AnyMessage]:
+    behind: list[Any] = []
+    names: dict[str | None, str] = {}
+    for place, message in enumerate(messages):
+        if behind and not isinstance(message, ToolMessage):
+            yield HumanMessage(behind)
+            behind = []
+        if isinstance(message, AIMessage):
+            names.update((call["id"], call["name"]) for call in message.tool_calls)
+            is_filled = not message.tool_calls and place < len(messages) - 1
+            answer = _filled_or_without_blanks(message)
+            yield _filled(answer, "[No answer]") if is_filled else answer
+        elif isinstance(message, ToolMessage):
+            named = _named(message, names.get(message.tool_call_id))
+            yield _filled(_suited(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
+        elif isinstance(message, HumanMessage):
+            yield _filled(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
+        else:
+            yield message
+    if behind:
+        yield HumanMessage(behind)
+
+
+def _named(message: ToolMessage, name: str | None) -> ToolMessage:
+    """Give the result the name of its call in the AIMessage; they differ if a person chose another tool."""
+    return message if name in (None, message.name) else message.model_copy(update={"name": name})
+
+
+def _filled_or_without_blanks(message: Any) -> Any:
+    """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
+    content = message.content
+    seen = [] if is_blank(content) else content
+    if isinstance(content, list):
+        seen = [block for block in content if not is_blank([block])]
+    return message if seen == content else message.model_copy(update={"content": seen or ""})
+
+
+def _filled(message: Any, text: str) -> Any:
+    return message.model_copy(update={"content": text}) if is_blank(message.content) else message
+
+
+def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
+    """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
+    message = _without_refused(message, limits)
+    is_failure = message.status == "error"  # Failed results hold only text.
+    if (limits.in_results and not is_failure) or not _has_media(message):
+        return message
+    whose = _text(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]")
+    behind += [each for block in message.content if family(block) for each in (whose, block)]
+    return message.model_copy(update={"content": [_shown_below(block) for block in message.content]})
+
+
+def _shown_below(block: Any) -> Any:
+    return _text(f"[{label(block)} is shown below]") if family(block) else block
+
+
+def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
+    """Replace media that the model refuses by notes."""
+    if not _has_media(message):
+        return message
+    return message.model_copy(update={"content": [_taken(block, limits) for block in message.content]})
+
+
+def _taken(block: Any, limits: _Limits) -> Any:
+    if family(block) is None:
+        return block
+    typed = retyped(block)
+    fault = limits.fault(typed)
+    return typed if fault is None else _text(f"[{label(typed)} is left out: {fault}]")
+
+
+def _has_media(message: AnyMessage) -> bool:
+    return not isinstance(message.content, str) and any(family(block) for block in message.content)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -236,7 +236,8 @@ class _Parts:
             fork_system_prompt=prompt,
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        approvals = ApprovalMiddleware.where_needed(self.rules, None if _asks(self.given) else interrupt_on, self.given)
+        asked = None if _asks(given) else interrupt_on
+        approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         tail = [
             *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
             *self._remembering,

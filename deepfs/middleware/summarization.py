@@ -184,13 +184,6 @@ class SummarizationMiddleware(LangChainSummarization):
         self._texts = LongTexts(self.backend)
         self._summaries: dict[str, tuple[str, str]] = {}
 
-    def with_backend(self, backend: Any) -> Self:
-        """Return a copy that keeps histories and long texts in `backend`."""
-        other = copy(self)
-        other.backend = resolve_backend(backend)
-        other._history, other._texts = HistoryFiles(other.backend), LongTexts(other.backend)
-        return other
-
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that either class replaces the other in an agent."""

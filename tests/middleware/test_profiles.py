@@ -453,7 +453,15 @@ def test_an_exclusion_that_matches_nothing_is_refused(entry: Any) -> None:
         agent_of()
 
 
-@pytest.mark.parametrize("entry", ["HumanInTheLoopMiddleware", "PatchToolCallsMiddleware", "SummarizationMiddleware"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "HumanInTheLoopMiddleware",
+        "PatchToolCallsMiddleware",
+        "SummarizationMiddleware",
+        "UnsupportedContentMiddleware",
+    ],
+)
 def test_names_that_deepagents_has_exclude_as_well(entry: str) -> None:
     register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
     agent_of(interrupt_on={"write_file": True})

@@ -1,5 +1,6 @@
 """An agent with files, subagents and a list of things to do, ready to run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
+    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
@@ -185,9 +187,13 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
         return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
+_INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
+
+
 def _strict(given: Any, config: Any) -> Any:
     """The configuration in which answers to unknown interrupts are an error. Older LangGraph ignores them."""
-    if not (isinstance(given, Command) and isinstance(given.resume, dict)):
+    resume = given.resume if isinstance(given, Command) else None
+    if not (isinstance(resume, dict) and resume and all(map(_INTERRUPT_ID.fullmatch, map(str, resume)))):
         return config
     config = config or {}
     return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
@@ -232,7 +238,8 @@ class _Parts:
             fork_system_prompt=prompt,
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, [*own, *given])
+        asked = None if _asks(given) else interrupt_on
+        approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         tail = [
             *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
             *self._remembering,
@@ -348,6 +355,11 @@ class _Parts:
 
 def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
+
+
+def _asks(middleware: Sequence[Middleware]) -> bool:
+    """Whether the user gave LangChain's middleware for approvals, which stands for `interrupt_on`."""
+    return any(each.name == HumanInTheLoopMiddleware.__name__ for each in middleware)
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:

@@ -83,6 +83,10 @@ class TaskFiles:
     def _check(self, operation: Operation) -> None:
         """Raise if `operation` conflicts with the writes of other tasks. This class does not know these writes."""
 
+    def wrote_elsewhere(self, path: str, result: str | None) -> bool:
+        """Whether a task of the same superstep wrote the version `result`. This class does not know these writes."""
+        return False
+
     def _send(self, writes: list[tuple[str, Any]]) -> bool:
         """Send the writes. Returns whether LangGraph will take them."""
         self._running.send(writes)
@@ -125,6 +129,10 @@ class _MergingFiles(TaskFiles):
             for path in sibling.log.collisions(seen):
                 created = seen.paths[path].kind == "create" and path in sibling.changes
                 raise AlreadyExistsError(path) if created else ConflictError(path)
+
+    def wrote_elsewhere(self, path: str, result: str | None) -> bool:
+        changes = (sibling.changes.get(path) for sibling in self._task.run.siblings(self._task))
+        return any(change is not None and change.result == result for change in changes)
 
     def _send(self, writes: list[tuple[str, Any]]) -> bool:
         sent = [ProvisionalWrite(channel, value, self._writes) for channel, value in writes]
@@ -265,7 +273,7 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
     try:
         task.commit([change], _format(made))
     except (ConflictError, AlreadyExistsError):
-        return False
+        return task.wrote_elsewhere(path, _version(change.after))
     return True
 
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
-from deepfs.middleware.compaction import as_seen
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
 
@@ -43,8 +42,8 @@ _OWN: Final = SKILL_STATE_KEYS | frozenset(
     }
 )
 """Keys of the state that supervisor and subagent do not share. `files` are merged separately."""
-_NOT_FORKED: Final = (_OWN - SKILL_STATE_KEYS - {"_summarization_event", "files", "todos"}) | {"pinned_skills"}
-"""Keys that a fork does not continue with. By the summary it knows which messages are not shown to the model."""
+_NOT_FORKED: Final = _OWN - {"files", "skills_load_errors", "skills_metadata", "todos"}
+"""Keys that a fork does not continue with."""
 _CONFLICTS: Final = "/conflicts"
 
 
@@ -60,14 +59,8 @@ def initial_state(
     """
     shared = {key: value for key, value in state.items() if key not in _OWN and key not in private}
     files = {"files": state["files"]} if "files" in state else {}
-    messages = fork_messages(_as_seen(state), description) if fork else [HumanMessage(description)]
+    messages = fork_messages(state, description) if fork else [HumanMessage(description)]
     return {**shared, **files, "messages": messages}
-
-
-def _as_seen(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state with the conversation as the supervisor's model sees it, for a fork without its middleware."""
-    messages = list(state.get("messages") or ())
-    return {**state, "messages": as_seen(messages, messages, state.get("_summarization_event"))}
 
 
 def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:

@@ -206,11 +206,11 @@ class BackgroundTasks:
             answer: The answer.
 
         Raises:
-            ToolException: If the task is not known, or does not wait.
+            ValueError: If the task is not known, or does not wait.
         """
         known = self._tasks.get(task_id)
         if known is None or known.latest.status != WAITING:
-            raise ToolException(f"Error: No task {task_id!r} waits for an answer.")
+            raise ValueError(f"no background task {task_id!r} waits for an answer")
         self._follow(known, _Run(Command(resume=answer)))
 
     async def cancel(self, task: AsyncTask) -> None:

@@ -35,6 +35,8 @@ MessageT = TypeVar("MessageT", bound=BaseMessage)
 _log = logging.getLogger("deepfs")
 
 _DIRECTORY: Final = "blobs"
+_STORED_MEANWHILE: Final = frozenset({ErrorCode.ALREADY_EXISTS, ErrorCode.CONFLICT})
+"""The errors in graph state if a parallel task stores the same content."""
 
 
 class Blobs:
@@ -91,7 +93,7 @@ class Blobs:
             # Each upload to graph state adds to its checkpoints, even of content that it already holds.
             known = await self._verified(contents) if scope.is_state else set()
             missing = {digest: content for digest, content in contents.items() if digest not in known}
-            known |= await self._upload(missing) if missing else set()
+            known |= await self._upload(missing, scope) if missing else set()
         except Exception as error:  # The messages must not be lost with a failing storage.
             _log.warning("Media stay in the messages, because they cannot be stored: %s", type(error).__name__)
             return set()
@@ -99,12 +101,13 @@ class Blobs:
             _CACHE.put(scope, digest, encoded(contents[digest]))
         return known
 
-    async def _upload(self, contents: Mapping[str, bytes]) -> set[str]:
+    async def _upload(self, contents: Mapping[str, bytes], scope: "_Scope") -> set[str]:
         files = [(self._path(digest), content) for digest, content in contents.items()]
         uploaded = await self._backend.aupload_files(files)
         failed = {digest: each.error for digest, each in zip(contents, uploaded, strict=True) if each.error}
-        # A parallel task may have stored the same content.
-        lost = failed.keys() - await self._verified(failed) if failed else set()
+        lost = {digest for digest, error in failed.items() if error not in _STORED_MEANWHILE}
+        if not scope.is_state:  # In state, this task does not see what another one stored.
+            lost = failed.keys() - await self._verified(failed) if failed else set()
         if lost:
             _log.warning("Media stay in the messages, because they cannot be stored: %s", failed[min(lost)])
         return contents.keys() - lost

@@ -74,6 +74,10 @@ _ALSO_NAMED: Final[Mapping[str, str]] = {
 """Names in deepagents of the agent's own middleware."""
 
 
+_PARTS_OF_OTHERS: Final = frozenset({"UnsupportedContentMiddleware"})
+"""Names in deepagents of what is here a part of FilesystemMiddleware."""
+
+
 def excluding(profile: HarnessProfile, middleware: Middleware) -> list[object]:
     """The entries of the profile that exclude this middleware. A class excludes our own middleware by its name."""
     is_ours = type(middleware).__module__.startswith("deepfs.")
@@ -94,7 +98,8 @@ def kept(
     Raises ValueError if it excludes what is neither in `stack` nor `beside`.
     """
     found = {entry for each in (*stack, *beside) for entry in excluding(profile, each)}
-    missing = sorted(str(getattr(entry, "__name__", entry)) for entry in profile.excluded_middleware - found)
+    named = {str(getattr(entry, "__name__", entry)) for entry in profile.excluded_middleware - found}
+    missing = sorted(named - _PARTS_OF_OTHERS)
     if missing and checks:
         raise ValueError(f"excluded_middleware of the profile: the agent has no {', '.join(missing)}")
     hiding = [_ToolExclusion(profile.excluded_tools)] if profile.excluded_tools else []

@@ -88,7 +88,8 @@ class HistoryFiles:
 
     def __init__(self, backend: BackendProtocol) -> None:
         self._backend = backend
-        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
+        self._root = artifacts_root(backend)
+        self._directory = paths.join(self._root, _DIRECTORY)
 
     async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
         """Append the messages that the files do not hold yet.
@@ -115,7 +116,7 @@ class HistoryFiles:
 
     def transcript(self) -> Transcript:
         """A transcript whose media are files beside the history."""
-        return Transcript(f"{self._directory}/media", paths.join(artifacts_root(self._backend), "blobs"))
+        return Transcript(f"{self._directory}/media", paths.join(self._root, "blobs"))
 
     async def _upload(self, media: dict[str, bytes]) -> None:
         for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():

@@ -21,6 +21,7 @@ from deepfs.middleware._backends import (
     init_chat_model,
 )
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.profiles.registry import apply_provider_profile
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.text.visible import without_tags
 
@@ -202,7 +203,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         self._prepare, self._build, self._on_evaluation = prepare_messages_for_grader, build_grader_state, on_evaluation
         self._grader: Lazy[Any] = Lazy(
             lambda: create_agent(
-                init_chat_model(model) if isinstance(model, str) else model,
+                init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model,
                 system_prompt=system_prompt or GRADER_SYSTEM_PROMPT,
                 tools=list(tools or ()),
                 middleware=list(grader_middleware or ()),

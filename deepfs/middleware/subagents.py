@@ -33,6 +33,7 @@ from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.profiles.registry import apply_provider_profile
 
 __all__ = [
     "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
@@ -232,7 +233,7 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
             raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
         rules = checked_rules(spec.get("permissions", self._permissions))
         complete: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on, **spec}
-        complete["model"] = init_chat_model(model) if isinstance(model, str) else model
+        complete["model"] = init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
         complete["permissions"] = rules
         return cast("SubAgent", complete)
 

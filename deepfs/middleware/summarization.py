@@ -54,6 +54,7 @@ from deepfs.middleware.context_size import (
 )
 from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_name
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.profiles.registry import apply_provider_profile
 from deepfs.sync import call_sync
 
 __all__ = [
@@ -501,7 +502,7 @@ def create_summarization_tool_middleware(
     Raises:
         TypeError: If `backend` is not a backend, or `system_prompt` not a str.
     """
-    chat_model = init_chat_model(model) if isinstance(model, str) else model
+    chat_model = init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
     return SummarizationToolMiddleware(
         create_summarization_middleware(chat_model, backend), system_prompt=system_prompt
     )

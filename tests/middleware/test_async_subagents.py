@@ -396,6 +396,33 @@ async def test_a_task_that_asks_a_person_waits_for_the_answer() -> None:
     assert state["files"]["/a"]["content"] == "x"
 
 
+async def test_only_a_task_that_waits_takes_an_answer() -> None:
+    with pytest.raises(ValueError, match="waits for an answer"):
+        await BackgroundTasks().resume("1", {})
+
+
+async def test_many_tasks_lose_no_file() -> None:
+    def work(messages: list[Any]) -> AIMessage:
+        if messages[-1].type == "tool":
+            return AIMessage("ok")
+        name = messages[-1].text
+        edit = call("edit_file", file_path="/list", old_string=f"item {name}\n", new_string=f"DONE {name}\n")
+        return calls(call("write_file", file_path=f"/{name}.md", content=name), edit)
+
+    names = [str(number) for number in range(10, 30)]
+    subagent = create_agent(ScriptedModel(script=[work] * 100), middleware=[FilesystemMiddleware()])
+    starts = calls(*(call("start_async_task", description=name, subagent_type="worker") for name in names))
+    lead = Supervisor(spec(subagent), starts, *(AIMessage(str(number)) for number in range(50)))
+    items = "".join(f"item {name}\n" for name in names)
+    await lead.turn(files={"/list": {"content": items, "encoding": "utf-8"}})
+    await lead.ended()
+    state = await lead.turn()
+    files = {path: data["content"] for path, data in state["files"].items()}
+    assert files.pop("/list") == items.replace("item", "DONE")
+    assert files == {f"/{name}.md": name for name in names}
+    assert {task["status"] for task in state["async_tasks"].values()} == {"success"}
+
+
 async def test_after_a_restart_the_task_is_told_to_be_lost() -> None:
     lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
     await lead.turn()

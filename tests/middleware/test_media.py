@@ -16,7 +16,16 @@ from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StoreBackend, run_sync
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    MemoryBackend,
+    StateBackend,
+    StoreBackend,
+    SubAgent,
+    create_deep_agent,
+    run_sync,
+)
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs
@@ -91,11 +100,10 @@ def images(messages: list[Any]) -> list[Any]:
 def test_media_of_people_and_tools_are_stored_once_and_shown_at_each_request(
     backend: BackendProtocol, invoke: Invoke
 ) -> None:
-    shown = {**call("show", how="command"), "id": "shown"}
-    made = agent(backend, calls(call("show", how="plain"), shown))
-    for _ in range(2):
+    made = agent(backend, calls(call("show", how="plain"), {**call("show", how="command"), "id": "shown"}))
+    for shown in (3, 4):
         state = invoke(made, said(IMAGE), THREAD)
-    assert images(state["messages"]) == [REFERENCE] * 4
+        assert images(state["messages"]) == [REFERENCE] * shown
     assert images(made.model.asked[-1]) == [IMAGE] * 4
     assert list(state.get("files") or [f"/blobs/{DIGEST}"]) == [f"/blobs/{DIGEST}"]
 
@@ -122,6 +130,32 @@ def test_blocks_without_a_payload_stay() -> None:
         message = HumanMessage([block])
         (kept,) = run_sync(Blobs(MemoryBackend()).stored, [message])
         assert kept is message
+
+
+def test_the_state_is_given_each_content_once(invoke: Invoke) -> None:
+    made = agent(StateBackend(), calls(call("show", how="plain")))
+    for _ in range(3):
+        invoke(made, said(IMAGE, IMAGE), THREAD)
+    saved = [write for each in made.checkpointer.list(THREAD) for write in each.pending_writes or ()]
+    assert len([value for _, channel, value in saved if channel == "files" and value]) == 1
+
+
+def test_parallel_tools_and_subagents_store_the_same_content_once(invoke: Invoke) -> None:
+    made = agent(StateBackend(), calls(*(call("show", how="plain") for _ in range(4))))
+    state = invoke(made, said(), THREAD)
+    assert images(state["messages"]) == [REFERENCE] * 4
+    assert images(made.model.asked[-1]) == [IMAGE] * 4
+
+    def look(messages: list[Any]) -> AIMessage:
+        return AIMessage("seen") if images(messages) else calls(call("show", how="plain"))
+
+    looker = SubAgent(name="looker", description="Looks.", model=ScriptedModel(script=[look] * 4))
+    tasks = [call("task", description="look", subagent_type="looker") for _ in range(2)]
+    model = ScriptedModel(script=[calls(*tasks), AIMessage("done")])
+    supervisor = create_deep_agent(model, tools=[show], subagents=[looker])
+    state = invoke(supervisor, said())
+    assert [message.content for message in results(state)] == ["seen", "seen"]
+    assert list(state["files"]) == [f"/blobs/{DIGEST}"]
 
 
 def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) -> None:
@@ -243,10 +277,10 @@ def test_the_cache_is_bounded_and_separate_for_each_storage() -> None:
         run_sync(Blobs(MemoryBackend()).stored, [HumanMessage([IMAGE])])
 
 
-def test_tenants_that_share_a_backend_do_not_share_what_is_cached(invoke: Invoke) -> None:
-    store = InMemoryStore()
-    files = StoreBackend(store, namespace=lambda _: (get_config()["configurable"]["thread_id"],))
-    made = agent(files)
+@pytest.mark.parametrize("kind", ["state", "store"])
+def test_tenants_that_share_a_backend_do_not_share_what_is_cached(invoke: Invoke, kind: str) -> None:
+    by_thread = StoreBackend(InMemoryStore(), namespace=lambda _: (get_config()["configurable"]["thread_id"],))
+    made = agent(StateBackend() if kind == "state" else by_thread)
     invoke(made, said(IMAGE), THREAD)
     state = invoke(made, {"messages": [HumanMessage([REFERENCE])]}, {"configurable": {"thread_id": "2"}})
     assert "its file was deleted" in str(made.model.asked[-1])

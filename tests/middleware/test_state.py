@@ -84,6 +84,14 @@ def test_a_thread_that_holds_all_messages_goes_on() -> None:
     assert texts(state) == texts(graph(saver, []).get_state(THREAD).values) == ["go", "one", "two", "three"]
 
 
+def test_all_messages_of_an_older_checkpoint_are_removed() -> None:
+    saver = InMemorySaver()
+    graph(saver, [HumanMessage("one")], Older).invoke(GO, THREAD)
+    writing = graph(saver, [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("new")])
+    assert texts(writing.invoke({"messages": []}, THREAD)) == ["new"]
+    assert texts(writing.get_state(THREAD).values) == ["new"]
+
+
 # --- state_schema ----------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from deepfs.middleware.summarization import SummarizationMiddleware, compute_sum
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, invoke, results
 from support.chat import call, calls
-from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, talk, text_of, thread
+from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, summarized_by, talk, text_of, thread
 
 __all__ = ["invoke"]
 
@@ -163,7 +163,7 @@ def test_if_a_forced_summary_fails_the_error_says_so(invoke: Invoke) -> None:
     def fail(*_: Any) -> str:
         raise BackendError("summaries are out")
 
-    broken = SummarizationMiddleware(model, backend=MemoryBackend(), summarizer=fail, keep=("messages", 2))
+    broken = summarized_by(SummarizationMiddleware(model, backend=MemoryBackend(), keep=("messages", 2)), fail)
     saver = agent.checkpointer
     with pytest.raises(ContextOverflowError, match="summaries are out"):
         talk(invoke, create_agent(model, middleware=[broken], checkpointer=saver), thread(), 3, 9)

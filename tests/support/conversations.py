@@ -1,5 +1,6 @@
 """Agents whose conversations are summarised."""
 
+from collections.abc import Callable
 from typing import Any
 
 from langchain.agents import create_agent
@@ -12,7 +13,19 @@ from deepfs.middleware.summarization import SummarizationMiddleware
 from support.agents import Invoke
 from support.chat import ScriptedModel
 
-__all__ = ["HISTORY", "SUMMARY", "Talker", "agent_of", "event_of", "said", "shown", "talk", "text_of", "thread"]
+__all__ = [
+    "HISTORY",
+    "SUMMARY",
+    "Talker",
+    "agent_of",
+    "event_of",
+    "said",
+    "shown",
+    "summarized_by",
+    "talk",
+    "text_of",
+    "thread",
+]
 
 SUMMARY = "What was said, in short."
 HISTORY = "/conversation_history/1.md"
@@ -68,6 +81,16 @@ def shown(model: Talker) -> list[Any]:
 def event_of(agent: Any, name: Any = "1") -> Any:
     """The summarization event in the state of a thread."""
     return agent.get_state(thread(name)).values.get("_summarization_event")
+
+
+def summarized_by(summaries: SummarizationMiddleware, function: Callable[[Any], str]) -> SummarizationMiddleware:
+    """Let a function make the summaries."""
+
+    async def afunction(messages: Any) -> str:
+        return function(messages)
+
+    summaries._create_summary, summaries._acreate_summary = function, afunction  # type: ignore[method-assign]
+    return summaries
 
 
 def text_of(found: BackendProtocol, path: str = HISTORY) -> str:

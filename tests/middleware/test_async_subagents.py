@@ -431,7 +431,7 @@ async def test_after_a_restart_the_task_is_told_to_be_lost() -> None:
     later.agent.checkpointer = lead.saver
     state = await later.turn()
     assert task_of(state)["status"] == "error"
-    assert "started again meanwhile" in told(state)[0].text
+    assert "process that ran it has ended" in told(state)[0].text
     assert "error" in json.loads(results(state)[-1].text) or "no longer" in results(state)[-1].text
 
 

@@ -14,6 +14,7 @@ from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
     AgentMiddleware,
+    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     TodoListMiddleware,
     create_agent,
@@ -42,7 +43,7 @@ from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
-from deepfs.middleware.summarization import SummarizationMiddleware
+from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.middleware.tools import TOOL_NAMES
 from deepfs.policy.permissions import PermissionedBackend
@@ -63,9 +64,6 @@ DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 
 _RECURSION_LIMIT: Final = 9_999
 _SKILLS: Final = "SkillsMiddleware"
-_KEPT_MESSAGES: Final = 20
-_CONTEXT_TOKENS: Final = 170_000
-"""The length at which a conversation is summarised, for a model that does not report the size of its context."""
 
 # Here, since `create_deep_agent` may run on an event loop, which reading the metadata of packages would block.
 load_plugins()
@@ -228,7 +226,7 @@ class _Parts:
     ) -> list[Middleware]:
         """The middleware of the agent, whose system prompt is `prompt`."""
         equipment = self._equipment(self.profile, self.files, self.rules)
-        own = [UnansweredCallsMiddleware(), *equipment, _summarization(self.model, self.files)]
+        own = [UnansweredCallsMiddleware(), *equipment, create_summarization_middleware(self.model, self.files)]
         delegation = self._delegation(
             subagents,
             own,
@@ -238,7 +236,7 @@ class _Parts:
             fork_system_prompt=prompt,
         )
         given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        approvals = ApprovalMiddleware.where_needed(self.rules, interrupt_on, self.given)
+        approvals = ApprovalMiddleware.where_needed(self.rules, None if _asks(self.given) else interrupt_on, self.given)
         tail = [
             *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
             *self._remembering,
@@ -356,6 +354,11 @@ def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> Bac
     return PermissionedBackend(files, rules) if rules else files
 
 
+def _asks(middleware: Sequence[Middleware]) -> bool:
+    """Whether the user gave LangChain's middleware for approvals, which stands for `interrupt_on`."""
+    return any(each.name == HumanInTheLoopMiddleware.__name__ for each in middleware)
+
+
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
     return [AsyncSubAgentMiddleware(async_subagents=subagents)] if subagents else []
 
@@ -415,16 +418,3 @@ class _Delegation(SubAgentMiddleware):
     def name(self) -> str:
         """The name of the base class, which middleware of the user may replace."""
         return "SubAgentMiddleware"
-
-
-def _summarization(model: BaseChatModel, files: BackendProtocol) -> Middleware:
-    """Middleware that summarises when the context is nearly full, judged by the context size of the model if known.
-
-    The summary is made from all messages that it replaces; LangChain's default would be only the last of them.
-    """
-    whole: dict[str, Any] = {"backend": files, "trim_tokens_to_summarize": None}
-    if (model.profile or {}).get("max_input_tokens"):
-        return SummarizationMiddleware(model, trigger=("fraction", 0.85), keep=("fraction", 0.1), **whole)
-    return SummarizationMiddleware(
-        model, trigger=("tokens", _CONTEXT_TOKENS), keep=("messages", _KEPT_MESSAGES), **whole
-    )

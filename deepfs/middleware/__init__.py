@@ -7,7 +7,10 @@ from deepfs._lazy import lazy_exports
 if TYPE_CHECKING:
     from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
     from deepfs.middleware.background_tasks import BackgroundTasks
+    from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
+    from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
+    from deepfs.middleware.history_files import HistoryFiles
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.prompt_caching import prompt_caching
     from deepfs.middleware.remote_tasks import AsyncSubAgent
@@ -28,8 +31,14 @@ if TYPE_CHECKING:
     from deepfs.middleware.skill_tools import SkillToolResolver
     from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
-    from deepfs.middleware.summarization import SummarizationMiddleware
+    from deepfs.middleware.summarization import (
+        SummarizationMiddleware,
+        SummarizationToolMiddleware,
+        create_summarization_middleware,
+        create_summarization_tool_middleware,
+    )
     from deepfs.middleware.tools import filesystem_tools
+    from deepfs.middleware.transcript import Transcript
     from deepfs.policy.rules import FilesystemPermission
 
 __all__ = [
@@ -46,6 +55,7 @@ __all__ = [
     "FilesystemPermission",
     "GraderResponse",
     "GraderVerdict",
+    "HistoryFiles",
     "MemoryMiddleware",
     "RubricEvaluation",
     "RubricMiddleware",
@@ -57,7 +67,15 @@ __all__ = [
     "SkillsState",
     "SubAgent",
     "SubAgentMiddleware",
+    "SummarizationEvent",
     "SummarizationMiddleware",
+    "SummarizationState",
+    "SummarizationToolMiddleware",
+    "Transcript",
+    "TruncateArgsSettings",
+    "compute_summarization_defaults",
+    "create_summarization_middleware",
+    "create_summarization_tool_middleware",
     "filesystem_tools",
     "prompt_caching",
 ]
@@ -68,7 +86,10 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
         {
             "async_subagents": ["AsyncSubAgentMiddleware"],
             "background_tasks": ["BackgroundTasks"],
+            "compaction": ["SummarizationEvent", "SummarizationState"],
+            "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
             "prompt_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
@@ -89,7 +110,13 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "skill_tools": ["SkillToolResolver"],
             "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
-            "summarization": ["SummarizationMiddleware"],
+            "summarization": [
+                "SummarizationMiddleware",
+                "SummarizationToolMiddleware",
+                "create_summarization_middleware",
+                "create_summarization_tool_middleware",
+            ],
             "tools": ["filesystem_tools"],
+            "transcript": ["Transcript"],
         },
     )

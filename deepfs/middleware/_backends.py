@@ -9,9 +9,11 @@ from deepfs.backends.state import StateBackend
 from deepfs.text import paths
 
 __all__ = [
+    "DEFAULT_SUMMARY_PROMPT",
     "LANGCHAIN_WRAPS_APPROVED_CALLS",
     "AgentMiddleware",
     "AgentState",
+    "ContextSize",
     "DecisionType",
     "ExtendedModelResponse",
     "HumanInTheLoopMiddleware",
@@ -23,6 +25,8 @@ __all__ = [
     "OmitFromOutput",
     "PrivateStateAttr",
     "TodoListMiddleware",
+    "TokenCounter",
+    "TriggerClause",
     "artifacts_root",
     "create_agent",
     "init_chat_model",
@@ -78,6 +82,12 @@ try:
     )
     from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
     from langchain.agents.middleware.human_in_the_loop import DecisionType
+    from langchain.agents.middleware.summarization import (
+        DEFAULT_SUMMARY_PROMPT,
+        ContextSize,
+        TokenCounter,
+        TriggerClause,
+    )
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,

@@ -1,440 +1,490 @@
-"""The middleware that summarises long conversations, and first writes the messages that it removes to a file."""
+"""Middleware that shows a model summaries for the older part of a long conversation, and stores that part in files."""
 
 import logging
-import re
-from base64 import b64decode
-from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
-from json import dumps
-from typing import Annotated, Any, Final, NamedTuple, NotRequired, Self
-from uuid import uuid4
-from xml.sax.saxutils import escape, quoteattr
+from typing import Any, ClassVar, Final, Self
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
-from langgraph.config import get_config
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
+from pydantic import BaseModel
 
-from deepfs._langgraph.channel import FilesystemState
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import (
-    AgentState,
+    DEFAULT_SUMMARY_PROMPT,
+    AgentMiddleware,
+    ContextSize,
     LangChainSummarization,
-    PrivateStateAttr,
-    artifacts_root,
+    ModelRequest,
+    ModelResponse,
+    TokenCounter,
+    TriggerClause,
+    init_chat_model,
     resolve_backend,
 )
+from deepfs.middleware._messages import with_prompt
+from deepfs.middleware.compaction import (
+    SUMMARIZATION_EVENT_KEY,
+    SUMMARIZATION_SESSION_ID_KEY,
+    Conversation,
+    Step,
+    Steps,
+    SummarizationEvent,
+    SummarizationState,
+    arun_steps,
+    run_steps,
+)
+from deepfs.middleware.context_size import (
+    ArgumentLimit,
+    LongTexts,
+    SummarizationDefaults,
+    TruncateArgsSettings,
+    compute_summarization_defaults,
+    input_budget,
+    is_context_overflow,
+    takes_tools,
+)
+from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_name
+from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
-from deepfs.text import paths
-from deepfs.text.media import OCTET_STREAM, extension
-from deepfs.types import Result
 
-__all__ = ["SummarizationMiddleware", "Transcript", "section_heading"]
+__all__ = [
+    "DEEPAGENTS_DEFAULT_SUMMARY_PROMPT",
+    "DEFAULT_SUMMARY_PROMPT",
+    "SUMMARIZATION_EVENT_KEY",
+    "SUMMARIZATION_SESSION_ID_KEY",
+    "CompactConversationSchema",
+    "ContextSize",
+    "SummarizationDefaults",
+    "SummarizationEvent",
+    "SummarizationMiddleware",
+    "SummarizationState",
+    "SummarizationToolMiddleware",
+    "TokenCounter",
+    "TriggerClause",
+    "TruncateArgsSettings",
+    "compute_summarization_defaults",
+    "create_summarization_middleware",
+    "create_summarization_tool_middleware",
+]
 
 _log = logging.getLogger("deepfs")
 
-_DIRECTORY: Final = "conversation_history"
-_MAX_BYTES: Final = 10_000_000
-"""The largest history file: searches skip larger files."""
-_ATTEMPTS: Final = 20
-_ANCHOR: Final = 1_000
-_STATE_KEY: Final = "conversation_history_name"
-_MAX_WAITING: Final = 100
+DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = DEFAULT_SUMMARY_PROMPT.replace(
+    "\n<messages>\n", f"\n{PROMPTS['summary_media']}\n\n<messages>\n", 1
+)
+"""LangChain's prompt for summaries, and what the references to media files mean."""
+
+_TRIMMED_TOKENS: Final = 4_000
+_UNTRIMMED_MESSAGES: Final = 15
+_MAX_SUMMARIES: Final = 100
+_FABRICATED: Final = "Error generating summary:"
+"""What older versions of LangChain return as the summary where the model failed."""
 
 
-class _HistoryState(AgentState[Any], FilesystemState):
-    conversation_history_name: NotRequired[Annotated[str | None, PrivateStateAttr]]
-    """The name of the history file, without `.md`; used again where no thread id determines it."""
-
-
-class _Plan(NamedTuple):
-    """A summary, and the first messages of the conversation, which it replaces."""
-
-    removed: Sequence[AnyMessage]
-    summary: Sequence[AnyMessage]
-
-    def fits(self, messages: Sequence[AnyMessage]) -> bool:
-        """Whether the conversation still begins with the messages to remove, unedited."""
-        return list(self.removed) == list(messages[: len(self.removed)])
-
-    def update(self, messages: Sequence[AnyMessage], files: Sequence[str], name: str) -> dict[str, Any]:
-        """The update of the state, in which the summary names the files."""
-        first, *others = self.summary
-        kept = messages[len(self.removed) :]
-        everything = [RemoveMessage(id=REMOVE_ALL_MESSAGES), _naming(first, files), *others, *kept]
-        return {"messages": everything, _STATE_KEY: name}
+# --- summaries at a limit --------------------------------------------------------------------------------------------
 
 
 class SummarizationMiddleware(LangChainSummarization):
-    """Summarises as LangChain's SummarizationMiddleware does, and keeps what a summary removes.
+    """Shows the model a summary for the older messages of a long conversation.
 
-    The removed messages are first appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a
-    composite, and the summary names that file. Media go to `/conversation_history/media`. A file that would grow over
-    10 MB continues in `<thread>.2.md`, and so on. For subagents, and for thread ids that are long or have characters
-    other than letters, digits, `_` and `-`, the name of the file ends with a hash. If the file cannot be written,
-    nothing is removed, and a warning is logged; the summary is kept for the next attempt.
+    The messages stay in the state; `_summarization_event` holds the summary. Those that it stands for are first
+    appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a composite, each once, and the
+    summary names that file. Media go to `/conversation_history/media`. A file that would grow over 10 MB continues in
+    `<thread>.2.md`, and so on. For subagents, and for thread ids that are long or have characters other than letters,
+    digits, `_` and `-`, the name of the file ends with a hash. If the file cannot be written or the summary fails, the
+    model sees all messages, and a warning is logged.
+
+    A request that the model refuses because it is too long is summarised and sent once more; if that is still too long,
+    long texts of its messages are moved to files.
 
     Args:
-        model: The model that summarises.
+        model: The model whose context is limited, which also summarises.
         backend: The backend of the files; None is a StateBackend.
-        **options: The other arguments of LangChain's class.
+        trigger: The size from which on to summarise, a mapping of sizes that must all be reached, or a list of these,
+            of which one is enough; None summarises only what the model cannot take.
+        keep: The newest part of the conversation, which stays as it is.
+        token_counter: Counts the tokens of messages, and of `tools` if it has this argument.
+        summary_prompt: The prompt for summaries, with `{messages}`.
+        trim_tokens_to_summarize: The most tokens that are given to the summarising model, the newest ones; None gives
+            all.
+        truncate_args_settings: When to shorten old arguments of calls that write files, in the request only; None
+            never does.
+        summarizer: Another model, or a function or Runnable from messages to a text, that summarises.
+        **options: Deprecated arguments of LangChain's class.
 
     Raises:
-        TypeError: If `backend` is not a backend.
+        TypeError: If `backend` is not a backend, for `history_path_prefix`, and for a `summarizer` that the installed
+            langchain does not know.
+        ValueError: For a size that is not positive, or a fraction for a model whose context is not known.
     """
 
-    state_schema: type[_HistoryState] = _HistoryState
+    serialized_name: ClassVar[str] = "SummarizationMiddleware"
+    state_schema: type[SummarizationState] = SummarizationState
+    # Without these, LangChain's class would remove the messages from the state in steps of their own.
+    before_model = AgentMiddleware.before_model
+    abefore_model = AgentMiddleware.abefore_model
 
-    def __init__(self, model: Any, *, backend: Any = None, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.backend: BackendProtocol = resolve_backend(backend)
-        self._history = _History(self.backend)
-        self._waiting: dict[str, _Plan] = {}
+    def __init__(
+        self,
+        model: str | BaseChatModel,
+        *,
+        backend: Any = None,
+        trigger: Any = None,
+        keep: ContextSize = ("messages", 20),
+        token_counter: TokenCounter = count_tokens_approximately,
+        summary_prompt: str = DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
+        trim_tokens_to_summarize: int | None = _TRIMMED_TOKENS,
+        truncate_args_settings: TruncateArgsSettings | None = None,
+        summarizer: Any = None,
+        **options: Any,
+    ) -> None:
+        if "history_path_prefix" in options:
+            raise TypeError("history_path_prefix is gone: set artifacts_root of a CompositeBackend instead")
+        if summarizer is not None:
+            options["summarizer"] = summarizer
+        super().__init__(
+            model,
+            trigger=trigger,
+            keep=keep,
+            token_counter=token_counter,
+            summary_prompt=summary_prompt,
+            trim_tokens_to_summarize=trim_tokens_to_summarize,
+            **options,
+        )
+        if summarizer is not None and not hasattr(self, "summarizer"):
+            raise TypeError("summarizer needs a later version of langchain")
+        self.backend = resolve_backend(backend)
+        self._history = HistoryFiles(self.backend)
+        self._texts = LongTexts(self.backend)
+        self._arguments = ArgumentLimit(truncate_args_settings, self._partial_token_counter, self._get_profile_limits)
+        self._takes_tools = takes_tools(self.token_counter)
+        self._summaries: dict[str, tuple[str, str]] = {}
 
     def with_backend(self, backend: Any) -> Self:
-        """Return a copy that keeps histories in `backend`."""
+        """Return a copy that keeps histories and long texts in `backend`."""
         other = copy(self)
         other.backend = resolve_backend(backend)
-        other._history, other._waiting = _History(other.backend), {}
+        other._history, other._texts = HistoryFiles(other.backend), LongTexts(other.backend)
         return other
 
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that either class replaces the other in an agent."""
-        return "SummarizationMiddleware"
+        return self.serialized_name
 
-    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Summarise the conversation if it has become too long."""
-        name = _history_name(state)
-        plan = self._retried(name, state) or _plan(state, super().before_model(state, runtime))
-        if plan is None:
-            return None
-        kept: dict[str, Any] | None = self._waited(partial(self._settled, plan, name, state["messages"]))
-        return kept
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+        """Show the summary, summarise a conversation that is too long, and store what the summary stands for."""
+        return run_steps(self._called(request, handler))
 
-    async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """As `before_model`."""
-        name = _history_name(state)
-        plan = self._retried(name, state) or _plan(state, await super().abefore_model(state, runtime))
-        return None if plan is None else await self._settled(plan, name, state["messages"])
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        """As `wrap_model_call`."""
+        return await arun_steps(self._called(request, handler))
 
-    def _retried(self, name: str, state: Any) -> _Plan | None:
-        """The summary of an earlier attempt whose file could not be written, if it still fits the conversation."""
-        plan = self._waiting.get(name)
-        return plan if plan is not None and plan.fits(state["messages"]) else None
+    def _called(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
+        conversation = Conversation.of(request.state, request.messages)
+        if self._is_due(request, conversation):
+            yield from self._summarized(conversation, forced=False)
+        reductions = iter((self._summarized, self._clipped))
+        while True:
+            ask = partial(handler, request.override(messages=conversation.seen))
+            try:
+                response = yield Step(ask, ask)
+            except Exception as error:
+                if not is_context_overflow(error):
+                    raise
+                yield from self._reduced(conversation, reductions, error)
+            else:
+                return conversation.answered(response)
 
-    async def _settled(self, plan: _Plan, name: str, messages: Sequence[AnyMessage]) -> dict[str, Any] | None:
+    # --- when ---
+
+    def _is_due(self, request: ModelRequest[Any], conversation: Conversation) -> bool:
+        """Shorten old arguments; return whether the conversation is too long even so."""
+        tokens = self._tokens(request, conversation.seen)
+        seen = self._arguments.applied(conversation.seen, tokens)
+        if any(now is not before for now, before in zip(seen, conversation.seen, strict=True)):
+            conversation.seen, tokens = seen, self._tokens(request, seen)
+        return self._should_summarize(conversation.seen, tokens) or tokens > input_budget(request)
+
+    def _tokens(self, request: ModelRequest[Any], messages: Sequence[AnyMessage]) -> int:
+        counted = [*filter(None, [request.system_message]), *messages]
+        tools: dict[str, Any] = {"tools": request.tools} if self._takes_tools else {}
+        return self.token_counter(counted, **tools)
+
+    def _reduced(self, conversation: Conversation, reductions: Any, error: Exception) -> Steps[None]:
+        """Make the conversation smaller after a refusal. Raises ContextOverflowError if nothing is left to do."""
+        before = self._partial_token_counter(conversation.seen)
+        for reduce in reductions:
+            yield from reduce(conversation, forced=True)
+            if self._partial_token_counter(conversation.seen) < before:
+                return
+        reason = f" ({type(conversation.failure).__name__}: {conversation.failure})" if conversation.failure else ""
+        raise ContextOverflowError(
+            f"The conversation is too long for the model and could not be made shorter{reason}: send less, offer fewer "
+            "tools, or ask for fewer output tokens"
+        ) from error
+
+    # --- summaries ---
+
+    def _summarized(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+        """Summarise, unless this was done already. If it fails, the conversation stays as it is."""
+        cut = self._cut(conversation, forced=forced)
+        if SUMMARIZATION_EVENT_KEY in conversation.update or not cut:
+            return
         try:
-            files = await self._history.appended(name, plan.removed)
-        except _NotKeptError as error:
-            self._wait_with(plan, name)
-            _log.warning("The conversation is not summarised, because its history cannot be stored: %s", error)
-            return None
-        self._waiting.pop(name, None)
-        return plan.update(messages, files, name)
-
-    def _wait_with(self, plan: _Plan, name: str) -> None:
-        while len(self._waiting) >= _MAX_WAITING:
-            self._waiting.pop(next(iter(self._waiting)), None)
-        self._waiting[name] = plan
-
-    def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
-
-
-def _plan(state: Any, update: dict[str, Any] | None) -> _Plan | None:
-    """The plan for LangChain's summary; None if it did not summarise."""
-    if update is None:
-        return None
-    messages: Sequence[AnyMessage] = state["messages"]
-    known = {message.id for message in messages}
-    made = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
-    kept = {message.id for message in made} & known
-    removed = [message for message in messages if message.id not in kept]
-    summary = [message for message in made if message.id not in known]
-    return _Plan(removed, summary) if removed and summary else None
-
-
-def _naming(summary: AnyMessage, files: Sequence[str]) -> AnyMessage:
-    where = " and ".join(files)
-    note = f"[All that it stands for is in {where}: page with read_file, or search with grep.]"
-    return summary.model_copy(update={"content": f"{summary.text}\n\n{note}"})
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
-
-
-def _history_name(state: Any) -> str:
-    """The name of the history file of this conversation, without `.md`.
-
-    A thread id that is used as it is has no dot, so it never equals a name with a hash, which has one.
-    """
-    configurable = get_config().get("configurable", {})
-    thread = configurable.get("thread_id")
-    outer, _, _ = str(configurable.get("checkpoint_ns") or "").rpartition("|")
-    if thread is not None and not outer:
-        return _file_name(str(thread))
-    known = state.get(_STATE_KEY)
-    if isinstance(known, str) and known:
-        return known
-    return f"session_{uuid4().hex}" if thread is None else f"{_file_name(str(thread))}.sub-{_digest(outer)}"
-
-
-def _file_name(thread: str) -> str:
-    if _PLAIN.fullmatch(thread):
-        return thread
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "_", thread)[:40].strip("_")
-    return f"{readable or 'thread'}.id-{_digest(thread)}"
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-class _NotKeptError(Exception):
-    """The history could not be stored."""
-
-
-class _History:
-    """The history files in a backend."""
-
-    def __init__(self, backend: BackendProtocol) -> None:
-        # The history is written without an agent's rules, which restrict only the model.
-        self._backend = backend
-        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
-
-    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
-        """Append the messages, and return the paths of the files that hold them. Raises _NotKeptError."""
-        try:
-            transcript = Transcript(f"{self._directory}/media")
-            text = transcript.rendered(messages)
-            await self._upload(transcript.media)
-            heading = section_heading(datetime.now(UTC).isoformat(timespec="microseconds"))
-            written = [await self._append(name, f"{heading}{piece}\n") for piece in _pieces(text)]
-        except _NotKeptError:
+            yield from self.compacted(conversation, cut, needs_file=not forced)
+        except (GraphBubbleUp, TypeError):  # A TypeError is that of a summarizer which cannot be called.
             raise
-        except Exception as error:  # The conversation must go on even if the storage fails.
-            raise _NotKeptError(type(error).__name__) from error
-        return list(dict.fromkeys(written))
+        except NotKeptError as error:
+            _log.warning("The conversation is not summarised, because its history cannot be stored: %s", error)
+        except Exception as error:  # The conversation goes on with all its messages.
+            conversation.failure = error
+            _log.warning("The conversation could not be summarised: %s: %s", type(error).__name__, error)
 
-    async def _upload(self, media: dict[str, bytes]) -> None:
-        for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():
-            if uploaded.error:
-                raise _NotKeptError(f"{uploaded.path}: {uploaded.error}")
+    def _cut(self, conversation: Conversation, *, forced: bool = False) -> int:
+        """The number of messages in `seen` to summarise; 0 if there is nothing new to summarise."""
+        cut = self._determine_cutoff_index(conversation.seen)
+        if forced and cut <= 0:
+            cut = self._find_safe_cutoff(conversation.seen, max(1, len(conversation.seen) // 2))
+        return cut if cut > 0 and conversation.place(cut) > conversation.summarized else 0
 
-    async def _append(self, name: str, section: str) -> str:
-        """Append the section to the last file, keeping what other runs append meanwhile; return the file's path."""
-        last: Result | None = None
-        for _ in range(_ATTEMPTS):
-            path, content = await self._end(name, len(section.encode()))
-            last = await self._changed(path, content, section)
-            if last.error is None:
-                return path
-            if last.code not in _CHANGED_MEANWHILE:
-                break
-        raise _NotKeptError(last.error if last else "no attempt")
-
-    async def _changed(self, path: str, content: str | None, section: str) -> Result:
-        if content is None:
-            return await self._backend.awrite(path, section)
-        # An edit of the end keeps what another run appended after it. The anchor must be unique: if the end occurs
-        # twice, it is the whole text.
-        end = content[-_ANCHOR:]
-        anchor = end if content.count(end) == 1 else content
-        return await self._backend.aedit(path, anchor, anchor + section)
-
-    async def _end(self, name: str, size: int) -> tuple[str, str | None]:
-        """The path of the file to append to, and its content; the content is None if the file must be created."""
-        number = 1
-        while await self._exists(self._path(name, number + 1)):
-            number += 1
-        path = self._path(name, number)
-        content = await self._content(path)
-        if content is None:
-            return path, None
-        is_full = not content or len(content.encode()) + size > _MAX_BYTES
-        return (self._path(name, number + 1), None) if is_full else (path, content)
-
-    def _path(self, name: str, number: int) -> str:
-        return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
-
-    async def _exists(self, path: str) -> bool:
-        """Whether the path exists. Raises _NotKeptError if the read fails in another way."""
-        read = await self._backend.aread(path, 0, 1)
-        if read.error is None or read.code in _UNREADABLE:
-            return True
-        if read.code is ErrorCode.FILE_NOT_FOUND:
-            return False
-        raise _NotKeptError(f"{path}: {read.error}")
-
-    async def _content(self, path: str) -> str | None:
-        """The text of a file; `""` for a directory or content that is not UTF-8, None if the path does not exist."""
-        (found,) = await self._backend.adownload_files([path])
-        if found.content is not None:
-            return _decoded(found.content)
-        if found.error not in _NO_TEXT:
-            raise _NotKeptError(f"{path}: {found.error}")
-        return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
-
-
-_UNREADABLE = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.INVALID_CONTENT, ErrorCode.TOO_LARGE, ErrorCode.BINARY_FILE})
-"""The errors of a read of a path that exists, but is not readable text."""
-_NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
-_CHANGED_MEANWHILE = frozenset(
-    {
-        ErrorCode.ALREADY_EXISTS,
-        ErrorCode.AMBIGUOUS_MATCH,
-        ErrorCode.CONFLICT,
-        ErrorCode.FILE_NOT_FOUND,
-        ErrorCode.NO_MATCH,
-    }
-)
-
-
-def _decoded(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return ""
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Split the text into pieces that fit into one file; usually there is one."""
-    data, start = text.encode(), 0
-    while start < len(data):
-        end = min(start + _MAX_BYTES - _ANCHOR, len(data))
-        while end < len(data) and data[end] & 0xC0 == 0x80:
-            end -= 1
-        yield data[start:end].decode()
-        start = end
-
-
-_DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
-_PAYLOAD_KEYS: Final = frozenset({"base64", "data", "file_data"})
-_MIN_PAYLOAD: Final = 64
-"""Shorter values of `_PAYLOAD_KEYS` are treated as text."""
-_MEDIA_TYPES: Final = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
-_SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
-_UNSTORABLE: Final = re.compile("[\0\r\ud800-\udfff]")
-
-
-def section_heading(time: str) -> str:
-    """The heading of a section."""
-    return f"## Summarized at {time}\n\n"
-
-
-class Transcript:
-    """Renders messages as text; `media` collects the media files that the text names, by path.
-
-    Args:
-        directory: The directory of the media files.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self.media: dict[str, bytes] = {}
-
-    def rendered(self, messages: Sequence[BaseMessage]) -> str:
-        """The messages as XML-like elements, one after another.
+    def compacted(self, conversation: Conversation, cut: int, *, needs_file: bool) -> Steps[None]:
+        """Store the messages before `cut`, and put a summary in their place.
 
         Args:
-            messages: The messages.
+            conversation: The conversation.
+            cut: The number of messages in `conversation.seen` to summarise.
+            needs_file: Whether to give up if the messages cannot be stored. They stay in the state in any case.
+
+        Raises:
+            NotKeptError: If they could not be stored.
         """
-        return "".join(f"{_storable(self._message(message))}\n" for message in messages)
-
-    def _message(self, message: BaseMessage) -> str:
-        parts = list(filter(None, map(self._block, _blocks(message.content))))
-        calls = list(_calls(message)) if isinstance(message, AIMessage) else []
-        opening = f"<message {_attributes(message)}>"
-        if not calls:
-            return f"{opening}{chr(10).join(parts)}</message>"
-        content = [f"  <content>{chr(10).join(parts)}</content>"] if parts else []
-        return "\n".join([opening, *content, *calls, "</message>"])
-
-    def _block(self, block: Any) -> str:
-        if isinstance(block, str):
-            return escape(block)
-        if not isinstance(block, Mapping):
-            return escape(str(block))
-        kind = block.get("type")
-        if kind == "text" and isinstance(block.get("text"), str):
-            return escape(block["text"])
-        return "" if kind in _SHOWN_AS_TOOL_CALLS else self._other_block(block, str(kind))
-
-    def _other_block(self, block: Mapping[str, Any], kind: str) -> str:
-        files: list[str] = []
-        without_media = self._without_media(block, files)
-        if kind in _MEDIA_TYPES and len(files) == 1:
-            return f"<{kind.removesuffix('_url').removeprefix('input_')} url={quoteattr(files[0])} />"
-        return f"<block type={quoteattr(kind)}>{escape(_json(without_media))}</block>"
-
-    def _without_media(self, value: Any, files: list[str]) -> Any:
-        """Replace all media in `value` by paths of files, and append these paths to `files`."""
-        if isinstance(value, Mapping):
-            return {key: self._entry(value, key, files) for key in value}
-        if isinstance(value, (list, tuple)):
-            return [self._without_media(each, files) for each in value]
-        url = _DATA_URL.match(value) if isinstance(value, str) else None
-        return value if url is None else self._extracted(value, value[url.end() :], url[1], files)
-
-    def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
-        value = block[key]
-        is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
-        if is_payload and not value.startswith("data:"):
-            return self._extracted(value, value, block.get("mime_type") or block.get("media_type"), files)
-        return self._without_media(value, files)
-
-    def _extracted(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
-        """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
+        name = conversation.name = conversation.update[SUMMARIZATION_SESSION_ID_KEY] = history_name(conversation.name)
         try:
-            content = b64decode(payload, validate=True)
-        except (Base64Error, ValueError):
-            return value
-        kind = mime_type if isinstance(mime_type, str) else OCTET_STREAM
-        name = f"{sha256(content).hexdigest()[:32]}{extension(kind) or '.bin'}"
-        path = paths.join(self._directory, name)
-        self.media[path] = content
-        files.append(path)
-        return path
+            stored = yield self._waiting(
+                partial(self._history.appended, name, conversation.unfiled(conversation.place(cut)))
+            )
+        except NotKeptError as error:
+            if needs_file:
+                raise
+            _log.warning("The messages that are summarised stay in the state only: %s", error)
+            stored = []
+        conversation.summarize(cut, (yield from self._summary(name, conversation.seen[:cut])), stored)
+
+    def _summary(self, name: str, messages: Sequence[AnyMessage]) -> Steps[str]:
+        """The summary of the messages. It is made once, even if the model fails after it."""
+        key = _fingerprint(messages)
+        known, summary = self._summaries.get(name, ("", ""))
+        if known == key:
+            return summary
+        given = self._history.transcript().referenced(messages)
+        text: str = yield Step(partial(self._create_summary, given), partial(self._acreate_summary, given))
+        if text.startswith(_FABRICATED):
+            raise RuntimeError(text)
+        while len(self._summaries) >= _MAX_SUMMARIES:
+            self._summaries.pop(next(iter(self._summaries)), None)
+        self._summaries[name] = (key, text)
+        return text
+
+    def _trim_messages_for_summary(self, messages: list[AnyMessage]) -> list[AnyMessage]:
+        # LangChain begins with a message of a person. Without one among the newest, it would summarise nothing.
+        return super()._trim_messages_for_summary(messages) or messages[-_UNTRIMMED_MESSAGES:]
+
+    # --- long messages ---
+
+    def _clipped(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+        """Move long texts of tools and people to files."""
+        clipped, stored = yield self._waiting(partial(self._texts.moved, conversation.seen, conversation.messages))
+        conversation.replace(clipped, stored)
+
+    def _waiting(self, call: Callable[[], Awaitable[Any]]) -> Step:
+        def wait() -> Any:
+            return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")  # type: ignore[arg-type]
+
+        return Step(wait, call)
 
 
-def _blocks(content: Any) -> Sequence[Any]:
-    return content if isinstance(content, list) else [content]
+def _fingerprint(messages: Sequence[AnyMessage]) -> str:
+    content = repr([(each.type, each.id, each.content, getattr(each, "tool_calls", None)) for each in messages])
+    return sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _attributes(message: BaseMessage) -> str:
-    attributes: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
-    if isinstance(message, ToolMessage):
-        failed = "error" if message.status == "error" else None
-        attributes.update(tool_call_id=message.tool_call_id, status=failed)
-    return " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items() if value)
+# --- summaries on demand ---------------------------------------------------------------------------------------------
 
 
-def _calls(message: AIMessage) -> Iterator[str]:
-    for call in message.tool_calls:
-        yield _call("tool_call", call, _json(call["args"]))
-    for wrong in message.invalid_tool_calls:
-        yield _call("invalid_tool_call", wrong, str(wrong.get("args") or ""))
+class CompactConversationSchema(BaseModel):
+    """The arguments of `compact_conversation`: none."""
 
 
-def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
-    identity, name = quoteattr(str(call.get("id") or "")), quoteattr(str(call.get("name") or ""))
-    return f"  <{kind} id={identity} name={name}>{escape(arguments)}</{kind}>"
+class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gives an agent the tool `compact_conversation`, which summarises the conversation if it is long enough.
+
+    That is half of the `trigger` of `summarization`; without a trigger, any conversation longer than what is kept.
+
+    Args:
+        summarization: What summarises. It need not be middleware of the agent, but something must show the summaries:
+            a SummarizationMiddleware in the agent, as `create_deep_agent` adds it.
+        system_prompt: A text at the end of the agent's system prompt; None adds none.
+
+    Raises:
+        TypeError: If an argument has another type.
+    """
+
+    state_schema: type[SummarizationState] = SummarizationState
+
+    def __init__(self, summarization: SummarizationMiddleware, *, system_prompt: str | None = None) -> None:
+        super().__init__()
+        if not isinstance(summarization, SummarizationMiddleware):
+            raise TypeError(f"summarization is a SummarizationMiddleware of deepfs, not {summarization!r}")
+        if system_prompt is not None and not isinstance(system_prompt, str):
+            raise TypeError(f"system_prompt is a str or None, not {type(system_prompt).__name__}")
+        self._summarization = summarization
+        self._half = _with_half_of_the_trigger(summarization)
+        self.system_prompt = system_prompt
+        self.tools: list[BaseTool] = [self._tool()]
+
+    def _tool(self) -> BaseTool:
+        def compact(runtime: ToolRuntime[Any, Any]) -> Any:
+            return run_steps(self._compacted(runtime))
+
+        async def acompact(runtime: ToolRuntime[Any, Any]) -> Any:
+            return await arun_steps(self._compacted(runtime))
+
+        # With a schema that has no fields, LangChain would not pass the runtime either.
+        return StructuredTool.from_function(compact, acompact, _TOOL, PROMPTS["compact_conversation"])
+
+    def _compacted(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
+        messages = runtime.state.get("messages", [])
+        conversation = Conversation.of(runtime.state, messages)
+        cut = self._cut(conversation)
+        if _is_repeated(messages, runtime.tool_call_id):
+            return _result(runtime, "Another call of this turn compacts the conversation.")
+        if not cut:
+            return _result(runtime, "Nothing to compact yet: the conversation is short enough. Go on.")
+        try:
+            yield from self._summarization.compacted(conversation, cut, needs_file=True)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # A failure of the tool must not end the run.
+            _log.warning("compact_conversation failed: %s: %s", type(error).__name__, error)
+            reason = f"Error: Not compacted ({type(error).__name__}: {error}). No message was removed. Go on without."
+            return _result(runtime, reason, failed=True)
+        count = conversation.update[SUMMARIZATION_EVENT_KEY]["cutoff_index"] - conversation.summarized
+        return _result(runtime, f"Compacted: a summary stands for {count} more messages.", conversation.update)
+
+    def _cut(self, conversation: Conversation) -> int:
+        half = self._half
+        is_long = not half._trigger_clauses or half._should_summarize(
+            conversation.seen, half.token_counter(conversation.seen)
+        )
+        return half._cut(conversation) if is_long else 0
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the prompt."""
+        return handler(self._prepared(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._prepared(request))
+
+    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
-def _json(value: Any) -> str:
-    return dumps(value, ensure_ascii=False, default=str)
+_TOOL: Final = "compact_conversation"
 
 
-def _storable(text: str) -> str:
-    """Replace characters that no backend stores as text, and CR, which edits may change, by XML references."""
-    return _UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", text)
+def _with_half_of_the_trigger(summarization: SummarizationMiddleware) -> SummarizationMiddleware:
+    half = copy(summarization)
+    half._trigger_clauses = [_half(clause) for clause in summarization._trigger_clauses]
+    return half
+
+
+def _half(clause: TriggerClause) -> Any:
+    return {kind: value / 2 if kind == "fraction" else max(1, value // 2) for kind, value in clause.items()}  # type: ignore[operator]
+
+
+def _is_repeated(messages: Sequence[AnyMessage], tool_call_id: str | None) -> bool:
+    """Whether an earlier call of the same turn calls the tool as well."""
+    turn = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    asked = [call["id"] for call in turn.tool_calls if call["name"] == _TOOL] if turn else []
+    return tool_call_id in asked[1:]
+
+
+def _result(
+    runtime: ToolRuntime[Any, Any], text: str, update: Mapping[str, Any] | None = None, *, failed: bool = False
+) -> "Command[Any]":
+    status: Any = "error" if failed else "success"
+    message = ToolMessage(text, tool_call_id=runtime.tool_call_id or "", name=_TOOL, status=status)
+    return Command(update={**(update or {}), "messages": [message]})
+
+
+# --- defaults --------------------------------------------------------------------------------------------------------
+
+
+def create_summarization_middleware(
+    model: BaseChatModel,
+    backend: Any = None,
+    *,
+    summary_prompt: str = DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
+    trim_tokens_to_summarize: int | None = None,
+    token_counter: TokenCounter = count_tokens_approximately,
+    summarizer: Any = None,
+) -> SummarizationMiddleware:
+    """A SummarizationMiddleware with the settings of `compute_summarization_defaults`.
+
+    Args:
+        model: The chat model.
+        backend: The backend of the files; None is a StateBackend.
+        summary_prompt: As of SummarizationMiddleware.
+        trim_tokens_to_summarize: As of SummarizationMiddleware; None, the default, summarises all.
+        token_counter: As of SummarizationMiddleware.
+        summarizer: As of SummarizationMiddleware.
+
+    Raises:
+        TypeError: If `model` is not a chat model, or `backend` not a backend.
+    """
+    if not isinstance(model, BaseChatModel):
+        raise TypeError(f"model is a BaseChatModel, not {model!r}")
+    return SummarizationMiddleware(
+        model,
+        backend=backend,
+        summary_prompt=summary_prompt,
+        trim_tokens_to_summarize=trim_tokens_to_summarize,
+        token_counter=token_counter,
+        summarizer=summarizer,
+        **compute_summarization_defaults(model),
+    )
+
+
+def create_summarization_tool_middleware(
+    model: str | BaseChatModel, backend: Any = None, *, system_prompt: str | None = None
+) -> SummarizationToolMiddleware:
+    """A SummarizationToolMiddleware over `create_summarization_middleware`.
+
+    Args:
+        model: The chat model, or `"provider:name"`.
+        backend: The backend of the files; None is a StateBackend.
+        system_prompt: A text at the end of the agent's system prompt; None adds none.
+
+    Raises:
+        TypeError: If `backend` is not a backend, or `system_prompt` not a str.
+    """
+    chat_model = init_chat_model(model) if isinstance(model, str) else model
+    return SummarizationToolMiddleware(
+        create_summarization_middleware(chat_model, backend), system_prompt=system_prompt
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -253,6 +254,20 @@ def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
         with pytest.raises(ValueError, match="permissions differ"):
             agent_of(permissions=[ASK], **options)
     agent_of(subagents=[SubAgent(**worker, permissions=[DENY])], permissions=[ASK])
+
+
+def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:
+    _, agent = agent_of(
+        calls(call("write_file", file_path="/a", content="x")),
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"write_file": True})],
+        interrupt_on={"write_file": {"allowed_decisions": ["respond"]}},
+        checkpointer=InMemorySaver(),
+    )
+    asked = invoke(agent, GO, THREAD)["__interrupt__"]
+    assert [each["action_name"] for each in asked[0].value["review_configs"]] == ["write_file"]
+    assert "approve" in asked[0].value["review_configs"][0]["allowed_decisions"]
+    state = invoke(agent, Command(resume={"decisions": [{"type": "reject", "message": "no"}]}), THREAD)
+    assert [message.status for message in results(state)] == ["error"]
 
 
 def test_rules_hold_for_subagents(invoke: Invoke) -> None:

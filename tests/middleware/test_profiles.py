@@ -38,10 +38,11 @@ GO = {"messages": [("user", "go")]}
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test registers in copies."""
+    """Each test begins with the profiles that deepfs has itself."""
     registry.load_plugins()
-    for each in (registry._HARNESS, registry._PROVIDERS):
-        monkeypatch.setattr(each, "_profiles", dict(each._profiles))
+    own = {key: registry._PROVIDERS._profiles[key] for key in ("openai", "openrouter")}
+    monkeypatch.setattr(registry._HARNESS, "_profiles", {})
+    monkeypatch.setattr(registry._PROVIDERS, "_profiles", own)
 
 
 class Model(ScriptedModel):

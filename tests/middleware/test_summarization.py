@@ -4,8 +4,6 @@ import asyncio
 import base64
 import logging
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepfs import (
     CompositeBackend,
     FilesystemBackend,
-    FilesystemMiddleware,
     FilesystemPermission,
     MemoryBackend,
     StateBackend,
@@ -30,60 +27,14 @@ from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
-from support.chat import ScriptedModel, call, calls
+from support.chat import call, calls
+from support.conversations import HISTORY, SUMMARY, Talker, agent_of, said, shown, talk, text_of, thread
 
 __all__ = ["backend", "invoke"]
-
-SUMMARY = "What was said, in short."
-HISTORY = "/conversation_history/1.md"
-
-
-class Talker(ScriptedModel):
-    """Answers with the next turn of its script; a request to summarise gets a summary and takes no turn."""
-
-    def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
-        if "Messages to summarize" not in messages[-1].text:
-            return super()._generate(messages, *args, **options)
-        answer = ScriptedModel(script=[AIMessage(SUMMARY)])
-        self._asked.append(list(messages))
-        return answer._generate(messages)
-
-    @property
-    def summaries(self) -> int:
-        """Number of summaries that it made."""
-        return sum("Messages to summarize" in asked[-1].text for asked in self.asked)
-
-
-def thread(name: Any = "1") -> dict[str, Any]:
-    return {"configurable": {"thread_id": name}}
-
-
-def agent_of(backend: BackendProtocol | None, *turns: Any, after: int = 12, **options: Any) -> tuple[Talker, Any]:
-    model = Talker(script=[*turns, *(AIMessage(f"answer {number}") for number in range(100))])
-    summaries = SummarizationMiddleware(model, backend=backend, trigger=("messages", after), keep=("messages", 2))
-    files = FilesystemMiddleware(backend=backend, permissions=options.pop("permissions", None))
-    options.setdefault("checkpointer", InMemorySaver())
-    return model, create_agent(model, middleware=[files, summaries], **options)
-
-
-def said(number: int) -> dict[str, Any]:
-    return {"messages": [HumanMessage(f"question {number} <&>", id=f"q{number}")]}
-
-
-def talk(invoke: Invoke, agent: Any, config: Any, first: int = 0, last: int = 6) -> Any:
-    for number in range(first, last + 1):
-        state = invoke(agent, said(number), config)
-    return state
 
 
 def reading(*paths: str) -> AIMessage:
     return calls(*(call("read_file", file_path=path) for path in paths))
-
-
-def text_of(found: BackendProtocol, path: str = HISTORY) -> str:
-    data = found.read_raw(path).data
-    assert data is not None, f"no {path}"
-    return str(data.content)
 
 
 # --- content of the file ---------------------------------------------------------------------------------------------
@@ -93,25 +44,27 @@ def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: Back
     turns = [AIMessage(f"reply {number}", id=f"a{number}") for number in range(6)]
     model, agent = agent_of(backend, *turns, reading(HISTORY))
     state = talk(invoke, agent, thread())
-    summary, *_ = state["messages"]
+    summary, *rest = shown(model)
     assert SUMMARY in summary.text
     assert HISTORY in summary.text
     assert model.summaries == 1
-    (shown,) = results(state)
-    assert shown.status == "success"
+    (page,) = results(state)
+    assert page.status == "success"
     for number in range(5):
-        assert f'<message type="human" id="q{number}">question {number} &lt;&amp;&gt;</message>' in shown.text
-        assert f'<message type="ai" id="a{number}">reply {number}</message>' in shown.text
-    kept = [message.id for message in state["messages"]]
-    assert "q0" not in kept
-    assert "q6" in kept
+        assert f'<message type="human" id="q{number}">question {number} &lt;&amp;&gt;</message>' in page.text
+        assert f'<message type="ai" id="a{number}">reply {number}</message>' in page.text
+    assert "q0" not in [message.id for message in rest]
+    assert "q6" in [message.id for message in rest]
+    assert [message.id for message in state["messages"] if message.type == "human"] == [f"q{n}" for n in range(7)]
 
 
 def test_files_in_state_hold_summarized_messages(invoke: Invoke) -> None:
-    _, agent = agent_of(StateBackend())
+    model, agent = agent_of(StateBackend())
     state = talk(invoke, agent, thread())
-    content = state["files"][HISTORY]["content"]
-    assert content.count("<message ") + len(state["messages"]) - 1 == 14
+    written = re.findall(r'<message [^>]*id="([^"]+)"', state["files"][HISTORY]["content"])
+    assert [*written, *(message.id for message in shown(model)[1:])] == [
+        message.id for message in state["messages"][:-1]
+    ]
 
 
 def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
@@ -121,24 +74,25 @@ def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
     agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver())
     for number in range(5):
         state = invoke(agent, said(number), thread())
-    assert HISTORY in state["messages"][0].text
-    written = set(re.findall(r'id="([qa]\d)"', text_of(files)))
-    left = {message.id for message in state["messages"]}
-    assert written | left >= {f"{who}{number}" for who in "qa" for number in range(5)}
+    assert HISTORY in shown(model)[0].text
+    written = re.findall(r'id="([qa]\d)"', text_of(files))
+    assert len(written) == len(set(written))
+    left = {message.id for message in [*shown(model), state["messages"][-1]]}
+    assert set(written) | left >= {f"{who}{number}" for who in "qa" for number in range(5)}
     whole = next(asked[-1].text for asked in model.asked if "Messages to summarize" in asked[-1].text)
     assert "question 0" in whole
 
 
 def test_later_summaries_append(invoke: Invoke) -> None:
     files = MemoryBackend()
-    _, agent = agent_of(files)
-    state = talk(invoke, agent, thread(), 0, 20)
+    model, agent = agent_of(files)
+    talk(invoke, agent, thread(), 0, 20)
     text = text_of(files)
     assert text.count("## Summarized at ") >= 2
     written = re.findall(r'id="(q\d+)"', text)
-    left = [message.id for message in state["messages"] if str(message.id).startswith("q")]
+    left = [message.id for message in shown(model) if str(message.id).startswith("q")]
     assert [*written, *left] == [f"q{number}" for number in range(21)]
-    assert text.count(SUMMARY) == text.count("## Summarized at ") - 1
+    assert SUMMARY not in text, "summaries are not messages of the conversation"
 
 
 def test_tool_calls_are_stored_with_their_results(invoke: Invoke) -> None:
@@ -212,9 +166,10 @@ def test_unstorable_characters_are_escaped(backend: BackendProtocol, invoke: Inv
 def test_the_file_is_beneath_the_artifacts_root(invoke: Invoke) -> None:
     files = MemoryBackend()
     root = CompositeBackend(MemoryBackend(), {"/work/": files}, artifacts_root="/work/")
-    state = talk(invoke, agent_of(root)[1], thread())
+    model, agent = agent_of(root)
+    talk(invoke, agent, thread())
     assert files.read(HISTORY).ok
-    assert f"/work{HISTORY}" in state["messages"][0].text
+    assert f"/work{HISTORY}" in shown(model)[0].text
 
 
 HOSTILE = ["../x", "/etc/passwd", "..", "", ".", "a" * 5_000, "a\0b", "x.2", "x y", "ünï", "\ud800", "a\nb", "~", 7]
@@ -305,33 +260,34 @@ def test_simultaneous_runs_of_one_thread_lose_nothing(tmp_path: Path) -> None:
     for each in threads:
         each.join()
     text = stored(files)
-    assert [text.count(f'id="run{run}-{number}"') for run in range(8) for number in range(2)] == [2] * 16
-    assert text.count("## Summarized") == 16
+    assert [text.count(f'id="run{run}-{number}"') for run in range(8) for number in range(2)] == [1] * 16
+    assert text.count("## Summarized") == 8
 
 
 def test_a_full_file_is_continued_in_the_next(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
+    monkeypatch.setattr("deepfs.middleware.history_files._MAX_BYTES", 3_000)
     files = MemoryBackend()
     words = "ä" * 600
     turns = [AIMessage(f"{words} {number}", id=f"a{number}") for number in range(30)]
-    _, agent = agent_of(files, *turns, after=5)
-    state = talk(invoke, agent, thread(), 0, 20)
+    model, agent = agent_of(files, *turns, after=5)
+    talk(invoke, agent, thread(), 0, 20)
     sizes = {info.path: info.size for info in files.ls("/conversation_history").entries or ()}
     assert {HISTORY, "/conversation_history/1.2.md", "/conversation_history/1.10.md"} <= set(sizes)
     assert all((size or 0) <= 3_000 for size in sizes.values())
-    left = [message.id for message in state["messages"]]
+    assert all(path in shown(model)[0].text for path in sizes), "the summary names all files"
+    left = [message.id for message in shown(model)]
     for number in range(20):
         held = sum(f'id="a{number}"' in text_of(files, path) for path in sizes)
         assert held + (f"a{number}" in left) == 1
 
 
 def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.middleware.summarization._MAX_BYTES", 3_000)
+    monkeypatch.setattr("deepfs.middleware.history_files._MAX_BYTES", 3_000)
     files = MemoryBackend()
     words = "".join(f"<{number}ä>" for number in range(1_000))
-    _, agent = agent_of(files, AIMessage(words), after=5)
-    state = talk(invoke, agent, thread(), 0, 2)
-    named = re.findall(r"/conversation_history/\S+?\.md", state["messages"][0].text)
+    model, agent = agent_of(files, AIMessage(words), after=5)
+    talk(invoke, agent, thread(), 0, 2)
+    named = re.findall(r"/conversation_history/\S+?\.md", shown(model)[0].text)
     assert len(named) > 2
     text = "".join(re.sub(r"^## .*\n\n", "", text_of(files, path)).removesuffix("\n") for path in named)
     assert "".join(f"&lt;{number}ä&gt;" for number in range(1_000)) in text
@@ -341,9 +297,10 @@ def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pyte
 def test_files_that_cannot_be_appended_to_are_left_alone(invoke: Invoke, there: bytes) -> None:
     files = MemoryBackend()
     files.upload_files([(HISTORY, there)])
-    state = talk(invoke, agent_of(files)[1], thread())
+    model, agent = agent_of(files)
+    talk(invoke, agent, thread())
     assert files.download_files([HISTORY])[0].content == there
-    assert "/conversation_history/1.2.md" in state["messages"][0].text
+    assert "/conversation_history/1.2.md" in shown(model)[0].text
     assert "question 0" in text_of(files, "/conversation_history/1.2.md")
 
 
@@ -376,19 +333,21 @@ def test_if_the_file_cannot_be_written_no_message_is_removed(
     model, agent = agent_of(FAILURES[fail](files))
     with caplog.at_level(logging.WARNING, "deepfs"):
         state = talk(invoke, agent, thread(), 0, 9)
-    assert [message.text for message in state["messages"][::2]] == [f"question {number} <&>" for number in range(10)]
+    asked = [f"question {number} <&>" for number in range(10)]
+    assert [message.text for message in state["messages"][::2]] == asked
+    assert [message.text for message in shown(model)[::2]] == asked
     assert "cannot be stored" in caplog.text
     assert not files.read(HISTORY).ok
-    assert model.summaries == 1, "a summary that cannot be used is not made again and again"
+    assert model.summaries == 0, "no summary is made that could not be used"
 
 
 def test_media_that_cannot_be_written_are_not_removed(invoke: Invoke) -> None:
     block = {"type": "image", "base64": base64.b64encode(PIXELS).decode(), "mime_type": "image/png"}
     files = FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: no")})
-    _, agent = agent_of(files)
+    model, agent = agent_of(files)
     invoke(agent, {"messages": [HumanMessage([block])]}, thread())
     state = talk(invoke, agent, thread())
-    assert state["messages"][0].content == [block]
+    assert state["messages"][0].content == shown(model)[0].content == [block]
     assert len(state["messages"]) == 16
 
 
@@ -398,10 +357,10 @@ def test_the_summary_is_used_once_the_file_can_be_written(invoke: Invoke) -> Non
     model, agent = agent_of(FaultyBackend(files, failing))
     talk(invoke, agent, thread(), 0, 8)
     failing.clear()
-    state = talk(invoke, agent, thread(), 9, 9)
-    assert HISTORY in state["messages"][0].text
+    talk(invoke, agent, thread(), 9, 9)
+    assert HISTORY in shown(model)[0].text
     assert model.summaries == 1
-    kept = [message.id for message in state["messages"]]
+    kept = [message.id for message in shown(model)]
     assert all((f'id="q{number}"' in text_of(files)) != (f"q{number}" in kept) for number in range(10))
 
 
@@ -414,77 +373,19 @@ def test_a_pending_summary_is_dropped_if_its_messages_were_edited(invoke: Invoke
     failing.clear()
     talk(invoke, agent, thread(), 7, 7)
     assert "question 0, corrected" in text_of(files)
-    assert model.summaries == 2
+    assert model.summaries == 1
 
 
 def test_a_lost_response_of_a_write_loses_no_message(invoke: Invoke) -> None:
     files = MemoryBackend()
     lost: dict[str, Exception] = {"write": BackendError("Error: connection lost")}
-    _, agent = agent_of(FaultyBackend(files, lost, late=True))
+    model, agent = agent_of(FaultyBackend(files, lost, late=True))
     state = talk(invoke, agent, thread())
     assert len(state["messages"]) == 14
     lost.clear()
-    state = talk(invoke, agent, thread(), 7, 7)
-    assert HISTORY in state["messages"][0].text
-    assert text_of(files).count('id="q0"') == 2, "written twice, and recognised by its id"
-
-
-KILLED = """
-import os, sys
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain.agents import create_agent
-from langgraph.checkpoint.sqlite import SqliteSaver
-from deepfs import FilesystemBackend
-from deepfs.middleware.summarization import (SummarizationMiddleware, _History)
-from support.chat import ScriptedModel
-
-kind, root = sys.argv[1:]
-
-class Killed(FilesystemBackend):
-    async def awrite(self, *args, **options):
-        await super().awrite(*args, **options)
-        os._exit(9)
-
-files = (Killed if kind == "killed" else FilesystemBackend)(root + "/files")
-model = ScriptedModel(script=[AIMessage("summary"), AIMessage("answer")])
-with SqliteSaver.from_conn_string(root + "/checkpoints") as saver:
-    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 12), keep=("messages", 2))
-    agent = create_agent(model, middleware=[summaries], checkpointer=saver)
-    thread = {"configurable": {"thread_id": "1"}}
-    if kind == "killed":
-        first = [HumanMessage(f"word {n}", id=f"m{n}") for n in range(12)]
-        agent.invoke({"messages": first}, thread)
-    elif kind == "look":
-        print(*(message.id for message in agent.get_state(thread).values["messages"]))
-    else:
-        agent.invoke(None, thread)
-        print(*(message.id for message in agent.get_state(thread).values["messages"]))
-"""
-
-
-def test_a_process_killed_after_the_file_was_written_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-
-    def run(kind: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", KILLED, kind, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": PATHS})
-
-    assert run("killed").returncode == 9
-    written = (tmp_path / "files" / "conversation_history" / "1.md").read_text()
-    before = {f"m{number}" for number in range(12)}
-    assert set(re.findall(r'id="(m\d+)"', written)) == {f"m{number}" for number in range(10)}
-    seen = run("look")
-    assert set(seen.stdout.split()) >= before, seen.stderr
-    after = run("resume")
-    assert after.returncode == 0, after.stderr
-    written = (tmp_path / "files" / "conversation_history" / "1.md").read_text()
-    ids = re.findall(r'id="(m\d+)"', written)
-    assert set(ids) | (set(after.stdout.split()) & before) == before
-    assert len(ids) == 20, "those written before the kill are there twice, by the same ids"
-    assert not set(ids) & set(after.stdout.split())
-
-
-PATHS = ":".join(sys.path)
+    talk(invoke, agent, thread(), 7, 7)
+    assert HISTORY in shown(model)[0].text
+    assert text_of(files).count('id="q0"') == 1, "it is recognised, and not written again"
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------

@@ -1,15 +1,18 @@
-"""Tokens of an agent's first request, counted by one tokenizer for both libraries."""
+"""Tokens of an agent's first request, counted by one tokenizer for both libraries, with the same features."""
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from deepagents import create_deep_agent as create_peer_agent
+import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from pydantic import PrivateAttr
 
-from deepfs import create_deep_agent
 from support.chat import ScriptedModel
+
+GO = {"messages": [("user", "Hello")]}
+SKILL = "---\nname: {0}\ndescription: Works with {0} files, and says what is in them.\n---\nRead the file first.\n"
+MEMORY = "# Notes\n\nThe user writes Python, and likes short answers.\n"
 
 
 class CountingModel(ScriptedModel):
@@ -22,15 +25,70 @@ class CountingModel(ScriptedModel):
         return self
 
     @property
+    def names(self) -> set[str]:
+        return {tool.name for tool in self._bound}
+
+    @property
     def tokens(self) -> int:
         return count_tokens_approximately([each for each in self.asked[0] if each.type == "system"], tools=self._bound)
 
 
-def tokens(create: Callable[..., Any]) -> int:
+def files() -> dict[str, Any]:
+    texts = {f"/skills/{name}/SKILL.md": SKILL.format(name) for name in ("pdf", "csv", "image")}
+    texts["/AGENTS.md"] = MEMORY
+    return {path: {"content": text, "encoding": "utf-8"} for path, text in texts.items()}
+
+
+def compaction(library: str, model: Any) -> Any:
+    return import_module(f"{library}.middleware.summarization").create_summarization_tool_middleware(
+        model, import_module(f"{library}.backends").StateBackend()
+    )
+
+
+FEATURES: dict[str, Any] = {
+    "skills": {"skills": ["/skills/"]},
+    "memory": {"memory": ["/AGENTS.md"]},
+    "subagents": {"subagents": [{"name": "reader", "description": "Reads files.", "system_prompt": "You read."}]},
+    "async subagents": {"subagents": [{"name": "far", "description": "Searches.", "graph_id": "g", "url": "http://x"}]},
+    "compaction": {"middleware": [compaction]},
+}
+TOLD = {
+    "skills": "Works with csv files",
+    "memory": "likes short answers",
+    "subagents": "Reads files.",
+    "async subagents": "Searches.",
+    "compaction": "",
+}
+TOOLS = {"async subagents": {"start_async_task", "check_async_task"}, "compaction": {"compact_conversation"}}
+
+
+def first_request(library: str, *features: str) -> CountingModel:
+    """The first request of an agent with these features."""
     model = CountingModel(script=[AIMessage("Hello.")])
-    create(model).invoke({"messages": [("user", "Hello")]})
-    return model.tokens
+    options: dict[str, Any] = {}
+    for feature in features:
+        for name, given in FEATURES[feature].items():
+            made = [each(library, model) if name == "middleware" else each for each in given]
+            options[name] = [*options.get(name, []), *made]
+    import_module(library).create_deep_agent(model, **options).invoke({**GO, "files": files()})
+    return model
 
 
-def test_prompts_and_schemas_take_at_most_sixty_percent_of_those_of_deepagents() -> None:
-    assert tokens(create_deep_agent) <= 0.6 * tokens(create_peer_agent)
+def told(model: CountingModel) -> str:
+    system = "".join(each.text for each in model.asked[0] if each.type == "system")
+    return system + "".join(tool.description for tool in model._bound)
+
+
+@pytest.mark.parametrize(
+    "features", [[], *([name] for name in FEATURES), [*FEATURES]], ids=lambda given: "+".join(given)
+)
+def test_prompts_and_schemas_take_fewer_tokens_than_those_of_deepagents(features: list[str]) -> None:
+    ours, theirs = (first_request(library, *features) for library in ("deepfs", "deepagents"))
+    for model in (ours, theirs):
+        assert all(TOLD[feature] in told(model) for feature in features)
+        assert {name for feature in features for name in TOOLS.get(feature, ())} <= model.names
+    assert ours.tokens <= 0.65 * theirs.tokens, f"{ours.tokens} of {theirs.tokens}"
+
+
+def test_without_further_features_they_take_at_most_sixty_percent() -> None:
+    assert first_request("deepfs").tokens <= 0.6 * first_request("deepagents").tokens

@@ -1,0 +1,301 @@
+"""The files that hold the messages of a conversation which a summary stands for."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage
+from langgraph.config import get_config
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.middleware._backends import artifacts_root
+from deepfs.middleware.transcript import Transcript
+from deepfs.text import paths
+from deepfs.text.lines import version
+from deepfs.types import Result
+
+__all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
+
+_DIRECTORY: Final = "conversation_history"
+_MAX_BYTES: Final = 10_000_000
+"""The largest history file: searches skip larger files."""
+_ATTEMPTS: Final = 20
+_ANCHOR: Final = 1_000
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_KNOWN = re.compile(r"[A-Za-z0-9_-]{1,100}(\.(id|sub)-[0-9a-f]{32}){0,2}")
+
+
+def history_name(known: object) -> str:
+    """The name of the history file of the conversation that runs, without `.md`.
+
+    A thread id that is used as it is has no dot, so it never equals a name with a hash, which has one.
+
+    Args:
+        known: The name in the state, for conversations whose name no thread id determines.
+    """
+    configurable = _configurable()
+    thread = configurable.get("thread_id")
+    outer, _, _ = str(configurable.get("checkpoint_ns") or "").rpartition("|")
+    if thread is not None and not outer:
+        return _file_name(str(thread))
+    if isinstance(known, str) and _KNOWN.fullmatch(known):
+        return known
+    return f"session_{uuid4().hex}" if thread is None else f"{_file_name(str(thread))}.sub-{_digest(outer)}"
+
+
+def _configurable() -> dict[str, Any]:
+    try:
+        return get_config().get("configurable", {})
+    except RuntimeError:  # Not in a graph.
+        return {}
+
+
+def _file_name(thread: str) -> str:
+    if _PLAIN.fullmatch(thread):
+        return thread
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "_", thread)[:40].strip("_")
+    return f"{readable or 'thread'}.id-{_digest(thread)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class NotKeptError(Exception):
+    """The history could not be stored."""
+
+
+class HistoryFiles:
+    """The history files in a backend.
+
+    A message that a file holds already is not written again: neither after a process was killed before it saved the
+    summary, nor by two runs of one thread.
+
+    Args:
+        backend: The backend of the files. An agent's rules do not apply here: they restrict only the model.
+    """
+
+    def __init__(self, backend: BackendProtocol) -> None:
+        self._backend = backend
+        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
+
+    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
+        """Append the messages that the files do not hold yet.
+
+        Args:
+            name: The name of the file, without `.md`.
+            messages: The messages.
+
+        Returns:
+            The paths of the files that hold the messages.
+
+        Raises:
+            NotKeptError: If not all could be stored.
+        """
+        try:
+            transcript = self.transcript()
+            passages = [each for message in messages for each in _passages(message, transcript)]
+            await self._upload(transcript.media)
+            return await self._stored(name, passages)
+        except NotKeptError:
+            raise
+        except Exception as error:  # The conversation must go on even if the storage fails.
+            raise NotKeptError(type(error).__name__) from error
+
+    def transcript(self) -> Transcript:
+        """A transcript whose media are files beside the history."""
+        return Transcript(f"{self._directory}/media")
+
+    async def _upload(self, media: dict[str, bytes]) -> None:
+        for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():
+            if uploaded.error:
+                raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
+
+    async def _stored(self, name: str, passages: "Sequence[_Passage]") -> list[str]:
+        last = await self._last(name, 1)
+        new, holding = await self._new(name, last, passages)
+        return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
+
+    async def _new(
+        self, name: str, last: int, passages: "Sequence[_Passage]"
+    ) -> tuple["Sequence[_Passage]", Sequence[str]]:
+        """The passages that no file holds, and the paths of the files that hold the others.
+
+        A killed run, or one at the same time, has filled the last files. So the search goes back from the last file as
+        long as there is something to find, and to the one before it in any case.
+        """
+        holding: list[str] = []
+        for number in range(last, 0, -1):
+            content = await self._content(self._path(name, number)) or ""
+            missing = [each for each in passages if not each.is_in(content)]
+            if len(missing) < len(passages):
+                holding.insert(0, self._path(name, number))
+            elif number < last:
+                break
+            passages = missing
+            if not passages:
+                break
+        return passages, holding
+
+    async def _append(self, name: str, last: int, passages: "Sequence[_Passage]") -> str:
+        """Append a section to the last file, keeping what other runs append meanwhile; return the file's path."""
+        result: Result | None = None
+        for _ in range(_ATTEMPTS):
+            last = await self._last(name, last)
+            path, content = await self._end(name, last, len(_section(passages).encode()))
+            new = [each for each in passages if not each.is_in(content or "")]
+            if not new:
+                return path
+            result = await self._changed(path, content, _section(new))
+            if result.error is None:
+                return path
+            if result.code not in _CHANGED_MEANWHILE:
+                break
+        raise NotKeptError(result.error if result and result.error else "no attempt")
+
+    async def _changed(self, path: str, content: str | None, section: str) -> Result:
+        if content is None:
+            return await self._backend.awrite(path, section)
+        # The anchor must be unique: if the end occurs twice, it is the whole text. The condition keeps two runs from
+        # writing the same messages.
+        end = content[-_ANCHOR:]
+        anchor = end if content.count(end) == 1 else content
+        return await self._backend.aedit(path, anchor, anchor + section, if_match=version(content))
+
+    async def _last(self, name: str, number: int) -> int:
+        """The number of the last file, which is at least `number`; 1 if there is none."""
+        while await self._exists(self._path(name, number + 1)):
+            number += 1
+        return number
+
+    async def _end(self, name: str, number: int, size: int) -> tuple[str, str | None]:
+        """The path of the file to append to, and its content; the content is None if the file must be created."""
+        path = self._path(name, number)
+        content = await self._content(path)
+        if content is None:
+            return path, None
+        is_full = not content or len(content.encode()) + size > _MAX_BYTES
+        return (self._path(name, number + 1), None) if is_full else (path, content)
+
+    def _path(self, name: str, number: int) -> str:
+        return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
+
+    async def _exists(self, path: str) -> bool:
+        """Whether the path exists. Raises NotKeptError if the read fails in another way."""
+        read = await self._backend.aread(path, 0, 1)
+        if read.error is None or read.code in _UNREADABLE:
+            return True
+        if read.code is ErrorCode.FILE_NOT_FOUND:
+            return False
+        raise NotKeptError(f"{path}: {read.error}")
+
+    async def _content(self, path: str) -> str | None:
+        """The text of a file; `""` for a directory or content that is not UTF-8, None if the path does not exist."""
+        (found,) = await self._backend.adownload_files([path])
+        if found.content is not None:
+            return _decoded(found.content)
+        if found.error not in _NO_TEXT:
+            raise NotKeptError(f"{path}: {found.error}")
+        return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
+
+
+_UNREADABLE = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.INVALID_CONTENT, ErrorCode.TOO_LARGE, ErrorCode.BINARY_FILE})
+"""The errors of a read of a path that exists, but is not readable text."""
+_NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
+_CHANGED_MEANWHILE = frozenset(
+    {
+        ErrorCode.ALREADY_EXISTS,
+        ErrorCode.AMBIGUOUS_MATCH,
+        ErrorCode.CONFLICT,
+        ErrorCode.FILE_NOT_FOUND,
+        ErrorCode.NO_MATCH,
+    }
+)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+class _Passage(NamedTuple):
+    """A message as text, or a part of one that is larger than a file."""
+
+    text: str
+    mark: str
+    """The text that shows that a file holds this passage; empty if nothing does."""
+    part: str = ""
+    """What the heading of its own section says about a part."""
+
+    def is_in(self, content: str) -> bool:
+        """Whether the content of a file holds this passage."""
+        return bool(self.mark) and self.mark in content
+
+
+def _passages(message: BaseMessage, transcript: Transcript) -> Iterator[_Passage]:
+    text = transcript.rendered([message])
+    parts = list(_parts(text))
+    if len(parts) == 1:
+        # In the text of a message, `<` is escaped, so no message holds the element of another.
+        yield _Passage(text, text if message.id else "")
+        return
+    for number, part in enumerate(parts, 1):
+        label = f"part {number} of {len(parts)}, {_digest(text)}"
+        yield _Passage(f"{part}\n", label if message.id else "", f" ({label})")
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split the text into parts that fit into one file; usually there is one."""
+    data, start = text.encode(), 0
+    while start < len(data):
+        end = min(start + _MAX_BYTES - _ANCHOR, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end -= 1
+        yield data[start:end].decode()
+        start = end
+
+
+def _sections(passages: Iterable[_Passage]) -> Iterator[Sequence[_Passage]]:
+    """Group the passages so that each group fits into one file; a part of a message is a group of its own."""
+    group: list[_Passage] = []
+    size = 0
+    for passage in passages:
+        length = len(passage.text.encode())
+        if group and (passage.part or group[-1].part or size + length > _MAX_BYTES - _ANCHOR):
+            yield group
+            group, size = [], 0
+        group.append(passage)
+        size += length
+    if group:
+        yield group
+
+
+def _section(passages: Sequence[_Passage]) -> str:
+    time = datetime.now(UTC).isoformat(timespec="microseconds")
+    end = "" if passages[0].part else "\n"
+    return f"{section_heading(f'{time}{passages[0].part}')}{''.join(each.text for each in passages)}{end}"
+
+
+def section_heading(time: str) -> str:
+    """The heading of a section.
+
+    Args:
+        time: When it was written.
+    """
+    return f"## Summarized at {time}\n\n"

@@ -1,0 +1,336 @@
+"""The tool compact_conversation, and what the state keeps of a summary."""
+
+import re
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from deepfs import CompositeBackend, FilesystemMiddleware, MemoryBackend, StateBackend, create_deep_agent
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError, PermissionDeniedError
+from deepfs.middleware.compaction import as_seen
+from deepfs.middleware.summarization import (
+    DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
+    SummarizationMiddleware,
+    SummarizationToolMiddleware,
+    create_summarization_middleware,
+    create_summarization_tool_middleware,
+)
+from deepfs.policy import ReadOnlyBackend
+from deepfs.testing import FaultyBackend
+from support.agents import Invoke, invoke, results
+from support.chat import call, calls
+from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, talk, text_of, thread
+
+__all__ = ["invoke"]
+
+COMPACT = "compact_conversation"
+
+
+def agent_of(backend: BackendProtocol | None, *turns: Any, trigger: Any = ("messages", 20), **options: Any) -> Any:
+    """A deep agent with the tool, which keeps two messages."""
+    model = Talker(script=[*turns, *(AIMessage(f"answer {number}") for number in range(50))])
+    options = {"keep": ("messages", 2), **options}
+    summaries = SummarizationMiddleware(model, backend=backend, trigger=trigger, **options)
+    middleware = [summaries, SummarizationToolMiddleware(summaries)]
+    return model, create_deep_agent(model, backend=backend, middleware=middleware, checkpointer=InMemorySaver())
+
+
+def talked(count: int) -> list[AIMessage]:
+    return [AIMessage(f"reply {number}") for number in range(count)]
+
+
+# --- the tool --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", [MemoryBackend, StateBackend, lambda: CompositeBackend(StateBackend(), {})])
+def test_the_model_compacts_its_conversation(invoke: Invoke, storage: Any) -> None:
+    model, agent = agent_of(storage(), *talked(6), calls(call(COMPACT)), calls(call("read_file", file_path=HISTORY)))
+    state = talk(invoke, agent, thread())
+    done, page = results(state)
+    assert "Compacted: a summary stands for 12 more messages" in done.text
+    assert done.status == "success"
+    assert model.summaries == 1
+    summary, question, *_ = shown(model)
+    assert SUMMARY in summary.text
+    assert HISTORY in summary.text
+    assert question.id == "q6"
+    assert page.text.count("<message ") == 12
+    assert [message.id for message in state["messages"] if message.type == "human"] == [f"q{n}" for n in range(7)]
+    assert event_of(agent)["cutoff_index"] == 12
+
+
+def test_a_short_conversation_is_not_compacted(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    model, agent = agent_of(files, calls(call(COMPACT)))
+    state = invoke(agent, said(0), thread())
+    assert "Nothing to compact yet" in results(state)[0].text
+    assert model.summaries == 0
+    assert not files.ls("/").entries
+    assert event_of(agent) is None
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_enough"),
+    [
+        (("messages", 26), True),
+        (("messages", 28), False),
+        (("tokens", 60), True),
+        (("tokens", 100_000), False),
+        (("fraction", 0.1), True),
+        (("fraction", 1.0), False),
+        ({"messages": 26, "tokens": 100_000}, False),
+        ([{"messages": 26, "tokens": 60}, ("messages", 100)], True),
+        (None, True),
+    ],
+    ids=str,
+)
+def test_half_of_the_trigger_is_enough(trigger: Any, is_enough: bool) -> None:
+    model = Talker(script=[calls(call(COMPACT)), AIMessage("done")], profile={"max_input_tokens": 1_000})
+    summaries = SummarizationMiddleware(model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 2))
+    agent = create_agent(model, middleware=[SummarizationToolMiddleware(summaries)])
+    state = agent.invoke({"messages": [*talked(11), HumanMessage("short enough?")]})
+    assert ("Compacted" in results(dict(state))[0].text) == is_enough
+
+
+def test_parallel_calls_are_harmless(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    turn = calls(call(COMPACT), call("write_file", file_path="/a", content="x"), call(COMPACT), call("ls", path="/"))
+    model, agent = agent_of(files, *talked(6), turn)
+    state = talk(invoke, agent, thread())
+    first, wrote, second, listed = results(state)
+    assert "Compacted" in first.text
+    assert wrote.status == listed.status == "success"
+    assert "Another call of this turn" in second.text
+    assert model.summaries == 1
+    assert text_of(files).count("<message ") == 12
+    asked = [made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())]
+    assert [message.tool_call_id for message in shown(model) if message.type == "tool"] == asked
+
+
+FAILURES: dict[str, Any] = {
+    "refused": ReadOnlyBackend,
+    "error": lambda files: FaultyBackend(files, {"write": BackendError("Error: disk on fire")}),
+    "raises": lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
+    "permission": lambda files: FaultyBackend(files, {"download_files": PermissionDeniedError("/x")}),
+}
+
+
+@pytest.mark.parametrize("fail", FAILURES)
+def test_without_its_file_nothing_is_compacted(invoke: Invoke, fail: str) -> None:
+    model, agent = agent_of(FAILURES[fail](MemoryBackend()), *talked(6), calls(call(COMPACT)))
+    state = talk(invoke, agent, thread())
+    (result,) = results(state)
+    assert result.status == "error"
+    assert "Not compacted" in result.text
+    assert "No message was removed" in result.text
+    assert event_of(agent) is None
+    assert shown(model)[0].id == "q0"
+    assert state["messages"][-1].text == "answer 0", "the run went on"
+
+
+def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
+    def fail(_: Any) -> str:
+        raise ConnectionError("no model")
+
+    files = MemoryBackend()
+    model, agent = agent_of(files, *talked(6), calls(call(COMPACT)), calls(call(COMPACT)), summarizer=fail)
+    state = talk(invoke, agent, thread())
+    assert [result.status for result in results(state)] == ["error", "error"]
+    assert "no model" in results(state)[0].text
+    assert event_of(agent) is None
+    assert shown(model)[0].id == "q0"
+    ids = re.findall(r'id="(q\d)"', text_of(files))
+    assert sorted(ids) == sorted(set(ids)), "each message is stored once, however often it is tried"
+
+
+def test_subagents_compact_their_own_conversation(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    steps = [calls(call("ls", path="/")) for _ in range(6)]
+    model = Talker(script=[*steps, calls(call(COMPACT)), AIMessage("the answer")])
+    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 20), keep=("messages", 2))
+    helper: Any = {
+        "name": "helper", "description": "helps", "model": model, "system_prompt": "Help.",
+        "middleware": [summaries, SummarizationToolMiddleware(summaries)],
+    }  # fmt: skip
+    task = call("task", description="do it", subagent_type="helper")
+    main = Talker(script=[calls(task), AIMessage("all done")])
+    agent = create_deep_agent(main, backend=files, subagents=[helper], checkpointer=InMemorySaver())
+    state = invoke(agent, said(0), thread())
+    assert results(state)[0].text == "the answer"
+    assert SUMMARY in shown(model)[0].text
+    assert event_of(agent) is None, "the supervisor's conversation is another one"
+    (info,) = files.ls("/conversation_history").entries or ()
+    assert ".sub-" in info.path
+
+
+def test_the_prompt_of_the_tool_and_its_arguments() -> None:
+    model = Talker(script=[AIMessage("a"), AIMessage("b")])
+    with_prompt = create_summarization_tool_middleware(model, MemoryBackend(), system_prompt="Compact when done.")
+    create_agent(model, middleware=[with_prompt]).invoke(said(0))  # type: ignore[arg-type]
+    assert model.offered == [COMPACT]
+    assert model.asked[0][0].text == "Compact when done."
+    create_agent(model, middleware=[create_summarization_tool_middleware(model)]).invoke(said(0))  # type: ignore[arg-type]
+    assert model.asked[1][0].type == "human", "no empty system message"
+    summaries = create_summarization_middleware(model, MemoryBackend())
+    with pytest.raises(TypeError, match="system_prompt"):
+        SummarizationToolMiddleware(summaries, system_prompt=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="SummarizationMiddleware"):
+        SummarizationToolMiddleware(LangChainSummarization(model))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="BaseChatModel"):
+        create_summarization_middleware("openai:gpt", MemoryBackend())  # type: ignore[arg-type]
+
+
+# --- arguments of the middleware -------------------------------------------------------------------------------------
+
+
+def test_arguments_of_former_versions() -> None:
+    model = Talker(script=[])
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
+        old = SummarizationMiddleware(model, max_tokens_before_summary=5, messages_to_keep=3)
+    assert old.trigger == ("tokens", 5)
+    assert old.keep == ("messages", 3)
+    with pytest.raises(TypeError, match="artifacts_root"):
+        SummarizationMiddleware(model, history_path_prefix="/x")
+    with pytest.raises(ValueError, match="greater than 0"):
+        SummarizationMiddleware(model, trigger=("tokens", 0))
+    assert "{messages}" in DEEPAGENTS_DEFAULT_SUMMARY_PROMPT
+    assert "<media>" in SummarizationMiddleware(model).summary_prompt
+
+
+def test_a_summarizer_gets_references_to_media(invoke: Invoke) -> None:
+    given: list[Any] = []
+    files = MemoryBackend()
+
+    def summarize(messages: list[Any]) -> str:
+        given.extend(messages)
+        return "By hand."
+
+    image = {"type": "image", "base64": "iVBORw0KGgo" * 20 + "aaaa", "mime_type": "image/png"}
+    model, agent = agent_of(files, trigger=("messages", 5), summarizer=summarize, trim_tokens_to_summarize=None)
+    invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": "look"}, image])]}, thread())
+    state = talk(invoke, agent, thread(), 1, 2)
+    assert given[0].content[1]["url"].startswith("/conversation_history/media/")
+    assert files.download_files([given[0].content[1]["url"]])[0].content
+    assert "By hand." in shown(model)[0].text
+    assert state["messages"][0].content[1] == image
+    assert model.summaries == 0
+
+
+def test_a_summarizer_of_another_kind_is_an_error(invoke: Invoke) -> None:
+    _, agent = agent_of(MemoryBackend(), trigger=("messages", 3), summarizer=lambda _: 7)
+    with pytest.raises(TypeError, match="must return a str"):
+        talk(invoke, agent, thread(), 0, 3)
+
+
+# --- the state -------------------------------------------------------------------------------------------------------
+
+
+def event(cutoff: int, **more: Any) -> dict[str, Any]:
+    return {"cutoff_index": cutoff, "summary_message": HumanMessage("summary", id="s"), "file_path": None, **more}
+
+
+def seen(messages: list[Any], given: Any) -> list[Any]:
+    return [message.id for message in as_seen(messages, messages, given)]
+
+
+TALK = [HumanMessage(f"{number}", id=f"{number}") for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "given", "expected"),
+    [
+        (TALK, None, "0 1 2 3 4"),
+        (TALK, event(3), "s 3 4"),
+        (TALK, event(5), "s"),
+        (TALK[:2], event(3), "0 1"),
+        (TALK, {"cutoff_index": 3}, "0 1 2 3 4"),
+        (TALK, {**event(3), "cutoff_index": "3"}, "0 1 2 3 4"),
+        (TALK, event(3, last_id="2", kept_id="3"), "s 3 4"),
+        (TALK[1:], event(3, last_id="2", kept_id="3"), "s 3 4"),
+        (TALK[3:], event(3, last_id="2", kept_id="3"), "s 3 4"),
+        ([HumanMessage("new", id="n"), *TALK], event(3, last_id="2", kept_id="3"), "s 3 4"),
+        ([HumanMessage("new", id="n")], event(3, last_id="2", kept_id="3"), "n"),
+        ([], event(3, last_id="2", kept_id="3"), ""),
+    ],
+)
+def test_a_summary_stands_for_its_messages_also_when_others_go(messages: Any, given: Any, expected: str) -> None:
+    assert seen(messages, given) == expected.split()
+
+
+def test_a_cleared_conversation_starts_anew(invoke: Invoke) -> None:
+    model, agent = agent_of(MemoryBackend(), trigger=("messages", 6))
+    talk(invoke, agent, thread(), 0, 4)
+    assert SUMMARY in shown(model)[0].text
+    agent.update_state(thread(), {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]})
+    invoke(agent, said(9), thread())
+    assert [message.id for message in shown(model)] == ["q9"]
+
+
+def test_messages_from_before_a_summary_lose_what_was_bound_to_it() -> None:
+    thinking = [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": "so"}]
+    usage: Any = {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}
+
+    def answer(name: str, content: Any = thinking, **metadata: Any) -> AIMessage:
+        return AIMessage(content, id=name, usage_metadata=usage, response_metadata=metadata)
+
+    kept = [
+        answer("claude", model_provider="anthropic"),
+        answer("gemini", model_provider="google_genai"),
+        answer("nova", model_provider="bedrock_converse", model_name="amazon.nova"),
+        answer("empty", thinking[:1]),
+    ]
+    messages = [HumanMessage("0", id="0"), *kept, answer("new")]
+    _, *after, new = as_seen(messages, messages, event(1, created_at_index=5))
+    assert [message.content for message in after] == [thinking[1:], thinking, thinking, "[No answer]"]
+    assert all(message.usage_metadata is None for message in after if isinstance(message, AIMessage))
+    assert new is messages[-1]
+    assert messages[1].content == thinking, "the state is not changed"
+
+
+def test_langchain_would_summarise_at_once_again_by_the_reported_tokens() -> None:
+    usage: Any = {"input_tokens": 900, "output_tokens": 1, "total_tokens": 901}
+    turn = calls(call(COMPACT))
+    turn.usage_metadata = usage
+    turn.response_metadata = {"model_provider": "scripted"}
+
+    class Known(Talker):
+        def _get_ls_params(self, *args: Any, **options: Any) -> Any:
+            return {"ls_provider": "scripted"}
+
+    model = Known(script=[turn, AIMessage("done")])
+    files = MemoryBackend()
+    summaries = SummarizationMiddleware(model, backend=files, trigger=("tokens", 900), keep=("messages", 2))
+    agent = create_agent(model, middleware=[summaries, SummarizationToolMiddleware(summaries)])
+    state = agent.invoke({"messages": [*talked(6), HumanMessage("go")]})
+    assert "Compacted" in results(dict(state))[0].text
+    assert model.summaries == 1
+
+
+def test_edited_messages_are_written_again(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    model, agent = agent_of(files, trigger=("messages", 6))
+    talk(invoke, agent, thread(), 0, 3)
+    agent.update_state(thread(), {"messages": [HumanMessage("question 3, corrected", id="q3")]})
+    talk(invoke, agent, thread(), 4, 8)
+    assert text_of(files).count("question 3, corrected") == 1
+    assert SUMMARY in shown(model)[0].text
+
+
+def test_twelve_messages_before_are_twelve_after(invoke: Invoke) -> None:
+    """In the state, and in file and view of the model together."""
+    files = MemoryBackend()
+    before = [HumanMessage(f"word {number}", id=f"m{number}") for number in range(12)]
+    model = Talker(script=[AIMessage("answer")])
+    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 12), keep=("messages", 2))
+    agent = create_agent(model, middleware=[FilesystemMiddleware(files), summaries])
+    state = invoke(agent, {"messages": before})
+    assert [message.id for message in state["messages"][:12]] == [f"m{number}" for number in range(12)]
+    path = re.findall(r"/conversation_history/\S+\.md", shown(model)[0].text)[0]
+    written = re.findall(r'id="(m\d+)"', text_of(files, path))
+    assert [*written, *(message.id for message in shown(model)[1:])] == [f"m{number}" for number in range(12)]

@@ -36,8 +36,8 @@ __all__ = ["BackgroundTasks", "default_tasks"]
 _STOP_SECONDS: Final = 10
 """How long `cancel` waits for the end of a task."""
 _LOST: Final = (
-    "This process does not know the task: it was started again meanwhile, or the task ended long ago. What the task "
-    "did and was not merged is lost. Start it again if it is still needed."
+    "This process does not know the task: the process that ran it has ended or is another one, or the task ended long "
+    "ago. Its result is lost, with files that were not merged. Start it again if it is still needed."
 )
 _LOOP_ENDED: Final = (
     "The event loop that ran the task ended before it did. Start it again. To the programmer: run all turns in one "

@@ -95,6 +95,8 @@ def _shown(block: Mapping[str, Any]) -> dict[str, Any] | None:
     """A block as a message of a user may have it; None for one that it may not."""
     if block["type"] == "text":
         text = str(block["text"])
+        if not text.strip():
+            return None  # Providers refuse empty blocks.
         cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
         return _text(text[:_MAX_CHARS] + cut)
     return dict(block) if block["type"] in MEDIA else None

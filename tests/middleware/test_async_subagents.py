@@ -217,6 +217,24 @@ async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() ->
     assert task_of(state)["status"] == "success"
 
 
+async def test_a_notification_has_no_block_that_providers_refuse() -> None:
+    content = [
+        {"type": "reasoning", "reasoning": "hm"},
+        {"type": "text", "text": " "},
+        {"type": "text", "text": "x" * 100_000},
+        {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+    ]
+    answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})
+    lead = Supervisor(spec(answering), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
+    await lead.turn()
+    await lead.ended()
+    (note,) = told(await lead.turn())
+    assert [block["type"] for block in note.content] == ["text", "text", "text", "image", "text", "text"]
+    assert all(block["text"].strip() for block in note.content if block["type"] == "text")
+    assert "Cut off" in note.text
+    assert len(note.text) < 81_000
+
+
 async def test_an_end_is_told_once() -> None:
     lead = Supervisor(spec(writer()), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"), AIMessage("d"))
     await lead.turn()
@@ -431,7 +449,7 @@ async def test_after_a_restart_the_task_is_told_to_be_lost() -> None:
     later.agent.checkpointer = lead.saver
     state = await later.turn()
     assert task_of(state)["status"] == "error"
-    assert "started again meanwhile" in told(state)[0].text
+    assert "process that ran it has ended" in told(state)[0].text
     assert "error" in json.loads(results(state)[-1].text) or "no longer" in results(state)[-1].text
 
 

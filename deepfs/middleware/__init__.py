@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import (
-        SummarizationMiddleware,
         SummarizationToolMiddleware,
         create_summarization_middleware,
         create_summarization_tool_middleware,
     )
+    from deepfs.middleware.summarizer import SummarizationMiddleware
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
@@ -57,11 +57,11 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "memory": ["MemoryMiddleware"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": [
-                "SummarizationMiddleware",
                 "SummarizationToolMiddleware",
                 "create_summarization_middleware",
                 "create_summarization_tool_middleware",
             ],
+            "summarizer": ["SummarizationMiddleware"],
             "tools": ["filesystem_tools"],
             "transcript": ["Transcript"],
             "unsupported_content": ["UnsupportedContentMiddleware"],

@@ -59,7 +59,7 @@ DOCUMENTED: Final = {
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
         PermissionDeniedError TooLargeError error_about""",
-    "deepfs.middleware.summarization": "SummarizationMiddleware",
+    "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",
     "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
         WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
     "deepfs.sandboxes.base": "BaseSandbox",

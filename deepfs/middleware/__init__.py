@@ -59,8 +59,6 @@ __all__ = [
     "GRADER_SYSTEM_PROMPT",
     "RUBRIC_GRADER_MESSAGE_SOURCE",
     "ApprovalMiddleware",
-    "GRADER_SYSTEM_PROMPT",
-    "RUBRIC_GRADER_MESSAGE_SOURCE",
     "AsyncSubAgent",
     "AsyncSubAgentMiddleware",
     "BackgroundTasks",

@@ -52,7 +52,7 @@ class Blobs:
     def __init__(self, backend: BackendProtocol, directory: str | None = None) -> None:
         self._backend = backend
         self._directory = directory or paths.join(artifacts_root(backend), _DIRECTORY)
-        # The names of places may hold the `id` of an object, which a later object can have. This one stays with its key.
+        # Names of places may hold the `id` of an object, which a later object can have. This one stays with its key.
         self._owner = object()
 
     async def stored(self, messages: Sequence[MessageT]) -> list[MessageT]:

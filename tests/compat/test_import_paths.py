@@ -63,7 +63,7 @@ DOCUMENTED: Final = {
     "deepfs.middleware": """AsyncSubAgent Blobs SkillsMiddleware SubAgent SummarizationMiddleware
         SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
-    "deepfs.middleware.summarization": "SummarizationMiddleware",
+    "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",
     "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
         TracedBackend WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
     "deepfs.sandboxes.base": "BaseSandbox",

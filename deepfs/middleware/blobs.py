@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
@@ -14,23 +14,29 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.middleware._backends import artifacts_root
 from deepfs.middleware._media_blocks import (
+    Inline,
     Payload,
     blocks_of,
     digest_of,
     encoded,
+    family,
     filled,
     has_references,
     inline,
+    inline_size,
     is_reference,
     referring,
 )
+from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.visible import one_line
+from deepfs.threads import pool
 from deepfs.types import FileDownloadResponse
 
 __all__ = ["Blobs"]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
+T = TypeVar("T")
 
 _log = logging.getLogger("deepfs")
 
@@ -64,7 +70,7 @@ class Blobs:
         Returns:
             The messages; copies with references for those with media.
         """
-        found = [[inline(block) for block in blocks_of(message)] for message in messages]
+        found = await _computed(_inline_size(messages), _inline_rows, messages)
         contents = {each.digest: each.content for row in found for each in row if each is not None}
         known = await self._uploaded(contents) if contents else set()
         return [referring(message, row, known) for message, row in zip(messages, found, strict=True)]
@@ -97,8 +103,7 @@ class Blobs:
         except Exception as error:  # The messages must not be lost with a failing storage.
             _log.warning("Media stay in the messages, because they cannot be stored: %s", type(error).__name__)
             return set()
-        for digest in known:
-            _CACHE.put(scope, digest, encoded(contents[digest]))
+        await _computed(sum(map(len, contents.values())), _remember, scope, contents, known)
         return known
 
     async def _upload(self, contents: Mapping[str, bytes], scope: "_Scope") -> set[str]:
@@ -126,10 +131,12 @@ class Blobs:
         scope = await self._scope()
         found = {digest: Payload(text) for digest in digests if (text := _CACHE.get(scope, digest)) is not None}
         missing = [digest for digest in digests if digest not in found]
-        for digest, download in zip(missing, await self._downloaded(missing) if missing else (), strict=True):
-            found[digest] = _payload(digest, download)
-            _CACHE.put(scope, digest, found[digest].text)
-        return found
+        downloads = await self._downloaded(missing) if missing else ()
+        size = sum(len(each.content or b"") for each in downloads)
+        loaded = await _computed(size, _loaded, missing, downloads)
+        for digest, payload in loaded.items():
+            _CACHE.put(scope, digest, payload.text)
+        return {**found, **loaded}
 
     async def _downloaded(self, digests: Sequence[str]) -> Sequence[FileDownloadResponse]:
         files = [self._path(digest) for digest in digests]
@@ -206,6 +213,34 @@ class _Cache:
 
 
 _CACHE: Final = _Cache(64 * 1024 * 1024)
+
+
+# --- computing -------------------------------------------------------------------------------------------------------
+
+_SHORT: Final = 500_000
+"""The most bytes that are hashed and encoded on the event loop."""
+
+
+async def _computed(size: int, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that hashes or encodes content of that size; off the event loop if this takes long."""
+    return function(*args) if is_inline() or size <= _SHORT else await pool.run(function, *args)
+
+
+def _inline_size(messages: Sequence[BaseMessage]) -> int:
+    return sum(inline_size(block) or 0 for message in messages for block in blocks_of(message) if family(block))
+
+
+def _inline_rows(messages: Sequence[BaseMessage]) -> list[list[Inline | None]]:
+    return [[inline(block) for block in blocks_of(message)] for message in messages]
+
+
+def _remember(scope: _Scope, contents: Mapping[str, bytes], known: Iterable[str]) -> None:
+    for digest in known:
+        _CACHE.put(scope, digest, encoded(contents[digest]))
+
+
+def _loaded(digests: Sequence[str], downloads: Sequence[FileDownloadResponse]) -> dict[str, Payload]:
+    return {digest: _payload(digest, each) for digest, each in zip(digests, downloads, strict=True)}
 
 
 def _payload(digest: str, download: FileDownloadResponse) -> Payload:

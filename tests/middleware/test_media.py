@@ -187,7 +187,8 @@ def test_blobs_lie_beneath_the_artifacts_root() -> None:
 
 @pytest.mark.anyio
 async def test_blobs_work_on_any_event_loop(tmp_path: Path) -> None:
-    files, message = FilesystemBackend(tmp_path), HumanMessage([IMAGE], id="1")
+    large = {**IMAGE, "base64": base64.b64encode(bytes(600_000)).decode()}
+    files, message = FilesystemBackend(tmp_path), HumanMessage([IMAGE, large], id="1")
     store = Blobs(files)
     (kept,) = await store.stored([message])
     blobs._CACHE.clear()

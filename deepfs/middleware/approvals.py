@@ -14,6 +14,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
+from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import InvalidPathError
 from deepfs.middleware._backends import (
@@ -211,8 +212,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def _previewed(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
         """Previews by id of the call, as they are in the state."""
-        made = [(call["id"], await preview_call(backend, call["name"], call["args"])) for call in calls]
-        previews = {name: preview for name, preview in made if name and preview}
+        made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
+        previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
         return {
             name: {**preview._asdict(), "is_shared": any(times[path] > 1 for path in preview.versions)}

@@ -61,13 +61,13 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
         arguments: Its arguments.
 
     Returns:
-        The preview, with a note where it could not be made; None for another tool.
+        The preview, with a note where it could not be made; None for another tool, or without the arguments.
     """
     if name == "memory":
         is_insert = arguments.get("command") == "insert"
         name, arguments = ("insert", arguments) if is_insert else next(_memory_calls(arguments), ("", {}))
-    make = _PREVIEWS.get(name)
-    if make is None:
+    make, needed = _PREVIEWS.get(name, (None, ()))
+    if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
     page = _Page()
     try:
@@ -279,15 +279,18 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
     await page.diff(path, found.text, after)
 
 
-_PREVIEWS: Final[Mapping[str, Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]]] = {
-    "write_file": _write,
-    "edit_file": _edit,
-    "delete": _delete,
-    "move": _move,
-    "copy": _copy,
-    "apply_patch": _patch,
-    "insert": _insert,
+Make = Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]
+
+_PREVIEWS: Final[Mapping[str, tuple[Make, tuple[str, ...]]]] = {
+    "write_file": (_write, ("file_path", "content")),
+    "edit_file": (_edit, ("file_path", "old_string", "new_string")),
+    "delete": (_delete, ("file_path",)),
+    "move": (_move, ("source", "destination")),
+    "copy": (_copy, ("source", "destination")),
+    "apply_patch": (_patch, ("input",)),
+    "insert": (_insert, ("path", "insert_line", "insert_text")),
 }
+"""The function for each tool, and the arguments that it needs."""
 
 
 # --- tools that do what the file tools do ---

@@ -172,6 +172,20 @@ def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any]
     assert [message.status for message in results(state)] == ["success"]
 
 
+@pytest.mark.parametrize("kind", [SqliteBackend, FilesystemBackend])
+def test_every_kind_of_backend_is_held_to_what_was_shown(
+    invoke: Invoke, kind: Callable[..., Any], tmp_path: Path
+) -> None:
+    files = kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
+    files.write("/a", "one\ntwo\n")
+    agent = agent_of(files, EDIT)
+    invoke(agent, GO, THREAD)
+    files.edit("/a", "one", "1")
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert "changed after a person was asked" in message.text
+    assert text(files, "/a") == "1\ntwo\n"
+
+
 @pytest.mark.anyio
 async def test_a_preview_can_be_computed_for_another_interface() -> None:
     preview = await preview_call(files_of(), "edit_file", EDIT["args"])

@@ -358,6 +358,22 @@ def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke, named: str, asks
         assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
 
 
+@pytest.mark.parametrize(
+    ("lines", "asks"),
+    [
+        ("*** Update File: a\n-two\n+2", True),
+        ("*** Delete File: /a", True),
+        ("*** Add File: /a/b\n+x", False),
+        ("*** Update File: /d/x\n*** Move to: a", True),
+        ("*** Update File: /d/x\n-1\n+2", False),
+        ("*** Rename File: a", False),
+    ],
+)
+def test_rules_ask_about_the_files_of_a_patch(lines: str, asks: bool) -> None:
+    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
+    assert asks_first(rules, "apply_patch", {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}) is asks
+
+
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke, is_changed: bool) -> None:
     files = files_of()

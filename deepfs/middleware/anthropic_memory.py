@@ -116,7 +116,17 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
         old_path: str | None = None,
         new_path: str | None = None,
     ) -> str:
-        given = {name: value for name, value in locals().items() if name in _NAMES}
+        given = {
+            "path": path,
+            "view_range": view_range,
+            "file_text": file_text,
+            "old_str": old_str,
+            "new_str": new_str,
+            "insert_line": insert_line,
+            "insert_text": insert_text,
+            "old_path": old_path,
+            "new_path": new_path,
+        }
         try:
             return await commands.run(command, given)
         except ToolException as error:
@@ -266,7 +276,6 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "delete": ("path",),
     "rename": ("old_path", "new_path"),
 }
-_NAMES: Final = frozenset(name for names in _ARGUMENTS.values() for name in names)
 _OPTIONAL: Final = frozenset({"view_range", "new_str"})
 
 

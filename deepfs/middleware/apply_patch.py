@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
+from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
@@ -163,13 +164,9 @@ def _report(changes: Sequence[FileChange]) -> str:
 
 async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
     """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
-    changes: list[FileChange] = []
-    problems: list[str] = []
-    for patch in patches:
-        try:
-            changes.append(await _planned(backend, patch))
-        except (DeepFSError, PatchError) as error:
-            problems.append(one_line(str(error).removeprefix("Error: "), 1_000))
+    planned = await gather([partial(_planned_or_problem, backend, patch) for patch in patches])
+    changes = [each for each in planned if isinstance(each, FileChange)]
+    problems = [each for each in planned if isinstance(each, str)]
     named = Counter(path for change in changes for path in (change.path, change.move_to) if path)
     problems += [
         f"{shown_path(path)} is named {times} times: give all its changes under one header."
@@ -179,6 +176,13 @@ async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]
     if problems:
         raise PatchError("Nothing was changed. " + "\n".join(problems))
     return changes
+
+
+async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
+    try:
+        return await _planned(backend, patch)
+    except (DeepFSError, PatchError) as error:
+        return one_line(str(error).removeprefix("Error: "), 1_000)
 
 
 async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:

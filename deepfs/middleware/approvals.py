@@ -7,21 +7,20 @@ from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NotRequired, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
 from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
+from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import InvalidPathError
 from deepfs.middleware._backends import (
     LANGCHAIN_WRAPS_APPROVED_CALLS,
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    DecisionType,
     ExtendedModelResponse,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
@@ -32,44 +31,15 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_kin, with_rules
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.previews import equivalent_calls, preview_call
+from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
+from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 
 __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asks_first", "covering"]
 
-InterruptOn = Mapping[str, bool | InterruptOnConfig]
-
-
-class _Use(NamedTuple):
-    """How a tool uses the path in one of its arguments."""
-
-    operations: tuple[FilesystemOperation, ...]
-    argument: str
-    default: str | None = None
-    whole_tree: bool = False
-
-
-# A listing or a search omits paths that the rules hide, so only its start directory needs approval.
-_USES: Final[Mapping[str, tuple[_Use, ...]]] = {
-    "ls": (_Use(("read",), "path", "/"),),
-    "read_file": (_Use(("read",), "file_path"),),
-    "write_file": (_Use(("write",), "file_path"),),
-    "edit_file": (_Use(("read", "write"), "file_path"),),
-    "glob": (_Use(("read",), "path", "/"),),
-    "grep": (_Use(("read",), "path", "/"),),
-    "delete": (_Use(("write",), "file_path", whole_tree=True),),
-    "move": (
-        _Use(("read", "write"), "source", whole_tree=True),
-        _Use(("write",), "destination", whole_tree=True),
-    ),
-    "copy": (_Use(("read",), "source", whole_tree=True), _Use(("write",), "destination", whole_tree=True)),
-    "execute": (_Use(("execute",), "", "/"),),
-}
-
-_DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
 
 ANSWER_FORM: Final = (
     "Answer with Command(resume={'decisions': [...]}), which has a decision for each of the action_requests, in their "
@@ -79,30 +49,6 @@ ANSWER_FORM: Final = (
 """How an interrupt is answered."""
 
 _MAX_ANSWERS: Final = 1_000
-
-
-def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a rule requires a person's approval of this tool call."""
-    return any(
-        _asks(rules, use, operation, given)
-        for tool, given in equivalent_calls(name, arguments)
-        for use in _USES.get(tool, ())
-        for operation in use.operations
-    )
-
-
-def _asks(
-    rules: Sequence[FilesystemPermission], use: _Use, operation: FilesystemOperation, arguments: Mapping[str, Any]
-) -> bool:
-    path = arguments.get(use.argument) or use.default
-    if not isinstance(path, str):
-        return False
-    try:
-        first, *beneath = [decision.mode for decision in decisions_beneath(rules, operation, path)]
-    except InvalidPathError:
-        return False
-    # Whether rules deny anything beneath the path is not known yet; the backend checks that.
-    return first == "interrupt" or (use.whole_tree and first == "allow" and "interrupt" in beneath)
 
 
 _PREVIEWS: Final = "approval_previews"
@@ -154,8 +100,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         backend: Any = None,
     ) -> None:
         self._rules = checked_rules(rules)
-        self._named = _with_kin(interrupt_on or {})
-        super().__init__(interrupt_on=_merged(self._rules, self._named))
+        self._named = with_kin(interrupt_on or {})
+        super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
             self.interrupt_on = {name: self._describing(config) for name, config in self.interrupt_on.items()}
@@ -172,7 +118,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         Checkpoints store its name while an interrupt waits for an answer, so the name differs from
         `ApprovalMiddleware` only if one of `beside` has that name.
         """
-        if not interrupt_on and not _interrupts(rules):
+        if not interrupt_on and not has_interrupts(rules):
             return []
         is_taken = any(each.name == ApprovalMiddleware.__name__ for each in beside)
         backends = [each.backend for each in beside if isinstance(each, FilesystemMiddleware)]
@@ -213,8 +159,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def _previewed(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
         """Previews by id of the call, as they are in the state."""
-        made = [(call["id"], await preview_call(backend, call["name"], call["args"])) for call in calls]
-        previews = {name: preview for name, preview in made if name and preview}
+        made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
+        previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
         return {
             name: {**preview._asdict(), "is_shared": any(times[path] > 1 for path in preview.versions)}
@@ -338,36 +284,6 @@ def _with_previews(
     return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
 
 
-def _interrupts(rules: Sequence[FilesystemPermission]) -> bool:
-    return any(rule.mode == "interrupt" for rule in rules)
-
-
-_RULED: Final = (*_USES, "apply_patch", "memory")
-
-
-def _merged(rules: Sequence[FilesystemPermission], named: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """Return `named` with entries for the tools that the rules may interrupt."""
-    ruled = _RULED if _interrupts(rules) else ()
-    return {**named, **{name: _config(rules, named.get(name, False)) for name in ruled}}
-
-
-def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConfig) -> bool | InterruptOnConfig:
-    if given is True:
-        return True
-
-    def by_rules(request: ToolCallRequest) -> bool:
-        return asks_first(rules, request.tool_call["name"], request.tool_call["args"])
-
-    if given is False:
-        return InterruptOnConfig(allowed_decisions=_DECISIONS, when=by_rules)
-    own = given.get("when")
-    return (
-        given
-        if own is None
-        else InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
-    )
-
-
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 _ASKING = frozenset({"_should_interrupt", "_create_action_and_config"})
@@ -393,20 +309,9 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
-_KIN: Final[Mapping[str, tuple[str, ...]]] = {
-    "move": ("write_file", "edit_file", "delete"),
-    "copy": ("write_file", "edit_file", "delete"),
-    "write_file": ("edit_file", "delete"),
-    "apply_patch": ("write_file", "edit_file", "delete"),
-}
-"""For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
-
-An `interrupt_on` that was written for deepagents does not expect that the tool has such effects.
-"""
-
 
 def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Let each HumanInTheLoopMiddleware of LangChain also ask about the tools of `_KIN`.
+    """Let each HumanInTheLoopMiddleware of LangChain also ask about tools with the effect of those that it names.
 
     It asks even about a tool that its `interrupt_on` sets to False, since it does not keep such entries.
     """
@@ -417,67 +322,9 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
     if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
         return middleware
     other = copy(middleware)
-    named: dict[str, Any] = {**middleware.interrupt_on}
-    other.interrupt_on = {**named, **{name: _kin_config(name, asked) for name, asked in _asked_kin(named)}}
+    extended: dict[str, Any] = with_kin(middleware.interrupt_on)
+    other.interrupt_on = extended
     return other
-
-
-def _with_kin(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """Return `interrupt_on` with entries for the tools of `_KIN` that follow from the tools that it names."""
-    return {**interrupt_on, **{name: _kin_config(name, asked) for name, asked in _asked_kin(interrupt_on)}}
-
-
-def _asked_kin(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
-    for name, others in _KIN.items():
-        asked = {other: interrupt_on[other] for other in others if interrupt_on.get(other)}
-        if asked and name not in interrupt_on:
-            yield name, asked
-
-
-def _kin_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
-    """Return the config for `name`: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
-    lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
-    allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]
-
-    def when(request: ToolCallRequest) -> bool:
-        return any(_would_ask(tool, config, request) for tool, config in asked.items())
-
-    return InterruptOnConfig(allowed_decisions=allowed or ["approve", "reject"], when=when)
-
-
-def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallRequest) -> bool:
-    own = None if isinstance(config, bool) else config.get("when")
-    for arguments in _done_by(request.tool_call["name"], request.tool_call["args"], tool):
-        called: ToolCall = {**request.tool_call, "name": tool, "args": arguments}
-        if own is None or _holds(own, request.override(tool_call=called)):
-            return True
-    return False
-
-
-def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) -> bool:
-    try:
-        return when(request)
-    except Exception:  # `when` was written for another tool. An unneeded question does no harm.
-        return True
-
-
-def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
-    if name == "apply_patch":
-        for equivalent, given in equivalent_calls(name, arguments):
-            yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
-        return
-    if name in ("edit_file", "delete"):
-        changed = []
-    elif name == "write_file":
-        changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
-    else:
-        changed = [arguments.get("destination")]
-    if name == "move" and tool == "delete":
-        changed = [arguments.get("source"), *changed]
-    texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
-    for path in changed:
-        yield {"file_path": path, **texts}
 
 
 # --- calls without a result ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a tool call would change, shown to the person who is to approve it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
@@ -13,6 +13,7 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.anthropic_memory import inserted
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
+from deepfs.middleware.asked_calls import equivalent_calls
 from deepfs.policy.permissions import approved
 from deepfs.sync import in_thread, is_inline
 from deepfs.text import paths
@@ -23,7 +24,7 @@ from deepfs.text.patches import PatchError, parse_patch
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, error_told
 
-__all__ = ["Preview", "equivalent_calls", "preview_call"]
+__all__ = ["Preview", "preview_call"]
 
 _SECONDS: Final = 5.0
 _ROWS: Final = 400
@@ -61,13 +62,13 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
         arguments: Its arguments.
 
     Returns:
-        The preview, with a note where it could not be made; None for another tool.
+        The preview, with a note where it could not be made; None for another tool, or without the arguments.
     """
     if name == "memory":
         is_insert = arguments.get("command") == "insert"
-        name, arguments = ("insert", arguments) if is_insert else next(_memory_calls(arguments), ("", {}))
-    make = _PREVIEWS.get(name)
-    if make is None:
+        name, arguments = ("insert", arguments) if is_insert else next(equivalent_calls(name, arguments), ("", {}))
+    make, needed = _PREVIEWS.get(name, (None, ()))
+    if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
     page = _Page()
     try:
@@ -279,57 +280,15 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
     await page.diff(path, found.text, after)
 
 
-_PREVIEWS: Final[Mapping[str, Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]]] = {
-    "write_file": _write,
-    "edit_file": _edit,
-    "delete": _delete,
-    "move": _move,
-    "copy": _copy,
-    "apply_patch": _patch,
-    "insert": _insert,
+Make = Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]
+
+_PREVIEWS: Final[Mapping[str, tuple[Make, tuple[str, ...]]]] = {
+    "write_file": (_write, ("file_path", "content")),
+    "edit_file": (_edit, ("file_path", "old_string", "new_string")),
+    "delete": (_delete, ("file_path",)),
+    "move": (_move, ("source", "destination")),
+    "copy": (_copy, ("source", "destination")),
+    "apply_patch": (_patch, ("input",)),
+    "insert": (_insert, ("path", "insert_line", "insert_text")),
 }
-
-
-# --- tools that do what the file tools do ---
-
-
-def equivalent_calls(name: str, arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The calls of file tools that do what a call of `apply_patch` or `memory` does; for others, the call itself."""
-    if name == "apply_patch":
-        yield from _patch_calls(arguments)
-    elif name == "memory":
-        yield from _memory_calls(arguments)
-    else:
-        yield name, {**arguments}
-
-
-def _patch_calls(arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        patches = parse_patch(str(arguments.get("input")))
-    except PatchError:  # The tool refuses it.
-        return
-    for patch in patches:
-        if patch.action == "add":
-            yield "write_file", {"file_path": patch.path, "content": patch.content}
-        elif patch.action == "delete":
-            yield "delete", {"file_path": patch.path}
-        else:
-            yield "edit_file", {"file_path": patch.path, "old_string": "", "new_string": ""}
-        if patch.move_to:
-            yield "move", {"source": patch.path, "destination": patch.move_to}
-
-
-def _memory_calls(arguments: Arguments) -> Iterator[tuple[str, dict[str, Any]]]:
-    path = arguments.get("path")
-    match arguments.get("command"):
-        case "view":
-            yield "read_file", {"file_path": path}
-        case "create":
-            yield "write_file", {"file_path": path, "content": arguments.get("file_text")}
-        case "str_replace" | "insert":
-            new = arguments.get("new_str") or arguments.get("insert_text")
-            yield "edit_file", {"file_path": path, "old_string": arguments.get("old_str"), "new_string": new or ""}
-        case "delete":
-            yield "delete", {"file_path": path}
-        case "rename":
-            yield "move", {"source": arguments.get("old_path"), "destination": arguments.get("new_path")}
+"""The function for each tool, and the arguments that it needs."""

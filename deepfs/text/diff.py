@@ -234,7 +234,7 @@ class TextDiff:
 
     def __init__(self, before: str, after: str) -> None:
         old, new = _shown_lines(before), _shown_lines(after)
-        if old and new and all(line.endswith("\r\n") for line in (*old[:-1], *new[:-1])):
+        if _has_only_crlf(old) and _has_only_crlf(new):
             old, new = ([line.replace("\r\n", "\n") for line in lines] for lines in (old, new))
         self._old, self._new = old, new
         self._changes = line_changes(old, new)
@@ -251,6 +251,11 @@ def _shown_lines(text: str) -> list[str]:
     lines = text.split("\n")
     last = lines.pop()
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+def _has_only_crlf(lines: Sequence[str]) -> bool:
+    ended = [line for line in lines if line.endswith("\n")]
+    return bool(ended) and all(line.endswith("\r\n") for line in ended)
 
 
 def _hunks(changes: Sequence[LineChange]) -> list[list[LineChange]]:

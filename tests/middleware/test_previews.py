@@ -90,7 +90,7 @@ SHOWN: dict[str, tuple[Any, list[str]]] = {
         ["[This call would fail: there is no such file]"],
     ),
     "no path": (call("delete", file_path="/../x"), [DOTS]),
-    "wrong arguments": (call("edit_file", file_path="/a"), ["[No preview could be made: KeyError: 'old_string']"]),
+    "wrong arguments": (call("edit_file", file_path="/a"), [""]),
 }
 
 
@@ -170,6 +170,20 @@ def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any]
     assert "\n-two\n+2" in shown(invoke(agent, {**GO, **given}, THREAD))[0]
     state = invoke(agent, answers(APPROVED), THREAD)
     assert [message.status for message in results(state)] == ["success"]
+
+
+@pytest.mark.parametrize("kind", [SqliteBackend, FilesystemBackend])
+def test_every_kind_of_backend_is_held_to_what_was_shown(
+    invoke: Invoke, kind: Callable[..., Any], tmp_path: Path
+) -> None:
+    files = kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
+    files.write("/a", "one\ntwo\n")
+    agent = agent_of(files, EDIT)
+    invoke(agent, GO, THREAD)
+    files.edit("/a", "one", "1")
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert "changed after a person was asked" in message.text
+    assert text(files, "/a") == "1\ntwo\n"
 
 
 @pytest.mark.anyio
@@ -342,6 +356,22 @@ def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke, named: str, asks
     assert (text(files, "/a") == "one\ntwo\nthree\n") is asks
     if asks:
         assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "asks"),
+    [
+        ("*** Update File: a\n-two\n+2", True),
+        ("*** Delete File: /a", True),
+        ("*** Add File: /a/b\n+x", False),
+        ("*** Update File: /d/x\n*** Move to: a", True),
+        ("*** Update File: /d/x\n-1\n+2", False),
+        ("*** Rename File: a", False),
+    ],
+)
+def test_rules_ask_about_the_files_of_a_patch(lines: str, asks: bool) -> None:
+    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
+    assert asks_first(rules, "apply_patch", {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}) is asks
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.text.diff import difference, disjoint, joined
+from deepfs.text.diff import TextDiff, difference, disjoint, joined, line_changes
 
 lines = st.lists(st.sampled_from(["a\n", "b\n", "c\r\n", "\n", "d", "e\u2028f\n"]), max_size=12).map("".join)
 
@@ -57,3 +57,62 @@ def test_very_different_texts_give_one_span() -> None:
     assert change is not None
     assert len(change.spans) == 1
     assert disjoint([(0, 5, 1)], [(change.spans[0].start, change.spans[0].end, 1)])
+
+
+# --- shown to a person ---
+
+plain = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c d\n"]), max_size=25).map("".join)
+
+
+@given(plain, plain, st.booleans())
+def test_the_rows_lead_from_one_text_to_the_other(before: str, after: str, is_ended: bool) -> None:
+    if not is_ended:
+        after = after.removesuffix("\n")
+    diff = TextDiff(before, after)
+    rows = [*diff.rows()]
+    old, made, done = before.splitlines(keepends=True), list[str](), 0
+    for row in rows:
+        if row.startswith("@@"):
+            start = int(row[4:].partition(",")[0])
+            start -= "," in row and not row.startswith(f"@@ -{start},0 ")
+            made += old[done:start]
+            done = start
+        elif row[0] == "+":
+            made.append(f"{row[1:]}\n")
+        elif row[0] in " -":
+            assert old[done].removesuffix("\n") == row[1:]
+            made += [old[done]] if row[0] == " " else []
+            done += 1
+        elif made:
+            made[-1] = made[-1].removesuffix("\n") if not after.endswith("\n") else made[-1]
+    assert "".join([*made, *old[done:]]) == after
+    assert (diff.added, diff.removed) == tuple(sum(row.startswith(sign) for row in rows) for sign in "+-")
+
+
+@given(lines.map(str.splitlines), lines.map(str.splitlines))
+def test_changes_of_lines_lead_from_one_list_to_the_other(old: list[str], new: list[str]) -> None:
+    made, done = list[str](), 0
+    for change in line_changes(old, new):
+        made += [*old[done : change.start], *new[change.new_start : change.new_end]]
+        done = change.end
+    assert [*made, *old[done:]] == new
+
+
+def test_changes_far_apart_in_a_large_text_are_found_line_by_line() -> None:
+    before = "".join(f"{number}\n" for number in range(20_000))
+    diff = TextDiff(before, before.replace("\n7\n", "\nx\n").replace("\n19990\n", "\ny\n"))
+    assert [row for row in diff.rows() if row[0] in "+-"] == ["-7", "+x", "-19990", "+y"]
+
+
+def test_lines_that_are_all_the_same_are_compared_in_bounded_time() -> None:
+    diff = TextDiff("x\n" + "\n" * 1_000, "\n" * 999 + "y\n")
+    assert (diff.added, diff.removed) == (1_000, 1_001)
+
+
+def test_lines_show_what_would_not_be_seen() -> None:
+    rows = [*TextDiff("", "a\x1b[31m\rb\u202e\u200b\U000e0041é👩\u200d💻\n").rows()]
+    assert rows[1] == "+a\\x1b[31m\\rb\\u202e\\u200b\\U000e0041é👩\u200d💻"
+    crlf = [*TextDiff("a\r\nb\r\n", "a\r\nc\r\n").rows()]
+    assert crlf[1:] == [" a", "-b", "+c"]
+    assert "+a" in [*TextDiff("a\r\n", "a\n").rows()]
+    assert "-a\\r" in [*TextDiff("a\r\n", "a\n").rows()]

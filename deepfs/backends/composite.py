@@ -58,7 +58,7 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["CompositeBackend"]
+__all__ = ["CompositeBackend", "mount_of"]
 
 ResultT = TypeVar("ResultT", bound=Result)
 RequestT = TypeVar("RequestT", bound=SearchRequest)
@@ -402,6 +402,12 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
             outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}
         return [outcomes[index] for index in range(len(given))]
+
+
+def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, str]:
+    """Return the backend that `path` belongs to, and the path in it. Raises InvalidPathError."""
+    mount, inner, _ = composite._route(path)
+    return cast("BackendProtocol", mount.backend), inner
 
 
 def _at(result: ResultT, path: str) -> ResultT:

@@ -51,7 +51,7 @@ from deepfs.middleware.skill_tools import (
     resolver_of,
     wanted_names,
 )
-from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, executor_of
+from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, command_path, executor_of, reachable_path
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path, without_tags
@@ -118,9 +118,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     A skill is a directory of a source with a `SKILL.md`, in the Agent Skills format. At each call of the agent, and
     after a tool call that names a source, the sources are listed, and what changed is read. Where the backend is a
-    composite whose commands run in another storage than that of a source, the files of the source are copied there,
-    to the same path beneath the root of that backend. What is wrong with a skill is a warning, which the log and the
-    model get; the other skills are not affected.
+    composite whose commands do not reach the storage of a source, the files of the source are copied to where they
+    run, to the same path beneath the root of that backend. What is wrong with a skill is a warning, which the log and
+    the model get; the other skills are not affected.
 
     Names in the state's `pinned_skills` add the texts of these skills to the conversation.
 
@@ -166,11 +166,12 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         self.backend = resolve_backend(backend)
         self._resolver = resolver_of(tools)
         self._reader = SkillReader(self.backend)
-        sandbox = executor_of(self.backend) if copy_files else None
-        self._mirrors = {path: SandboxMirror(sandbox, _normal(path)) for path in self.sources} if sandbox else {}
-        self._sandbox = sandbox
-        self._in_place: set[str] = set()
-        """The sources that commands see anyway."""
+        self._sandbox = sandbox = executor_of(self.backend)
+        copied = self.sources if sandbox is not None and copy_files else []
+        self._mirrors = {path: SandboxMirror(sandbox, _normal(path)) for path in copied if sandbox is not None}
+        self._reachable: set[str] = set()
+        """The sources that commands reach as they are."""
+        self._command_paths: dict[str, str] = {}
 
     # --- loading ---
 
@@ -236,16 +237,20 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- copies for commands ---
 
     async def _is_copied(self, path: str) -> bool:
-        if self._sandbox is None or path in self._in_place:
+        if self._sandbox is None or path in self._reachable:
             return False
         try:
-            source = _normal(path)
-            mine, other = [await each.astorage_place(source) for each in (self.backend, self._sandbox)]
+            found = await reachable_path(self.backend, self._sandbox, _normal(path))
         except DeepFSError:
             return False
-        if mine.keys & other.keys:
-            self._in_place.add(path)
-        return path not in self._in_place
+        is_copied = found is None and path in self._mirrors
+        if found is not None:
+            self._reachable.add(path)
+        elif is_copied and path not in self._command_paths:
+            found = await command_path(self._sandbox, _normal(path))
+        if found is not None:
+            self._command_paths[path] = found
+        return is_copied
 
     async def _copied(self, mirror: SandboxMirror, source: Source) -> list[str]:
         """Copy what changed; return warnings."""
@@ -296,10 +301,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _command_note(self, path: str) -> str:
         """Where commands find the files of a source, if that is another path."""
-        source, mirror = _normal(path), self._mirrors.get(path)
-        if mirror is None or path in self._in_place or mirror.command_path == source:
-            return ""
-        return f"- For `execute`, {shown_path(source)} is {shown_path(mirror.command_path)}"
+        source = _normal(path)
+        found = self._command_paths.get(path, source)
+        return "" if found == source else f"- For `execute`, {shown_path(source)} is {shown_path(found)}"
 
     def _listed(self, skills: Iterable[SkillMetadata]) -> str:
         lines = "\n".join(map(_line, skills))

@@ -7,6 +7,7 @@ a command. A list in the sandbox names the files that were copied, so that other
 
 import gzip
 import io
+import os
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,9 @@ from shlex import quote
 from time import time
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from deepfs.backends.composite import CompositeBackend
+from deepfs.backends.composite import CompositeBackend, mount_of
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
@@ -29,7 +32,7 @@ from deepfs.types import ExecuteResponse
 if TYPE_CHECKING:
     from tarfile import TarFile
 
-__all__ = ["MirroredFile", "SandboxMirror", "command_path", "executor_of"]
+__all__ = ["MirroredFile", "SandboxMirror", "command_path", "executor_of", "reachable_path"]
 
 _LIST: Final = ".deepfs-files"
 """The list of the copied files, in the directory of the copy."""
@@ -53,26 +56,53 @@ Read = Callable[[list[str]], Awaitable[Mapping[str, bytes]]]
 
 
 def executor_of(backend: object) -> BackendProtocol | None:
-    """The backend that runs the commands of a composite, which may be in wrappers.
-
-    None if `backend` runs no commands, or is no composite: then commands see its own files.
-    """
-    if not supports_execute(backend):
+    """The backend in whose storage commands run: that of a composite, or `backend` itself; None if it runs none."""
+    if not isinstance(backend, BackendProtocol) or not supports_execute(backend):
         return None
-    while isinstance(backend, WrapperBackend):
-        backend = backend.inner
-    if not isinstance(backend, CompositeBackend):
-        return None
-    return executor_of(backend.executor) or backend.executor
-
-
-def command_path(sandbox: BackendProtocol, path: str) -> str:
-    """The path for commands of the file `path` of a sandbox."""
-    inner: object = sandbox
+    inner: object = backend
     while isinstance(inner, WrapperBackend):
         inner = inner.inner
+    return executor_of(inner.executor) if isinstance(inner, CompositeBackend) else backend
+
+
+async def command_path(sandbox: BackendProtocol, path: str) -> str:
+    """The path for commands of the file `path` of a sandbox."""
+    return await in_thread(partial(_command_path, sandbox, path))
+
+
+def _command_path(sandbox: BackendProtocol, path: str) -> str:
+    """Blocks: with a relative root it makes a system call."""
+    inner, _ = _innermost(sandbox, "/")
     told = getattr(inner, "sandbox_path", None) or getattr(inner, "host_path", None)
     return str(told(path)) if told is not None else path
+
+
+async def reachable_path(backend: BackendProtocol, sandbox: BackendProtocol, path: str) -> str | None:
+    """The path by which commands reach a directory of `backend` as it is; None if they do not.
+
+    They do if it is one of the sandbox itself, or one on the disk of a machine where commands are not confined.
+    """
+    place = await backend.astorage_place(path)
+    if place.keys & (await sandbox.astorage_place(path)).keys:
+        return await command_path(sandbox, path)
+    disk, inner = _innermost(backend, path)
+    runner, _ = _innermost(sandbox, "/")
+    if not isinstance(disk, FilesystemBackend) or not isinstance(runner, LocalShellBackend):
+        return None
+    if not place.keys & (await disk.astorage_place(inner)).keys:
+        return None  # A wrapper has other paths.
+    return await in_thread(lambda: os.path.join(disk.cwd, inner[1:])) if disk.virtual_mode else inner
+
+
+def _innermost(backend: BackendProtocol, path: str) -> tuple[BackendProtocol, str]:
+    """The backend with the files at `path`, without wrappers, and the path in it."""
+    while True:
+        if isinstance(backend, WrapperBackend):
+            backend = backend.inner
+        elif isinstance(backend, CompositeBackend):
+            backend, path = mount_of(backend, path)
+        else:
+            return backend, path
 
 
 class SandboxMirror:
@@ -89,16 +119,11 @@ class SandboxMirror:
     def __init__(self, sandbox: BackendProtocol, directory: str) -> None:
         self._sandbox = cast("SandboxBackendProtocol", sandbox)
         self._directory = directory
-        self._within = command_path(sandbox, directory)
+        self._within = ""
         self._held: dict[str, MirroredFile] | None = None
         self._owned: set[str] = set()
         self._others: dict[str, str] = {}
         self._id: object = None
-
-    @property
-    def command_path(self) -> str:
-        """The directory, as a path for commands."""
-        return self._within
 
     async def update(self, files: Mapping[str, MirroredFile], read: Read) -> list[str]:
         """Make the copy equal to `files`. No command is run if it was equal after the last call.
@@ -115,6 +140,7 @@ class SandboxMirror:
         """
         async with path_locks(("sandbox mirror", self._sandbox_id())).hold(self._directory):
             try:
+                self._within = self._within or await command_path(self._sandbox, self._directory)
                 return await self._updated(files, read)
             except BaseException:
                 self._held = None  # Not known, also if the call was cancelled.

@@ -778,19 +778,35 @@ async def test_where_nothing_can_be_copied_the_skills_are_still_shown(tmp_path: 
     assert warning.startswith("Commands cannot use the files of /mounted/skills: a command that copies files to ")
 
 
+@pytest.mark.anyio
+async def test_a_shell_of_this_machine_gets_the_path_of_a_mounted_disk(tmp_path: Path) -> None:
+    disk, root = FilesystemBackend(tmp_path / "disk"), tmp_path / "root"
+    await disk.aupload_files([("/skills/pdf/SKILL.md", skill("pdf")), ("/skills/pdf/run.sh", SCRIPT)])
+    files = CompositeBackend(LocalShellBackend(root), {"/mounted/": ReadOnlyBackend(disk)})
+    skills = SkillsMiddleware(backend=files, sources=["/mounted/skills"])
+    await skills.abefore_agent({}, None)
+    path = skills._locations().rpartition(" is ")[2]
+    assert path == f"{tmp_path}/disk/skills"
+    assert (await files.aexecute(f"sh {path}/pdf/run.sh; ls -A")).output == "ran\n"
+
+
 @pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.parametrize("is_mounted", [False, True])
 @pytest.mark.parametrize("kind", [LocalShellBackend, BubblewrapSandbox])
-def test_an_agent_runs_a_script_by_the_path_of_the_prompt(kind: Any, tmp_path: Path, invoke: Invoke) -> None:
-    store = MemoryBackend()
-    put(store, {"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT})
+def test_an_agent_runs_a_script_by_the_path_of_the_prompt(
+    kind: Any, is_mounted: bool, tmp_path: Path, invoke: Invoke
+) -> None:
     (tmp_path / "box").mkdir()
-    files = CompositeBackend(kind(tmp_path / "box"), {"/skills/": store})
+    store, box = MemoryBackend(), kind(tmp_path / "box")
+    put(store, {"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT})
+    put(box, {} if is_mounted else {"/skills/pdf/SKILL.md": skill("pdf"), "/skills/pdf/run.sh": SCRIPT})
+    files = CompositeBackend(box, {"/skills/": store}) if is_mounted else box
 
     def running(messages: list[Any]) -> AIMessage:
         [path] = [
             line.rpartition(" is ")[2] for line in messages[0].text.splitlines() if line.startswith("- For `execute`")
         ]
-        return calls(call("execute", command=f"{path}/pdf/run.sh"))
+        return calls(call("execute", command=f"sh {path}/pdf/run.sh"))
 
     _, agent = agent_of(files, running)
     assert "ran" in results(invoke(agent, GO, THREAD))[0].content

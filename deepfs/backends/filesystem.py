@@ -143,6 +143,7 @@ class FilesystemBackend(BackendProtocol):
         self._locks = path_locks(self._storage)
         self._virtual = virtual_mode
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
+        """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)

@@ -142,7 +142,9 @@ class FilesystemBackend(BackendProtocol):
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._locks = path_locks(self._storage)
-        self._virtual, self.host_directory = virtual_mode, _host_directory(self._given_root, virtual_mode)
+        self._virtual = virtual_mode
+        self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
+        """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)

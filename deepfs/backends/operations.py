@@ -76,7 +76,6 @@ class Operations(SyncSurface, ABC):
     is_synchronous: bool
     offers_move: bool
     offers_changes: bool
-    host_directory: str | None
     judges_results: bool
 
     @abstractmethod

@@ -105,8 +105,6 @@ class BackendProtocol(Operations):
     False, since a move would bypass its `write`."""
     offers_changes: bool = True
     """Whether models get tools that change files. A wrapper that refuses every change sets it to False."""
-    host_directory: str | None = None
-    """The directory of this machine that file operations call `/`; None if there is none."""
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,

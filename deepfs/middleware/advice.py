@@ -48,20 +48,19 @@ def advised(error: str, code: ErrorCode | None, better: str = "") -> str:
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
-_MOST_NAMES: Final = 10_000
+_MOST_NAMES: Final = 4_000
 _MOST_COMPARED: Final = 50
 _LONGEST_NAME: Final = 100
 
 
 def closest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     """The names that are most like `name`, the best first; names that look the same come before all others."""
-    wanted, known = _folded(name), list(islice(names, _MOST_NAMES))
-    same = [each for each in known if _folded(each) == wanted]
-    if same:
-        return same[:most]
+    wanted = _folded(name)
     by_form: dict[str, str] = {}
-    for each in known:
+    for each in islice(names, _MOST_NAMES):
         by_form.setdefault(_folded(each), each)
+    if wanted in by_form:
+        return [by_form[wanted]]
     likely = sorted(by_form, key=lambda form: -_shared(wanted, form))[:_MOST_COMPARED]
     stems = {form: _stem(form) for form in likely}
     near = get_close_matches(_stem(wanted), [*dict.fromkeys(stems.values())], most, 0.6)

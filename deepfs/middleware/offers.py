@@ -69,7 +69,9 @@ def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, 
     if mount != "/":
         return paths.normalize(mount), f" They see no files outside of `{mount}`."
     on_host = is_plain and isinstance(executor, SandboxBackendProtocol) and executor.commands_on_host
-    places = {route: each.host_directory if on_host else None for route, each in composite.routes.items()}
+    places = {
+        route: getattr(each, "host_directory", None) if on_host else None for route, each in composite.routes.items()
+    }
     reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
     unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
     return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")

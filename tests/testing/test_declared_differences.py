@@ -55,6 +55,7 @@ def test_the_protocol_has_no_other_public_names() -> None:
         "astorage_place",
         "inner_backends",
         "judges_results",
+        "offers_changes",
         "offers_move",
         *WHERE_A_SYNC_CALL_RUNS,
     }

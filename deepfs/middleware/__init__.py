@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
     from deepfs.middleware.summarization import (
         DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
-        SummarizationMiddleware,
         SummarizationToolMiddleware,
         create_summarization_middleware,
         create_summarization_tool_middleware,
     )
+    from deepfs.middleware.summarizer import SummarizationMiddleware
     from deepfs.middleware.task_events import TaskEvent
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
@@ -142,11 +142,11 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "summarization": [
                 "DEEPAGENTS_DEFAULT_SUMMARY_PROMPT",
-                "SummarizationMiddleware",
                 "SummarizationToolMiddleware",
                 "create_summarization_middleware",
                 "create_summarization_tool_middleware",
             ],
+            "summarizer": ["SummarizationMiddleware"],
             "task_events": ["TaskEvent"],
             "tools": ["filesystem_tools"],
             "transcript": ["Transcript"],

@@ -104,7 +104,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
-            self.interrupt_on = {name: self._describing(config) for name, config in self.interrupt_on.items()}
+            self.interrupt_on: dict[str, InterruptOnConfig] = {
+                name: self._describing(config) for name, config in self.interrupt_on.items()
+            }
 
     @staticmethod
     def where_needed(

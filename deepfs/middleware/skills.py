@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, NotRequired, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -56,6 +56,9 @@ from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path, without_tags
 from deepfs.types import FileDownloadResponse
+
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
 
 __all__ = [
     "MAX_SKILLS_LOAD_WARNINGS",
@@ -163,7 +166,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
         self.system_prompt_template: str | None = _checked_template(system_prompt)
-        self.backend = resolve_backend(backend)
+        self.backend: BackendProtocol = resolve_backend(backend)
         self._resolver = resolver_of(tools)
         self._reader = SkillReader(self.backend)
         self._sandbox = sandbox = executor_of(self.backend)

@@ -16,7 +16,7 @@ __all__ = ["DeepAgentState"]
 _SNAPSHOT: Final = 50
 
 
-class MessagesChannel(DeltaChannel[Any]):
+class _MessagesChannel(DeltaChannel[Any]):
     """Messages. A checkpoint holds those that were added; every 50 updates, it holds all of them.
 
     Unlike the reducer of LangGraph, it follows `RemoveMessage(REMOVE_ALL_MESSAGES)`, which summaries use.
@@ -32,7 +32,7 @@ class MessagesChannel(DeltaChannel[Any]):
         kept = None if any(map(_is_overwrite, values)) else _after_removal(values)
         if kept is None:
             return super().update(values)
-        self.value = []
+        self.value: list[Any] = []
         return super().update(kept)
 
     def replay_writes(self, writes: Sequence[Any]) -> None:
@@ -64,4 +64,4 @@ class DeepAgentState(AgentState[Any]):
     LangGraph's usual channel saves all messages at every step.
     """
 
-    messages: Required[Annotated[list[AnyMessage], MessagesChannel()]]
+    messages: Required[Annotated[list[AnyMessage], _MessagesChannel()]]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
@@ -45,6 +45,9 @@ from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sync import call_sync
 
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
 __all__ = ["DEEPAGENTS_DEFAULT_SUMMARY_PROMPT", "SummarizationMiddleware"]
 
 _log = logging.getLogger("deepfs")
@@ -64,7 +67,7 @@ _FABRICATED: Final = "Error generating summary:"
 # --- summaries at a limit --------------------------------------------------------------------------------------------
 
 
-class SummarizationMiddleware(LangChainSummarization):
+class SummarizationMiddleware(LangChainSummarization[Any, Any]):
     """Shows the model a summary for the older messages of a long conversation.
 
     The messages stay in the state; `_summarization_event` holds the summary. Those that it stands for are first
@@ -105,8 +108,8 @@ class SummarizationMiddleware(LangChainSummarization):
     token_counter: TokenCounter
     trace_policy = TRACE_POLICY
     # Without these, LangChain's class would remove the messages from the state in steps of their own.
-    before_model = AgentMiddleware.before_model
-    abefore_model = AgentMiddleware.abefore_model
+    before_model: Any = AgentMiddleware.before_model
+    abefore_model: Any = AgentMiddleware.abefore_model
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class SummarizationMiddleware(LangChainSummarization):
         return other
 
     def _keep_in(self, backend: Any) -> None:
-        self.backend = resolve_backend(backend)
+        self.backend: BackendProtocol = resolve_backend(backend)
         self._history = HistoryFiles(self.backend)
         self._texts = LongTexts(self.backend)
         self._summaries: dict[str, tuple[str, str]] = {}

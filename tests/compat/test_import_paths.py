@@ -43,7 +43,10 @@ OF_DEEPAGENTS: Final = {
 
 # Import paths in the README, the documentation and the examples.
 DOCUMENTED: Final = {
-    "deepfs": """BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
+    "deepfs.profiles": "apply_provider_profile",
+    "deepfs": """DeepAgentState GeneralPurposeSubagentProfile HarnessProfile HarnessProfileConfig ProviderProfile
+        register_harness_profile register_provider_profile
+        BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
         FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
         FsspecBackend GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult
         PostgresBackend S3Backend SqliteBackend StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult

@@ -128,5 +128,5 @@ def test_the_messages_of_a_schema_that_inherits_from_it_are_saved_once() -> None
     hints = get_type_hints(Page, include_extras=True)
     assert hints["messages"] == get_type_hints(DeepAgentState, include_extras=True)["messages"]
     agent = create_deep_agent(ScriptedModel(script=[]), state_schema=Page)
-    assert type(agent.channels["messages"]).__name__ == "MessagesChannel"
+    assert type(agent.channels["messages"]).__name__ == "_MessagesChannel"
     assert agent.get_input_jsonschema()["properties"]["url"]["type"] == "string"

@@ -1,6 +1,5 @@
 """Checks in both libraries the differences that the page on migration describes."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from deepfs import (
     GrepResult,
     LsResult,
     MemoryBackend,
-    create_deep_agent,
     supports_execute,
 )
 from deepfs.backends import LocalShellBackend
@@ -141,15 +139,6 @@ async def test_a_method_replaced_on_an_instance_is_not_called_by_its_async_form(
     if anyio_backend_name == "asyncio":  # The backend of deepagents needs asyncio.
         await theirs.agrep("theirs")
     assert called == ["theirs"] * (anyio_backend_name == "asyncio")
-
-
-def test_missing_features_raise_at_once() -> None:
-    assert not {"state_schema"} & inspect.signature(create_deep_agent).parameters.keys()
-    with pytest.raises(TypeError, match="state_schema"):
-        create_deep_agent(state_schema=dict)  # type: ignore[call-arg]
-    for module in ("async_subagents",):
-        with pytest.raises(ImportError):
-            __import__(f"deepfs.middleware.{module}")
 
 
 def test_an_override_of_write_must_check_for_existing_files_itself() -> None:

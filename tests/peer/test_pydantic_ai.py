@@ -1,5 +1,6 @@
 """A backend as a workspace of pydantic-ai."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.needs("pydantic-ai-slim")]
 
 @pytest.fixture(params=["memory", "disk"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
+    import_module("pydantic_ai.workspaces")  # Here, since importing it reads files, which would block the event loop.
     return MemoryBackend() if request.param == "memory" else FilesystemBackend(tmp_path)
 
 

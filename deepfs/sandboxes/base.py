@@ -109,7 +109,7 @@ class BaseSandbox(SandboxBackendProtocol):
     answer_bytes: int = 64_000
     content_bytes: int = 256 * 1024 * 1024
     script_seconds: float = 300
-    grep_exclude_dirs: tuple[str, ...] = (".git",)
+    grep_exclude_dirs: tuple[str, ...] = ()
     """Names of directories that `grep` does not enter, unless it starts in one."""
     enable_capture_offload: bool = False
     """Whether `execute_with_offload` leaves long output in the sandbox."""

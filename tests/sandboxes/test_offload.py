@@ -61,7 +61,7 @@ async def test_the_async_form(tmp_path: Path) -> None:
 
 def test_grep_leaves_out_the_directories_that_the_class_names(tmp_path: Path) -> None:
     class Sandbox(LocalSandbox):
-        grep_exclude_dirs = (*LocalSandbox.grep_exclude_dirs, "node_modules")
+        grep_exclude_dirs = (".git", "node_modules")
 
     for path in ("a.js", "src/node_modules/b.js", "node_modules/c.js", ".git/d.js"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -74,3 +74,4 @@ def test_grep_leaves_out_the_directories_that_the_class_names(tmp_path: Path) ->
     assert found("/", ".git/*") == []
     assert found("/node_modules") == ["/node_modules/c.js"]
     assert found("/.git", "*.js") == ["/.git/d.js"]
+    assert LocalSandbox(tmp_path).grep("here", "/", ".git/*").matches

@@ -38,8 +38,8 @@ from deepfs.middleware.harness import (
     system_prompt_of,
 )
 from deepfs.middleware.memory import MemoryMiddleware
-from deepfs.middleware.prompt_caching import prompt_caching
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.state import DeepAgentState

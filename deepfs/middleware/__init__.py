@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepfs.middleware.history_files import HistoryFiles
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.previews import preview_call
-    from deepfs.middleware.prompt_caching import prompt_caching
+    from deepfs.middleware.provider_caching import prompt_caching
     from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import (
         GRADER_SYSTEM_PROMPT,
@@ -121,7 +121,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
             "previews": ["preview_call"],
-            "prompt_caching": ["prompt_caching"],
+            "provider_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
             "rubric": [
                 "CriterionEval",

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
+from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
 
@@ -77,10 +78,8 @@ def fork_messages(state: Mapping[str, Any], description: str) -> list[AnyMessage
 
 def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
     """The messages with the summary in place of those that it stands for, if the state has one."""
-    cutoff = event.get("cutoff_index") if isinstance(event, Mapping) else None
-    if not isinstance(cutoff, int) or not 0 <= cutoff <= len(messages):
-        return messages
-    return [event["summary_message"], *messages[cutoff:]]
+    count = summarized_count(messages, event)
+    return messages if count is None else [event["summary_message"], *messages[count:]]
 
 
 def _running_calls(messages: Sequence[AnyMessage]) -> Iterator[ToolMessage]:

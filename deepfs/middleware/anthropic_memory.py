@@ -63,6 +63,7 @@ Command = Literal["view", "create", "str_replace", "insert", "delete", "rename"]
 
 
 class MemoryArguments(ToolArguments):
+    tool = "memory"
     command: Command
     path: str = _optional("A path under /memories; not for rename.")
     view_range: list[int] = _optional("For view: first and last line; -1 is the end.")

@@ -36,6 +36,7 @@ _DONE: Final[dict[Action, str]] = {"add": "Added", "update": "Updated", "delete"
 
 
 class ApplyPatchArguments(ToolArguments):
+    tool = "apply_patch"
     input: str = Field(description="The patch, from `*** Begin Patch` to `*** End Patch`.")
 
 

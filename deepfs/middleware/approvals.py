@@ -32,7 +32,7 @@ from deepfs.middleware._backends import (
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
 from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_kin, with_rules
-from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
@@ -81,8 +81,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     Args:
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
-            includes `move`, `copy` and `apply_patch`; `edit_file` or `delete` includes a `write_file` that overwrites.
-            A tool that has an entry of its own follows only that entry.
+            includes `move`, `copy`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
+            overwrites. A tool that has an entry of its own follows only that entry.
         backend: The backend of the tools, with its rules; None shows no diff.
 
     Raises:
@@ -134,7 +134,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> Any:
         """Add what the calls of the model would change to the state."""
         response = handler(request)
-        calls = self._calls_to_preview(response)
+        calls = self._calls_to_preview(response, request.tools)
         if not calls or self._backend is None:
             return _with_previews(request, response, {})
         previews = partial(self._previewed, self._backend, calls)
@@ -146,11 +146,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> Any:
         """As `wrap_model_call`."""
         response = await handler(request)
-        calls = self._calls_to_preview(response)
+        calls = self._calls_to_preview(response, request.tools)
         made = await self._previewed(self._backend, calls) if calls and self._backend is not None else {}
         return _with_previews(request, response, made)
 
-    def _calls_to_preview(self, response: ModelResponse[Any]) -> list[ToolCall]:
+    def _calls_to_preview(self, response: ModelResponse[Any], tools: Sequence[Any]) -> list[ToolCall]:
+        # The FilesystemMiddleware, which renames arguments, is around this one.
+        renamed(response, tools)
         # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
         made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
         return [

@@ -118,6 +118,7 @@ _KIN: Final[Mapping[str, tuple[str, ...]]] = {
     "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
     "apply_patch": ("write_file", "edit_file", "delete"),
+    "memory": ("write_file", "edit_file", "delete"),
 }
 """For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
 
@@ -166,11 +167,11 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
 
 def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
-    if name == "apply_patch":
+    if name in ("apply_patch", "memory"):
         for equivalent, given in equivalent_calls(name, arguments):
             yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
         return
-    if name in ("edit_file", "delete"):
+    if name in ("read_file", "edit_file", "delete"):
         changed = []
     elif name == "write_file":
         changed = [arguments.get("file_path")] if arguments.get("overwrite") else []

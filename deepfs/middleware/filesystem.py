@@ -139,11 +139,17 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         other._equip(permissions)
         return other
 
-    def with_backend(self, backend: Any) -> Self:
-        """Return a copy over `backend`, with the same rules and limits."""
+    def with_backend(self, backend: Any, *, keeps_media: bool = False) -> Self:
+        """Return a copy over `backend`, with the same rules and limits.
+
+        Args:
+            backend: The backend.
+            keeps_media: Whether the media of messages stay where they are, for a conversation that goes on.
+        """
         other = copy(self)
         other._storage = resolve_backend(backend)
-        other._blobs = Blobs(other._storage)
+        if not keeps_media:
+            other._blobs = Blobs(other._storage)
         results, messages = self._token_limits
         other._results, other._messages = other._evictor(results, _RESULTS), other._evictor(messages, _MESSAGES)
         other._equip(self.permissions)
@@ -168,10 +174,10 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         if any(map(has_references, prepared.messages)):
             prepared = self._waited(partial(self._filled, prepared))
         try:
-            return _canonical(handler(prepared), request.tools)
+            return renamed(handler(prepared), request.tools)
         except ModelInvalidRequestError as error:
             reduced = _without_new_media(prepared, error)
-        return _remembering(request, _canonical(handler(reduced), request.tools))
+        return _remembering(request, renamed(handler(reduced), request.tools))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -181,10 +187,10 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         if any(map(has_references, prepared.messages)):
             prepared = await self._filled(prepared)
         try:
-            return _canonical(await handler(prepared), request.tools)
+            return renamed(await handler(prepared), request.tools)
         except ModelInvalidRequestError as error:
             reduced = _without_new_media(prepared, error)
-        return _remembering(request, _canonical(await handler(reduced), request.tools))
+        return _remembering(request, renamed(await handler(reduced), request.tools))
 
     async def _filled(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         messages = await self._blobs.filled(request.messages)
@@ -292,7 +298,7 @@ def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequ
     return list(tools)
 
 
-def _canonical(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
+def renamed(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
     """The response, with the arguments of the calls of file tools under the names that approvals look for."""
     named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.

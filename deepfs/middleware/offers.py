@@ -18,6 +18,8 @@ def not_offered(backend: BackendProtocol) -> set[str]:
         "edit_file": changes,
         "delete": changes and backend.capabilities.deletes,
         "move": changes and offers_move(backend),
+        "apply_patch": changes,
+        "memory": changes,
         "execute": supports_execute(backend),
     }
     return {name for name, is_offered in offered.items() if not is_offered}

@@ -342,36 +342,45 @@ def _metadata(spec: AsyncSubAgent, runtime: Any) -> dict[str, str]:
 
 
 def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {"headers": _trace_headers(spec)}
-    if webhook := spec.get("webhook"):
-        options["webhook"] = webhook
-    context = None if spec.get("url") else forwarded_context(runtime.context)
-    if context is not None:  # A server takes a context or `configurable`.
-        options["context"] = context
-    elif reference := _reference(spec, runtime):
-        options["config"] = {"configurable": {PARENT: reference}}
-    return options
+    is_foreign = bool(spec.get("url"))
+    context = None if is_foreign else forwarded_context(runtime.context)
+    reference = _reference(spec, runtime)
+    # A server takes a context or `configurable`, not both.
+    origin = {"configurable": {PARENT: reference}} if context is None and reference else None
+    options = {"webhook": spec.get("webhook"), "context": context, "config": origin}
+    return {"headers": _trace_headers(spec), **{name: value for name, value in options.items() if value}}
 
 
 def forwarded_context(context: object) -> dict[str, Any] | None:
     """The context of a run as JSON data for another one; None if there is none."""
-    if isinstance(context, BaseModel):
-        context = context.model_dump(mode="json")
-    elif is_dataclass(context) and not isinstance(context, type):
-        context = asdict(context)
-    if not isinstance(context, Mapping):
-        return None
-    return {str(key): value for key, value in context.items() if key != PARENT} or None
+    fields = {name: value for name, value in _fields(context).items() if name != PARENT}
+    return fields or None
+
+
+def _fields(context: object) -> dict[str, Any]:
+    """The fields of a context: a model, a dataclass or a mapping. Anything else has none."""
+    match context:
+        case BaseModel():
+            return context.model_dump(mode="json")
+        case Mapping():
+            return {str(name): value for name, value in context.items()}
+        case _:
+            return asdict(context) if is_dataclass(context) and not isinstance(context, type) else {}
 
 
 def _trace_headers(spec: AsyncSubAgent) -> dict[str, str]:
     """Headers by which the run is traced beneath this one; only for the same server, which may know of it."""
     from langsmith.run_helpers import get_current_run_tree
 
-    tree = None if spec.get("url") else get_current_run_tree()
-    if tree is None:
+    tree = get_current_run_tree()
+    if tree is None or spec.get("url"):
         return {}
-    given = [value for key, value in (spec.get("headers") or {}).items() if key.lower() == "baggage" and value]
-    own = [f"langsmith-metadata={quote(dumps({'ls_nest_under_parent': True}))}"]
-    project = [f"langsmith-project={quote(tree.session_name)}"] if tree.session_name else []
-    return {"langsmith-trace": tree.dotted_order, "baggage": ",".join([*given, *own, *project])}
+    said = {"metadata": dumps({"ls_nest_under_parent": True}), "project": tree.session_name or ""}
+    entries = [f"langsmith-{name}={quote(value)}" for name, value in said.items() if value]
+    return {"langsmith-trace": tree.dotted_order, "baggage": ",".join([*_own_baggage(spec), *entries])}
+
+
+def _own_baggage(spec: AsyncSubAgent) -> list[str]:
+    """The baggage among the headers of a subagent, which other tools may use as well."""
+    headers = {name.lower(): value for name, value in (spec.get("headers") or {}).items()}
+    return list(filter(None, [headers.get("baggage")]))

@@ -42,7 +42,7 @@ SkillToolResolver: TypeAlias = Callable[[str, Any], Sequence[BaseTool] | Awaitab
 """Returns the tools for a name that a skill lists, given the name and the `Runtime` of the graph.
 
 It is called for every request to the model after the skill was read, and again before one of its tools runs, so it
-should be fast and return the same tools for the same name. One that is async needs `ainvoke`.
+should be fast, and its answer for a name should not change. One that is async needs `ainvoke`.
 """
 
 DISCLOSED: Final = "_skill_tools_disclosed"
@@ -68,20 +68,29 @@ def resolver_of(tools: Any) -> SkillToolResolver:
         TypeError: For a single tool, and for an item that is neither a tool nor a function.
         ValueError: If two tools have the same name.
     """
-    if tools is not None and not isinstance(tools, Sequence):
-        if isinstance(tools, BaseTool) or not callable(tools):
-            raise TypeError(f"tools is a list of tools or a resolver, not {type(tools).__name__}")
-        resolver: SkillToolResolver = tools
-        return resolver
+    if not isinstance(tools, Sequence | None):
+        return _checked_resolver(tools)
     by_name: dict[str, BaseTool] = {}
-    for given in tools or ():
-        if not isinstance(given, BaseTool) and (isinstance(given, dict | str) or not callable(given)):
-            raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
-        tool = given if isinstance(given, BaseTool) else as_tool(given)
-        if tool.name in by_name:
+    for tool in map(_made_tool, tools or ()):
+        if by_name.setdefault(tool.name, tool) is not tool:
             raise ValueError(f"two items of tools have the name {tool.name!r}")
-        by_name[tool.name] = tool
     return lambda name, runtime: [by_name[name]] if name in by_name else []
+
+
+def _checked_resolver(given: Any) -> SkillToolResolver:
+    if callable(given) and not isinstance(given, BaseTool):
+        resolver: SkillToolResolver = given
+        return resolver
+    raise TypeError(f"tools is a list of tools or a resolver, not {type(given).__name__}")
+
+
+def _made_tool(given: Any) -> BaseTool:
+    if isinstance(given, BaseTool):
+        return given
+    if callable(given) and not isinstance(given, dict | str):
+        made: BaseTool = as_tool(given)
+        return made
+    raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
 
 
 def called(resolver: SkillToolResolver, name: str, runtime: Any) -> list[BaseTool]:
@@ -185,8 +194,9 @@ def wanted_names(
 def _name_of(tool: Any) -> str | None:
     if isinstance(tool, BaseTool):
         return tool.name
-    function = tool.get("function")
-    return tool.get("name") or (function.get("name") if isinstance(function, dict) else None)
+    described = tool.get("function")
+    named = [tool, *([described] if isinstance(described, dict) else [])]
+    return next(filter(None, (each.get("name") for each in named)), None)
 
 
 # --- what is offered -------------------------------------------------------------------------------------------------

@@ -255,7 +255,8 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         own: list[Middleware] = list(self._middleware)
         if "backend" in spec:
             backend = resolve_backend(spec["backend"])
-            own = [each.with_backend(backend) if isinstance(each, _OverFiles) else each for each in own]
+            is_fork = spec.get("mode") == "fork"
+            own = [_over(each, backend, is_fork=is_fork) for each in own]
             if not any(isinstance(each, FilesystemMiddleware) for each in own):
                 own.insert(0, FilesystemMiddleware(backend=backend))
         rules = spec.get("permissions", ())
@@ -320,6 +321,12 @@ class _OverFiles(Protocol):
     """Middleware that stores files."""
 
     def with_backend(self, backend: Any, /) -> Any: ...
+
+
+def _over(middleware: Middleware, backend: Any, *, is_fork: bool) -> Middleware:
+    if isinstance(middleware, FilesystemMiddleware):  # The messages of a fork refer to media of its supervisor.
+        return middleware.with_backend(backend, keeps_media=is_fork)
+    return middleware.with_backend(backend) if isinstance(middleware, _OverFiles) else middleware
 
 
 def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, response_format: Any = None) -> Any:

@@ -115,17 +115,22 @@ def _superseded(message: BaseMessage) -> BaseMessage:
 
 def noted(state: Any) -> dict[str, Any] | None:
     """The update for a notification that a server sent, if it started this run."""
-    messages = state.get("messages") or []
-    event = event_of(messages[-1]) if messages else None
-    task = (state.get("async_tasks") or {}).get(event["task_id"]) if event else None
-    if event is None or task is None:
+    *_, last = state.get("messages") or [None]
+    event = None if last is None else event_of(last)
+    if event is None:
         return None
-    run_id = event.get("run_id", task["run_id"])
-    if run_id in task.get("superseded_run_ids", ()):
-        return {"messages": [_superseded(messages[-1])]}
-    if run_id != task["run_id"] and task["status"] not in UNFINISHED:
-        return None
-    return {"async_tasks": {task["task_id"]: updated_task(task, event["status"], run_id)}}
+    known: Mapping[str, AsyncTask] = state.get("async_tasks") or {}
+    task = known.get(event["task_id"])
+    return None if task is None else _noted(task, event, last)
+
+
+def _noted(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | None:
+    """The update for an event of a task: of its run, of one that an update replaced, or of a new one."""
+    run = event.get("run_id", task["run_id"])
+    if run in task.get("superseded_run_ids", ()):
+        return {"messages": [_superseded(message)]}
+    is_expected = run == task["run_id"] or task["status"] in UNFINISHED
+    return {"async_tasks": {task["task_id"]: updated_task(task, event["status"], run)}} if is_expected else None
 
 
 def updated_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:

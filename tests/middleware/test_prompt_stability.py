@@ -18,7 +18,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
-from deepfs.middleware.prompt_caching import ProviderCaching
+from deepfs.middleware.provider_caching import ProviderCaching
 from support.agents import Invoke, invoke
 from support.chat import ScriptedModel, call, calls
 from support.scripts import run_script

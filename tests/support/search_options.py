@@ -38,7 +38,9 @@ from deepfs.policy import (
     PermissionedBackend,
     QuotaBackend,
     ReadOnlyBackend,
+    TracedBackend,
 )
+from deepfs.policy.observing import ObservedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import FaultyBackend, LatencyBackend
@@ -118,6 +120,8 @@ WRAPPERS: Final[Mapping[type[WrapperBackend], Callable[[BackendProtocol], Wrappe
     PermissionedBackend: lambda inner: PermissionedBackend(inner, [_kept("/secret/**")]),
     HookedBackend: lambda inner: HookedBackend(inner, [lambda call: None], [lambda call, result: None]),
     AuditedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
+    ObservedBackend: lambda inner: AuditedBackend(inner, lambda record: None),
+    TracedBackend: TracedBackend,
     HistoryBackend: HistoryBackend,
     ReadOnlyBackend: ReadOnlyBackend,
     ChangePolicy: ChangePolicy,

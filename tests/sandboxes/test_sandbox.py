@@ -211,7 +211,7 @@ async def test_thousands_of_files_are_uploaded_and_downloaded(tmp_path: Path) ->
     ]
     assert sandbox.longest < 128 * 1024
     assert fresh.longest < 128 * 1024
-    assert sandbox.commands + fresh.commands < 30
+    assert sandbox.commands + fresh.commands < 35  # It depends on the length of `tmp_path`.
 
 
 async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox) -> None:

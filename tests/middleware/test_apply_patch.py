@@ -1,6 +1,6 @@
 """`apply_patch`: made whole or not at all, on every kind of backend, and without losing what others write."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from deepfs import (
     PermissionedBackend,
     SqliteBackend,
     WriteResult,
+    run_sync,
 )
 from deepfs.errors import BackendError, ConflictError
 from deepfs.middleware import PatchEditor, apply_patch_tool
@@ -35,8 +36,10 @@ KINDS: dict[str, Callable[[Path], BackendProtocol]] = {
 
 
 @pytest.fixture(params=KINDS)
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
-    return KINDS[request.param](tmp_path)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendProtocol]:
+    files = KINDS[request.param](tmp_path)
+    yield files
+    run_sync(files.aclose)
 
 
 async def put(files: BackendProtocol, **contents: bytes) -> None:

@@ -20,6 +20,7 @@ from deepfs import (
     StateBackend,
     SubAgent,
     create_deep_agent,
+    run_sync,
 )
 from deepfs.middleware import ApprovalMiddleware, preview_call
 from deepfs.middleware.approvals import asks_first
@@ -170,6 +171,7 @@ def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any]
     assert "\n-two\n+2" in shown(invoke(agent, {**GO, **given}, THREAD))[0]
     state = invoke(agent, answers(APPROVED), THREAD)
     assert [message.status for message in results(state)] == ["success"]
+    run_sync(files.aclose)
 
 
 @pytest.mark.parametrize("kind", [SqliteBackend, FilesystemBackend])
@@ -184,6 +186,7 @@ def test_every_kind_of_backend_is_held_to_what_was_shown(
     [message] = results(invoke(agent, answers(APPROVED), THREAD))
     assert "changed after a person was asked" in message.text
     assert text(files, "/a") == "1\ntwo\n"
+    run_sync(files.aclose)
 
 
 @pytest.mark.anyio

@@ -1,11 +1,12 @@
-"""Shared by all middleware: the imports from LangChain, and how a backend argument is resolved."""
+"""Shared by all middleware: the imports from LangChain, how a backend argument is resolved, and added prompts."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
+from deepfs.middleware._messages import with_prompt
 from deepfs.text import paths
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ModelResponse",
     "OmitFromOutput",
     "PrivateStateAttr",
+    "PromptMiddleware",
     "TodoListMiddleware",
     "TokenCounter",
     "TriggerClause",
@@ -116,3 +118,25 @@ else:
 
 LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
 """Older versions of LangChain do not: they write the call that a person edited into the model's message."""
+
+
+class PromptMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Middleware that appends `system_prompt` to the system message of each call of the model."""
+
+    trace_policy = TRACE_POLICY
+    system_prompt: str | None
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Append the prompt."""
+        return handler(self._prompted(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self._prompted(request))
+
+    def _prompted(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))

@@ -14,9 +14,8 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from deepfs.middleware._backends import AgentState, PromptMiddleware
 from deepfs.middleware._delegation import described, fork_messages, initial_state, merged_files
-from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import (
@@ -94,7 +93,7 @@ class ListAsyncTasksSchema(BaseModel):
     status_filter: StatusFilter | None = None
 
 
-class AsyncSubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
+class AsyncSubAgentMiddleware(PromptMiddleware):
     """Gives an agent tools that run subagents in the background, over several of its turns.
 
     The tools are `start_async_task`, `check_async_task`, `update_async_task`, `cancel_async_task` and
@@ -111,8 +110,6 @@ class AsyncSubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         ValueError: If there are no subagents, or one lacks a key, has a wrong value or the name of another one.
     """
-
-    trace_policy = TRACE_POLICY
 
     state_schema: type[Any] = AsyncSubAgentState
 
@@ -154,23 +151,6 @@ class AsyncSubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
         return None if _goes_on(state) else _again(self._tasks.told(state, await self._tasks.seen(state)))
-
-    # --- calls of the model ---
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt."""
-        return handler(self._prepared(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._prepared(request))
-
-    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
 def _goes_on(state: Any) -> bool:

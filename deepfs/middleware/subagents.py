@@ -18,8 +18,7 @@ from deepfs.middleware._backends import (
     AgentMiddleware,
     InterruptOnConfig,
     Lazy,
-    ModelRequest,
-    ModelResponse,
+    PromptMiddleware,
     create_agent,
     init_chat_model,
     resolve_backend,
@@ -115,7 +114,7 @@ class TaskToolSchema(BaseModel):  # Without a docstring, which would be sent to 
         return given
 
 
-class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
+class SubAgentMiddleware(PromptMiddleware):
     """Gives an agent the tool `task`, which runs a subagent in a context of its own.
 
     Subagents run in parallel if the model calls several at once. Each gets the files in state, and its changes of them
@@ -142,8 +141,6 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         ValueError: If a subagent lacks a key or a model, has an unknown key or mode or the name of another one, or if
             there are no subagents.
     """
-
-    trace_policy = TRACE_POLICY
 
     private_state_keys: frozenset[str]
     """Keys of the agent's state that subagents neither get nor change."""
@@ -297,23 +294,6 @@ class SubAgentMiddleware(AgentMiddleware[Any, Any, Any]):
         if fork and "runnable" not in spec:
             return forked_state(runtime.state, description)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
-
-    # --- calls of the model ---
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt."""
-        return handler(self._prepared(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._prepared(request))
-
-    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
 @runtime_checkable

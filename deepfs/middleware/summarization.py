@@ -1,7 +1,7 @@
 """Summaries of long conversations: the middleware, its defaults, and the tool with which a model asks for one."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Final
 
@@ -16,16 +16,12 @@ from pydantic import BaseModel
 
 from deepfs.middleware._backends import (
     DEFAULT_SUMMARY_PROMPT,
-    TRACE_POLICY,
-    AgentMiddleware,
     ContextSize,
-    ModelRequest,
-    ModelResponse,
+    PromptMiddleware,
     TokenCounter,
     TriggerClause,
     init_chat_model,
 )
-from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.compaction import (
     SUMMARIZATION_EVENT_KEY,
     SUMMARIZATION_SESSION_ID_KEY,
@@ -75,7 +71,7 @@ class CompactConversationSchema(BaseModel):
     """The arguments of `compact_conversation`: none."""
 
 
-class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
+class SummarizationToolMiddleware(PromptMiddleware):
     """Gives an agent the tool `compact_conversation`, which summarises the conversation if it is long enough.
 
     That is half of the `trigger` of `summarization`; without a trigger, any conversation longer than what is kept.
@@ -88,8 +84,6 @@ class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         TypeError: If an argument has another type.
     """
-
-    trace_policy = TRACE_POLICY
 
     state_schema: type[SummarizationState] = SummarizationState
 
@@ -139,21 +133,6 @@ class SummarizationToolMiddleware(AgentMiddleware[Any, Any, Any]):
             conversation.seen, half.token_counter(conversation.seen)
         )
         return half.cut(conversation) if is_long else 0
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt."""
-        return handler(self._prepared(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._prepared(request))
-
-    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
 
 
 _TOOL: Final = "compact_conversation"

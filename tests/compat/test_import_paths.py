@@ -63,7 +63,7 @@ DOCUMENTED: Final = {
     "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
         PermissionDeniedError TooLargeError error_about""",
     "deepfs.compat.pydantic_ai": "WorkspaceFiles",
-    "deepfs.middleware": """AsyncSubAgent Blobs SkillsMiddleware SubAgent SummarizationMiddleware
+    "deepfs.middleware": """AsyncSubAgent Blobs PatchEditor SkillsMiddleware SubAgent SummarizationMiddleware
         SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",

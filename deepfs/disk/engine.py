@@ -34,8 +34,9 @@ class Disk:
     """The files below the directory `root` of the host.
 
     Paths are normalised virtual paths (`/a/b`); with `confined=False` they are absolute paths of the host, and symlinks
-    may lead anywhere. Creating a Disk does no I/O. A root that does not exist counts as an empty directory. The first
-    write creates it, and so does a change of `/` itself, even one that is refused.
+    may lead anywhere. Creating a Disk does no I/O. A root that does not exist counts as an empty directory; a listing
+    or search of it logs a warning once. The first write creates it, and so does a change of `/` itself, even one that
+    is refused.
 
     Nothing outside the root is read, listed or changed, even if other processes replace directories and symlinks during
     the operation. Symlinks that stay inside the root are followed, unless `follow_links_inside=False`: relative ones,

@@ -1,6 +1,7 @@
 """Path resolution below a host directory: follows symlinks that stay inside, and opens the result without races."""
 
 import errno
+import logging
 import os
 import stat
 from collections.abc import Hashable, Sequence
@@ -37,6 +38,8 @@ from deepfs.text.entries import StoragePlace
 from deepfs.text.judging import Judge, Role, permits
 
 __all__ = ["Place", "Root", "place_of"]
+
+_log = logging.getLogger("deepfs")
 
 _SUPPORTED = os.name == "posix"
 _MAX_LINKS = 40
@@ -128,6 +131,7 @@ class Root:
         self._given = path if confined else "/"
         self._confined = confined
         self._follow_links = follow_links
+        self._told_missing = False
 
     def judged(self, judge: Judge) -> "Root":
         """The same directory, where `judge` is asked about every path."""
@@ -149,6 +153,12 @@ class Root:
     def host_path(self) -> str:
         """The absolute path of the directory on the host; a relative one is resolved from the current directory."""
         return os.path.abspath(self._given)
+
+    def tell_missing(self) -> None:
+        """Log, the first time, that the directory does not exist: its path may be mistyped."""
+        if not self.plain._told_missing:
+            self.plain._told_missing = True
+            _log.warning("the root directory %r does not exist; it counts as empty until a file is written", self._given)
 
     def is_root_or_above(self, names: list[str]) -> bool:
         """Whether `names` lead to the directory that was given, or to one of its parents."""

@@ -332,6 +332,7 @@ def walk_runs(
     except NotFoundError:
         if path != "/":
             raise
+        root.tell_missing()
     else:
         yield from _Walk(root, deadline, choice, unreadable).run(descriptor, path, real)
 
@@ -523,9 +524,10 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
     try:
         descriptor, real = open_directory(root, path)
     except NotFoundError:
-        if path == "/":
-            return Listing([], False)
-        raise
+        if path != "/":
+            raise
+        root.tell_missing()
+        return Listing([], False)
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
             listing = _listed(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)

@@ -60,6 +60,14 @@ def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"new": None, "new/root": None, "new/root/x": b"1"}
 
 
+def test_a_missing_root_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(str(tmp_path / "mistyped"))
+    disk.list_directory("/")
+    list(disk.walk("/"))
+    disk.list_directory("/")
+    assert [(record.levelname, "mistyped" in record.getMessage()) for record in caplog.records] == [("WARNING", True)]
+
+
 def test_a_replaced_root_directory_is_used_at_once(root: Path, disk: Disk) -> None:
     assert read(disk, "/top") == b"top"
     root.rename(root.with_name("old"))

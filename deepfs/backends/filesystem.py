@@ -104,8 +104,8 @@ class FilesystemBackend(BackendProtocol):
     Files are replaced in one step. Edits exclude one another across the tasks, threads and processes that use deepfs.
 
     Args:
-        root_dir: The directory; None is the working directory of the process. It is created by the first write; a listing
-            or search before that finds nothing, and logs a warning once, since the path may be mistyped.
+        root_dir: The directory; None is the working directory of the process. It is created by the first write; a
+            listing or search before that finds nothing, and logs a warning once, since the path may be mistyped.
         virtual_mode: Whether to confine all operations to `root_dir`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         durable: Whether a change returns only when the disk has stored it.

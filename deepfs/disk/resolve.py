@@ -158,7 +158,9 @@ class Root:
         """Log, the first time, that the directory does not exist: its path may be mistyped."""
         if not self.plain._told_missing:
             self.plain._told_missing = True
-            _log.warning("the root directory %r does not exist; it counts as empty until a file is written", self._given)
+            _log.warning(
+                "the root directory %r does not exist; it counts as empty until a file is written", self._given
+            )
 
     def is_root_or_above(self, names: list[str]) -> bool:
         """Whether `names` lead to the directory that was given, or to one of its parents."""

@@ -99,6 +99,8 @@ try:
         ModelResponse,
         OmitFromOutput,
         PrivateStateAttr,
+        TracePolicy,
+        omit_payload,
     )
     from langchain.chat_models import init_chat_model
 except ModuleNotFoundError as error:
@@ -108,12 +110,7 @@ except ModuleNotFoundError as error:
         "Agents need the package langchain: pip install 'deepfs[agents]'", name=error.name
     ) from error
 
-try:
-    from langchain.agents.middleware.types import TracePolicy, omit_payload
-except ImportError:  # Older versions of LangChain have none.
-    TRACE_POLICY: Any = None
-else:
-    TRACE_POLICY = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
+TRACE_POLICY = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
 """Keeps messages and files out of the spans of middleware in traces."""
 
 LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call

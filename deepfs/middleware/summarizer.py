@@ -60,8 +60,6 @@ DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = DEFAULT_SUMMARY_PROMPT.replace(
 _TRIMMED_TOKENS: Final = 4_000
 _UNTRIMMED_MESSAGES: Final = 15
 _MAX_SUMMARIES: Final = 100
-_FABRICATED: Final = "Error generating summary:"
-"""What older versions of LangChain return as the summary where the model failed."""
 
 
 # --- summaries at a limit --------------------------------------------------------------------------------------------
@@ -283,8 +281,6 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
             return summary
         given = self._history.transcript().referenced(messages)
         text: str = yield Step(partial(self._create_summary, given), partial(self._acreate_summary, given))
-        if text.startswith(_FABRICATED):
-            raise RuntimeError(text)
         while len(self._summaries) >= _MAX_SUMMARIES:
             self._summaries.pop(next(iter(self._summaries)), None)
         self._summaries[name] = (key, text)

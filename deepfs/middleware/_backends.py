@@ -4,9 +4,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+from langchain_core.language_models import BaseChatModel
+
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
 from deepfs.middleware._messages import with_prompt
+from deepfs.profiles.registry import apply_provider_profile
 from deepfs.text import paths
 
 __all__ = [
@@ -31,8 +34,8 @@ __all__ = [
     "TokenCounter",
     "TriggerClause",
     "artifacts_root",
+    "constructed_model",
     "create_agent",
-    "init_chat_model",
     "resolve_backend",
 ]
 
@@ -118,6 +121,14 @@ else:
 
 LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
 """Older versions of LangChain do not: they write the call that a person edited into the model's message."""
+
+
+def constructed_model(model: str | BaseChatModel) -> BaseChatModel:
+    """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
+    if not isinstance(model, str):
+        return model
+    made: BaseChatModel = init_chat_model(model, **apply_provider_profile(model))
+    return made
 
 
 class PromptMiddleware(AgentMiddleware[Any, Any, Any]):

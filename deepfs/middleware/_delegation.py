@@ -108,13 +108,18 @@ def outcome(
     notes = merged_files(given, made, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
-    shared = {key: value for key, value in result.items() if key not in hidden and not _is_same(state.get(key), value)}
+    shared = {key: value for key, value in result.items() if key not in hidden and _differs(value, state.get(key))}
     return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
 
 
-def _is_same(one: object, other: object) -> bool:
-    # Arrays compare to arrays, which have no truth value.
-    return one is other or (one == other) is True
+def _differs(value: object, before: object) -> bool:
+    """Whether a subagent changed a value. What cannot be compared counts as changed."""
+    if value is before:
+        return False
+    try:
+        return not value == before  # noqa: SIM201
+    except Exception:  # An array has no truth value.
+        return True
 
 
 def merged_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
@@ -151,9 +156,13 @@ def _fork_note(spec: Mapping[str, Any]) -> str:
     return " (knows this conversation)" if spec.get("mode") == "fork" else ""
 
 
+def private_keys(*schemas: type[Any]) -> frozenset[str]:
+    """Return the keys of state schemas that are marked as private, by `PrivateStateAttr`."""
+    return frozenset(key for schema in schemas for key in _private_keys(schema))
+
+
 @lru_cache(maxsize=512)
-def private_keys(schema: type[Any]) -> frozenset[str]:
-    """Return the keys of a state schema that are marked as private, by `PrivateStateAttr`."""
+def _private_keys(schema: type[Any]) -> frozenset[str]:
     try:
         hints = get_type_hints(schema, include_extras=True)
     except Exception:  # The names in its annotations are imported for type checkers only.

@@ -157,7 +157,10 @@ class _Commands:
         if missing:
             raise ToolException(f"Error: {command} needs {' and '.join(missing)}. Call it again with all arguments.")
         run: Callable[..., Coroutine[Any, Any, str]] = getattr(self, command)
-        return await run(**given)
+        try:
+            return await run(**given)
+        except DeepFSError as error:
+            raise ToolException(escaped(str(error))) from None
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
         """Show a directory, two levels deep, or the numbered lines of a file."""

@@ -112,7 +112,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self._chosen = _checked_choice(tools)
         self.offload_binary_content = offload_binary_content
-        self._model_tools = _checked_tools(model_tools)
+        self.model_tools: Sequence[ModelTool] = _checked_tools(model_tools)
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
         chars = _result_chars(tool_token_limit_before_evict)
@@ -130,7 +130,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
-        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self._model_tools]
+        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:

@@ -17,11 +17,10 @@ from deepfs.middleware._backends import (
     AgentState,
     Lazy,
     PrivateStateAttr,
+    constructed_model,
     create_agent,
-    init_chat_model,
 )
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.profiles.registry import apply_provider_profile
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.text.visible import without_tags
 
@@ -203,7 +202,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         self._prepare, self._build, self._on_evaluation = prepare_messages_for_grader, build_grader_state, on_evaluation
         self._grader: Lazy[Any] = Lazy(
             lambda: create_agent(
-                init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model,
+                constructed_model(model),
                 system_prompt=system_prompt or GRADER_SYSTEM_PROMPT,
                 tools=list(tools or ()),
                 middleware=list(grader_middleware or ()),

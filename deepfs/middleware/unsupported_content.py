@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
+from deepfs.middleware._media_blocks import blocks_of, family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
@@ -259,7 +259,7 @@ def _taken(block: Any, limits: _Limits) -> Any:
 
 
 def _has_media(message: AnyMessage) -> bool:
-    return not isinstance(message.content, str) and any(family(block) for block in message.content)
+    return any(map(family, blocks_of(message)))
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def _fork_note(spec: Mapping[str, Any]) -> str:
     return " (knows this conversation)" if spec.get("mode") == "fork" else ""
 
 
-def private_keys(*schemas: type[Any]) -> frozenset[str]:
+def private_keys(*schemas: Any) -> frozenset[str]:
     """Return the keys of state schemas that are marked as private, by `PrivateStateAttr`."""
     return frozenset(key for schema in schemas for key in _private_keys(schema))
 

@@ -13,14 +13,13 @@ from langgraph.types import Command
 from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
-    HumanInTheLoopMiddleware,
     InterruptOnConfig,
     constructed_model,
     create_agent,
     resolve_backend,
 )
 from deepfs.middleware._delegation import private_keys
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, asked_once
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
 from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting
 from deepfs.middleware.harness import (
@@ -228,8 +227,7 @@ class _Parts:
         equipment = self._equipment(self.profile, self.files, self.rules)
         # Summaries come before the files, which fill in only the media of messages that are left.
         own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
-        given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        asked = None if _asks(given) else interrupt_on
+        given, asked = asked_once(self.rules, interrupt_on, inheriting(self.rules, agreeing(self.given, self.rules)))
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given)
         tail = [*skilled, *self._remembering, *approvals]
@@ -368,11 +366,6 @@ class _Parts:
 
 def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
-
-
-def _asks(middleware: Sequence[Middleware]) -> bool:
-    """Whether the user gave LangChain's middleware for approvals, which stands for `interrupt_on`."""
-    return any(each.name == HumanInTheLoopMiddleware.__name__ for each in middleware)
 
 
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:

@@ -38,7 +38,7 @@ from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asks_first", "covering"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asked_once", "asks_first"]
 
 
 ANSWER_FORM: Final = (
@@ -178,7 +178,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         def description(tool_call: ToolCall, state: Any, runtime: Any) -> str:
             text = own(tool_call, state, runtime) if callable(own) else own
             if text is None:
-                text = f"{self.description_prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
+                text = _worded(self.description_prefix, tool_call)
             _asked.get().add(tool_call["id"])
             preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
             return f"{text}\n\n{preview['text']}" if preview else text
@@ -265,6 +265,10 @@ class _AgentApprovals(ApprovalMiddleware):
     """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
 
 
+def _worded(prefix: str, tool_call: ToolCall, *_: Any) -> str:
+    return f"{prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
+
+
 _asked: ContextVar[set[str | None]] = ContextVar("deepfs_asked_calls")
 """The ids of the calls that the current question is about."""
 
@@ -314,12 +318,29 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 
-def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Let each HumanInTheLoopMiddleware of LangChain also ask about tools with the effect of those that it names.
+def asked_once(
+    rules: Sequence[FilesystemPermission],
+    interrupt_on: InterruptOn | None,
+    middleware: Sequence[AgentMiddleware[Any, Any, Any]],
+) -> tuple[list[AgentMiddleware[Any, Any, Any]], InterruptOn | None]:
+    """Return the middleware and the `interrupt_on` with which nobody is asked twice about one call.
 
-    It asks even about a tool that its `interrupt_on` sets to False, since it does not keep such entries.
+    A HumanInTheLoopMiddleware of LangChain stands for `interrupt_on`, and asks about tools with the effect of those
+    that it names as well, even if it sets one to False, since it does not keep such entries. If rules ask too, an
+    ApprovalMiddleware with the returned `interrupt_on` takes its place.
     """
-    return [_covering(each) for each in middleware]
+    covered = [_covering(each) for each in middleware]
+    asking = [each for each in covered if each.name == HumanInTheLoopMiddleware.__name__]
+    if not asking:
+        return covered, interrupt_on
+    last = asking[-1]
+    if not has_interrupts(rules) or type(last) is not HumanInTheLoopMiddleware:
+        return covered, None
+    wording = partial(_worded, last.description_prefix)
+    named = {
+        name: InterruptOnConfig(**{"description": wording, **config}) for name, config in last.interrupt_on.items()
+    }
+    return [each for each in covered if each not in asking], named
 
 
 def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:

@@ -23,7 +23,7 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._delegation import described, forked_state, initial_state, outcome
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, covering
+from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
@@ -250,7 +250,8 @@ class SubAgentMiddleware(PromptMiddleware):
         spec = self._specs[name]
         fork = spec.get("mode") == "fork"
         if fork and "runnable" not in spec:
-            return forked_state(runtime.state, description)
+            task = f"{PROMPTS['fork_files']}\n\n{description}" if "backend" in spec else description
+            return forked_state(runtime.state, task)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
 
 
@@ -285,14 +286,14 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
         if key not in spec:
             raise ValueError(f"subagent {spec['name']!r} lacks {key}")
     rules = checked_rules(spec.get("permissions", ()))
-    given = inheriting(rules, spec.get("middleware", ()))
-    asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on"), given)
+    given, asked = asked_once(rules, spec.get("interrupt_on"), inheriting(rules, spec.get("middleware", ())))
+    asking = ApprovalMiddleware.where_needed(rules, asked, given)
     return create_agent(
         spec["model"],
         tools=list(spec["tools"]),
         system_prompt=spec.get("system_prompt"),
         response_format=response_format if response_format is not None else spec.get("response_format"),
-        middleware=_last_of_each_name(covering([*given, *asking])),
+        middleware=_last_of_each_name([*given, *asking]),
         state_schema=state_schema,
         name=spec["name"],
     )

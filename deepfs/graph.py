@@ -19,7 +19,7 @@ from deepfs.middleware._backends import (
     resolve_backend,
 )
 from deepfs.middleware._delegation import private_keys
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, asked_once
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
 from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting
 from deepfs.middleware.harness import (
@@ -45,6 +45,7 @@ from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledS
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.middleware.tools import TOOL_NAMES
+from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import harness_profile_of, load_plugins

@@ -1,7 +1,6 @@
 """What a supervisor hands to a subagent, and what it takes back: messages, shared state and files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from json import dumps
 from typing import Any, Final, get_type_hints
@@ -10,6 +9,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.tools import ToolException
 from langgraph.types import Command
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
@@ -140,8 +140,7 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
     if isinstance(structured, BaseModel):
         return structured.model_dump_json()
     if structured is not None:
-        plain = asdict(structured) if is_dataclass(structured) and not isinstance(structured, type) else structured
-        return dumps(plain, ensure_ascii=False, default=str)
+        return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
     spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
     return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
 

@@ -1,4 +1,4 @@
-"""Middleware that asks a person before a tool runs, and middleware that answers calls without a result."""
+"""Middleware that asks a person before a tool runs."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
-from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -38,7 +38,7 @@ from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asked_once", "asks_first"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once", "asks_first"]
 
 
 ANSWER_FORM: Final = (
@@ -350,50 +350,3 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
     extended: dict[str, Any] = with_kin(middleware.interrupt_on)
     other.interrupt_on = extended
     return other
-
-
-# --- calls without a result ------------------------------------------------------------------------------------------
-
-
-class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Adds an error message for each tool call that has no result in the conversation.
-
-    A result is missing if the user continues without answering an interrupt, if a run was stopped while its tools ran,
-    or if the model wrote invalid arguments. Providers refuse such a conversation. Only the request to the model is
-    changed, not the stored messages.
-    """
-
-    trace_policy = TRACE_POLICY
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Add the missing results to the request."""
-        return handler(request.override(messages=list(_answered(request.messages))))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(request.override(messages=list(_answered(request.messages))))
-
-
-def _answered(messages: Sequence[AnyMessage]) -> Iterator[AnyMessage]:
-    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    for message in messages:
-        yield message
-        if isinstance(message, AIMessage):
-            yield from (_answer(call) for call in message.tool_calls if call["id"] not in known)
-            wrong = (call for call in message.invalid_tool_calls if call["id"] and call["id"] not in known)
-            yield from map(_objection, wrong)
-
-
-def _answer(call: ToolCall) -> ToolMessage:
-    text = f"Error: {call['name']} was interrupted or cancelled, and has no result. Call it again where it is needed."
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
-
-
-def _objection(call: InvalidToolCall) -> ToolMessage:
-    name = call["name"] or "The tool"
-    text = f"Error: {name} was not called, because its arguments are no valid JSON. Correct them and call it again."
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")

@@ -308,8 +308,14 @@ def input_budget(request: ModelRequest[Any]) -> float:
     limit = _context_tokens(request.model)
     if limit is None:
         return float("inf")
-    asked = (request.model_settings.get(key, getattr(request.model, key, None)) for key in _OUTPUT_LIMITS)
-    return limit * _HEADROOM - max((tokens for tokens in asked if isinstance(tokens, int)), default=0)
+    return limit * _HEADROOM - _most_output(request)
+
+
+def _most_output(request: ModelRequest[Any]) -> int:
+    """The most tokens that the model may answer; 0 if neither the request nor the model limits them."""
+    limits = {name: getattr(request.model, name, None) for name in _OUTPUT_LIMITS}
+    limits |= {name: value for name, value in request.model_settings.items() if name in limits}
+    return max((value for value in limits.values() if isinstance(value, int)), default=0)
 
 
 def _context_tokens(model: object) -> int | None:

@@ -9,9 +9,10 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
 from deepfs.middleware._messages import ToolResult, with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, UnansweredCallsMiddleware
+from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.subagents import SubAgentMiddleware
+from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.profiles.settings import HarnessProfile
 

@@ -186,6 +186,39 @@ def test_a_fork_with_its_own_files_is_told_that_they_are_others(invoke: Invoke) 
         assert (PROMPTS["fork_files"] in m.asked[1][-1].text) == bool(own)
 
 
+def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:
+    listing, writing = call("ls"), call("write_file", file_path="/a", content="x")
+    writing["id"] = listing["id"]
+    script = [calls(listing), AIMessage("d"), calls(writing), AIMessage("d")]
+    m, agent = _agent(MemoryBackend(), script, interrupt_on={"write_file": True})
+    invoke(agent, GO, T)
+    assert "__interrupt__" in invoke(agent, GO, T)
+    invoke(agent, GO, T)
+    assert [each.type for each in m.asked[-1]][-3:] == ["ai", "tool", "human"]
+    assert sum(each.type == "tool" for each in m.asked[-1]) == 2
+
+
+def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> None:
+    nameless = {"type": "invalid_tool_call", "id": None, "name": "ls", "args": "{", "error": "no JSON"}
+    turn = AIMessage("", tool_calls=[{**call("ls"), "id": None}], invalid_tool_calls=[nameless])
+    m, agent = _agent(MemoryBackend(), [turn, AIMessage("d"), AIMessage("d")])
+    invoke(agent, GO, T)
+    invoke(agent, GO, T)
+    made = next(each for each in m.asked[-1] if isinstance(each, AIMessage))
+    answered = [each.tool_call_id for each in m.asked[-1] if each.type == "tool"]
+    assert sorted(answered) == sorted(each["id"] for each in (*made.tool_calls, *made.invalid_tool_calls))
+    assert all(answered)
+
+
+def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
+    files = FaultyBackend(MemoryBackend(), {"read": RuntimeError("a bug")})
+    patch = "*** Begin Patch\n*** Update File: /a\n@@\n-x\n+y\n*** Delete File: /b\n*** End Patch"
+    patching = FilesystemMiddleware(files, model_tools=["apply_patch"])
+    _, agent = _agent(files, [calls(call("apply_patch", input=patch))], middleware=[patching])
+    with pytest.raises(RuntimeError, match="a bug"):
+        invoke(agent, GO, T)
+
+
 def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
     files = MemoryBackend()
     blobs = Blobs(files)

@@ -125,10 +125,7 @@ LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not 
 
 def constructed_model(model: str | BaseChatModel) -> BaseChatModel:
     """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
-    if not isinstance(model, str):
-        return model
-    made: BaseChatModel = init_chat_model(model, **apply_provider_profile(model))
-    return made
+    return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
 
 
 class PromptMiddleware(AgentMiddleware[Any, Any, Any]):

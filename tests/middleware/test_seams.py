@@ -210,6 +210,15 @@ def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> Non
     assert all(answered)
 
 
+def test_an_unknown_argument_of_task_is_named(invoke: Invoke) -> None:
+    made = call("task", prompt="look", subagent_type="s")
+    subagent = {"name": "s", "description": "s", "model": ScriptedModel(script=[])}
+    _, agent = _agent(MemoryBackend(), [calls(made), AIMessage("d")], subagents=[subagent])
+    (refused,) = results(invoke(agent, GO, T))
+    assert refused.status == "error"
+    assert "there is no argument prompt, did you mean description?" in refused.content
+
+
 def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
     files = FaultyBackend(MemoryBackend(), {"read": RuntimeError("a bug")})
     patch = "*** Begin Patch\n*** Update File: /a\n@@\n-x\n+y\n*** Delete File: /b\n*** End Patch"

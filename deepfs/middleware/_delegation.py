@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from json import dumps
 from typing import Any, Final, get_type_hints
 
@@ -83,7 +84,9 @@ def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
 
 
 def _running_calls(messages: Sequence[AnyMessage]) -> Iterator[ToolMessage]:
-    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    # Some models use the ids of earlier turns again.
+    turn = takewhile(lambda each: not isinstance(each, AIMessage), reversed(messages))
+    known = {message.tool_call_id for message in turn if isinstance(message, ToolMessage)}
     last = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     for call in last.tool_calls if last is not None else ():
         if call["id"] not in known:

@@ -198,6 +198,19 @@ def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(i
     assert sum(each.type == "tool" for each in m.asked[-1]) == 2
 
 
+def test_a_fork_knows_that_its_call_runs_though_its_id_was_used_before(invoke: Invoke) -> None:
+    listing, task = call("ls"), call("task", description="t", subagent_type="s")
+    task["id"] = listing["id"]
+    m, agent = _agent(
+        MemoryBackend(),
+        [calls(listing), calls(task), AIMessage("sub"), AIMessage("d")],
+        subagents=[{"name": "s", "description": "s", "mode": "fork"}],
+    )
+    invoke(agent, GO, T)
+    (_, running) = [each.content for each in m.asked[2] if each.type == "tool"]
+    assert running.startswith("[Runs now")
+
+
 def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> None:
     nameless = {"type": "invalid_tool_call", "id": None, "name": "ls", "args": "{", "error": "no JSON"}
     turn = AIMessage("", tool_calls=[{**call("ls"), "id": None}], invalid_tool_calls=[nameless])

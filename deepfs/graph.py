@@ -24,7 +24,7 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.harness import (
     LeftOut,
@@ -40,12 +40,12 @@ from deepfs.middleware.harness import (
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
-from deepfs.middleware.remote_tasks import AsyncSubAgent
 from deepfs.middleware.skills import SkillSource, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
+from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
 from deepfs.middleware.tools import TOOL_NAMES
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deepfs.middleware.memory import MemoryMiddleware
     from deepfs.middleware.previews import preview_call
     from deepfs.middleware.provider_caching import prompt_caching
-    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import (
         GRADER_SYSTEM_PROMPT,
         RUBRIC_GRADER_MESSAGE_SOURCE,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     )
     from deepfs.middleware.summarizer import SummarizationMiddleware
     from deepfs.middleware.task_events import TaskEvent
+    from deepfs.middleware.task_records import AsyncSubAgent
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
@@ -122,7 +122,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "memory": ["MemoryMiddleware"],
             "previews": ["preview_call"],
             "provider_caching": ["prompt_caching"],
-            "remote_tasks": ["AsyncSubAgent"],
+            "task_records": ["AsyncSubAgent"],
             "rubric": [
                 "CriterionEval",
                 "CriterionFail",

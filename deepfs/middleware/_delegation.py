@@ -4,10 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from json import dumps
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, get_type_hints
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import ToolException
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -16,16 +21,24 @@ from deepfs.middleware._backends import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
+from deepfs.middleware.task_records import MEDIA, content_of
 
 __all__ = [
     "answer_of",
+    "content_of_answer",
     "described",
+    "detached",
+    "followed_up",
     "fork_messages",
     "forked_state",
     "initial_state",
+    "input_id",
     "merged_files",
+    "messages_of",
+    "missing_results",
     "outcome",
     "private_keys",
+    "task_config",
 ]
 
 _OWN: Final = SKILL_STATE_KEYS | frozenset(
@@ -46,6 +59,8 @@ _OWN: Final = SKILL_STATE_KEYS | frozenset(
 _NOT_FORKED: Final = _OWN - {"files", "skills_load_errors", "skills_metadata", "todos"}
 """Keys that a fork does not continue with."""
 _CONFLICTS: Final = "/conflicts"
+_STOPPED: Final = "Error: The call was stopped, and its result is not known."
+_RUNNING: Final = "[Runs now; its result is not known here]"
 
 
 # --- to the subagent -------------------------------------------------------------------------------------------------
@@ -73,7 +88,8 @@ def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
 def fork_messages(state: Mapping[str, Any], description: str) -> list[AnyMessage]:
     """The supervisor's conversation for a fork. The calls of its last turn, which run now, get results that say so."""
     messages = _seen(list(state.get("messages") or ()), state.get("_summarization_event"))
-    return [*messages, *_running_calls(messages), HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
+    results = missing_results(messages, _RUNNING)
+    return [*messages, *results, HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
 
 
 def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
@@ -82,12 +98,48 @@ def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
     return messages if count is None else [event["summary_message"], *messages[count:]]
 
 
-def _running_calls(messages: Sequence[AnyMessage]) -> Iterator[ToolMessage]:
+def missing_results(
+    messages: Sequence[AnyMessage], text: str, status: Literal["success", "error"] = "success"
+) -> Iterator[ToolMessage]:
+    """Results with a text for the calls of the last turn that have none: providers refuse such calls."""
     known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     last = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     for call in last.tool_calls if last is not None else ():
         if call["id"] not in known:
-            yield ToolMessage("[Runs now; its result is not known here]", name=call["name"], tool_call_id=call["id"])
+            yield ToolMessage(text, name=call["name"], tool_call_id=call["id"], status=status)
+
+
+def followed_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
+    """The state with which a subagent goes on after a follow-up: what it has reached, and the messages of that."""
+    files = {"files": reached["files"]} if reached.get("files") else {}
+    known = messages_of(reached)
+    return {**files, "messages": [*known, *missing_results(known, _STOPPED, "error"), *messages]}
+
+
+def input_id(given: object) -> str | None:
+    """The id of the last message of an input, which gets one: the state of a graph that has begun has it."""
+    match given:
+        case {"messages": [*_, BaseMessage() as last]}:
+            last.id = last.id or str(uuid4())
+            return last.id
+    return None
+
+
+def detached(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
+    """A graph with a checkpointer, so that it can go on, and with the store of the supervisor."""
+    if not isinstance(runnable, Pregel):
+        return runnable
+    own = runnable.checkpointer if isinstance(runnable.checkpointer, BaseCheckpointSaver) else InMemorySaver()
+    return runnable.copy({"checkpointer": own, "store": runnable.store or store})
+
+
+def task_config(name: str, task_id: str, runtime: Any) -> RunnableConfig:
+    """The configuration of a background task: a thread of its own, and the names by which traces know it."""
+    config = getattr(runtime, "config", None) or {}
+    parent = (config.get("configurable") or {}).get("thread_id")
+    metadata = {"lc_agent_name": name, "subagent_name": name, **({"parent_thread_id": str(parent)} if parent else {})}
+    configurable = {"thread_id": task_id, "ls_agent_type": "subagent"}
+    return RunnableConfig(configurable=configurable, metadata=metadata, run_name=name)
 
 
 # --- from the subagent -----------------------------------------------------------------------------------------------
@@ -139,6 +191,24 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
         return dumps(plain, ensure_ascii=False, default=str)
     spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
     return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
+
+
+def content_of_answer(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answer of a subagent, and the media of its last message."""
+    blocks, structured = content_of(values), values.get("structured_response")
+    messages = messages_of(values)
+    if structured is None and not any(isinstance(message, AIMessage) for message in messages):
+        return blocks
+    media = [block for block in blocks if block["type"] in MEDIA]
+    return [{"type": "text", "text": answer_of(messages, structured)}, *media]
+
+
+def messages_of(values: object) -> list[Any]:
+    """The messages of a state; none if it has something else there."""
+    match values:
+        case {"messages": list(messages)}:
+            return messages
+    return []
 
 
 def described(specs: Sequence[Mapping[str, Any]], description: str) -> str:

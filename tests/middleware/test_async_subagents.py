@@ -495,7 +495,7 @@ async def test_list_shows_the_statuses_now() -> None:
     none, _, one, filtered = results(await lead.turn())
     assert none.text == "There are no background tasks."
     assert one.text.splitlines()[0] == "1 background tasks:"
-    assert one.text.endswith("agent: worker  status: running")
+    assert one.text.endswith("(worker), running")
     assert filtered.text == "There are no background tasks with the status error."
     await lead.tasks.aclose()
 

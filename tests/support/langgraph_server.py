@@ -81,7 +81,8 @@ class LangGraphServer:
         try:
             self.graphs[run["body"]["assistant_id"]].invoke(run["body"]["input"], config)
         except Exception as error:
-            run["error"] = str(error)
+            reason = {"error": type(error).__name__, "message": str(error)}
+            self.threads[run["thread_id"]] |= {"status": "error", "error": reason}
             self._end(run["run_id"], "error")
         else:
             self._end(run["run_id"], "success")

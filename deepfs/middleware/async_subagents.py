@@ -18,10 +18,9 @@ from deepfs.middleware._delegation import described, fork_messages, initial_stat
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import RemoteTasks
-from deepfs.middleware.task_events import TaskEvent, listed, noted, notification, report
+from deepfs.middleware.task_events import TaskEvent, listed, noted, notification, report, sent, stopped
 from deepfs.middleware.task_records import (
     UNFINISHED,
-    WAITING,
     AsyncSubAgent,
     AsyncTask,
     Observation,
@@ -56,8 +55,8 @@ Runtime: TypeAlias = ToolRuntime[Any, Any]
 StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "error", "cancelled", "all"]
 
 
-def _merged(existing: dict[str, AsyncTask] | None, update: dict[str, AsyncTask]) -> dict[str, AsyncTask]:
-    return {**(existing or {}), **update}
+def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
+    return {**(known or {}), **changed}
 
 
 class AsyncSubAgentState(AgentState[Any]):
@@ -279,8 +278,8 @@ class _Tasks:
         task = _task(runtime, task_id)
         run_id, status = found
         enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
-        text = f"Sent.{_sent(task['status'], enqueued=enqueued)} task_id: {task['task_id']}"
-        return _command(runtime, text, continued_task(task, status, run_id, enqueued=enqueued))
+        followed = continued_task(task, status, run_id, enqueued=enqueued)
+        return _command(runtime, sent(task, enqueued=enqueued), followed)
 
     async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
         task = _task(runtime, task_id)
@@ -292,12 +291,7 @@ class _Tasks:
     def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
         updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
-        texts = {
-            "cancelled": f"Cancelled. task_id: {task['task_id']}",
-            "running": "It is being stopped, and has not ended yet. Check it later.",
-        }
-        text = texts.get(seen.status, f"It had ended before, with the status {seen.status}: check it for its result.")
-        return _command(runtime, " ".join([text, *notes]), updated)
+        return _command(runtime, " ".join([stopped(task, seen), *notes]), updated)
 
     async def list(
         self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
@@ -308,7 +302,7 @@ class _Tasks:
         self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
     ) -> str:
         # The state stays as it is: the agent is told of what has ended before its next turn.
-        return listed((runtime.state.get("async_tasks") or {}).values(), seen, status_filter)
+        return listed(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
         spec = self.specs.get(task["agent_name"])
@@ -321,35 +315,35 @@ def _no_subagent(name: str) -> str:
     return f"There is no background subagent {name!r} any more. Start the task anew with another one if it is needed."
 
 
-def _sent(status: str, *, enqueued: bool) -> str:
-    """What a follow-up to a task with a status brings about."""
-    if status == WAITING:
-        return " Its question to a person is dropped."
-    return " It starts when the current run has ended." if enqueued and status in UNFINISHED else ""
+def _tasks_in(state: Any) -> Mapping[str, AsyncTask]:
+    return state.get("async_tasks") or {}
 
 
 def _unfinished(state: Any) -> list[AsyncTask]:
-    return [task for task in (state.get("async_tasks") or {}).values() if task["status"] in UNFINISHED]
+    return [task for task in _tasks_in(state).values() if task["status"] in UNFINISHED]
 
 
 def _task(runtime: Runtime, task_id: str) -> AsyncTask:
-    tasks: dict[str, AsyncTask] = runtime.state.get("async_tasks") or {}
-    task = tasks.get(task_id.strip())
+    task = _tasks_in(runtime.state).get(task_id.strip())
     if task is None:
         raise ToolException(f"Error: There is no background task {task_id!r:.100}. list_async_tasks shows all.")
     return task
 
 
 def _is_first(runtime: Runtime, task_id: str) -> bool:
-    """Whether a call is the first follow-up of its turn: calls of one turn read the same state, and would lose one."""
-    spoken = (message for message in reversed(runtime.state.get("messages") or []) if isinstance(message, AIMessage))
-    turn = next(spoken, AIMessage(""))
-    sent = [call["id"] for call in turn.tool_calls if call["name"] == "update_async_task" and _names(call, task_id)]
-    return not sent or sent[0] == runtime.tool_call_id
+    """Whether a call is the first follow-up of its turn to a task. A second one would replace the first's record."""
+    for message in reversed(runtime.state.get("messages") or []):
+        if isinstance(message, AIMessage):
+            followed_up = (call["id"] for call in message.tool_calls if _follows_up(call, task_id))
+            return next(followed_up, runtime.tool_call_id) == runtime.tool_call_id
+    return True
 
 
-def _names(call: ToolCall, task_id: str) -> bool:
-    return str(call["args"].get("task_id", "")).strip() == task_id
+def _follows_up(call: ToolCall, task_id: str) -> bool:
+    match call:
+        case {"name": "update_async_task", "args": {"task_id": str(named)}}:
+            return named.strip() == task_id
+    return False
 
 
 def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":

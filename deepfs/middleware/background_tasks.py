@@ -38,6 +38,7 @@ _LOST: Final = (
     "This process does not know the task: the process that ran it has ended or is another one, or the task ended long "
     "ago. Its result is lost, with files that were not merged. Start it again if it is still needed."
 )
+_FORGOTTEN: Final = "This process no longer has the answer of the task. Start it again if the answer is still needed."
 _LOOP_ENDED: Final = (
     "The event loop that ran the task ended before it did. Start it again. To the programmer: run all turns in one "
     "event loop, or use tasks=BackgroundTasks(own_loop=True)."
@@ -278,7 +279,7 @@ class BackgroundTasks:
         return run.id, run.status
 
     def _begin(self, task: _Task, run: _Run) -> None:
-        # The loop of deepfs serves sync calls, which are short, and has ended when the task goes on.
+        # The loop of deepfs serves sync calls, which must not wait for what a task does.
         stays = runs_loop() and not background_loop().is_here() and not self._own_loop
         run.status, run.loop = "running", loop_callbacks() if stays else None
         try:
@@ -317,7 +318,8 @@ class BackgroundTasks:
 
     async def _stop(self, task: _Task) -> bool:
         """Stop all runs of a task, the newest first. Return whether they have ended in time."""
-        for run in reversed([] if task.has_ended else task.runs):
+        runs = [] if task.has_ended else [*reversed(task.runs)]
+        for run in runs:
             with self._lock:
                 run.is_stopped = True
                 if run.status == "pending":
@@ -328,7 +330,7 @@ class BackgroundTasks:
                     loop.call(scope.cancel)
             with anyio.move_on_after(_STOP_SECONDS):
                 await self._ended(run)
-        return task.has_ended
+        return all(run.has_ended for run in runs)
 
     async def _ended(self, run: _Run) -> None:
         ended = loop_callbacks().event()
@@ -351,10 +353,7 @@ def _observation(task: _Task) -> Observation:
 def _unknown(task: AsyncTask) -> Observation:
     if task["status"] in UNFINISHED:
         return Observation("error", task["run_id"], error=_LOST)
-    return Observation(task["status"], task["run_id"], note="This process no longer has the answer of the task.")
-
-
-# --- graphs ----------------------------------------------------------------------------------------------------------
+    return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
 def _input(task: _Task, run: _Run) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, is_dataclass
+from itertools import chain
 from json import dumps
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -136,7 +137,7 @@ async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
         return Observation(run["status"], run["run_id"])
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
-        run = next(iter(await client.runs.list(task["thread_id"], limit=1)), run)
+        run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
     return _seen(run, thread)
 
 
@@ -144,7 +145,7 @@ def _seen(run: Any, thread: Any) -> Observation:
     run_id = str(run["run_id"])
     match run["status"], thread["status"]:
         case "success", "interrupted":  # A run that asks a person ends so.
-            asked = [each for some in (thread.get("interrupts") or {}).values() for each in some]
+            asked = chain.from_iterable((thread.get("interrupts") or {}).values())
             return Observation(WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked])
         case ("success", "busy") | ("running", _):
             return Observation("running", run_id)
@@ -266,7 +267,7 @@ def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     # A server takes a context or `configurable`, not both.
     origin = {"configurable": {PARENT: reference}} if context is None and reference else None
     options = {"webhook": spec.get("webhook"), "context": context, "config": origin}
-    return {"headers": _trace_headers(spec), **{name: value for name, value in options.items() if value}}
+    return {"headers": _tracing(spec), **{name: value for name, value in options.items() if value}}
 
 
 def forwarded_context(context: object) -> dict[str, Any] | None:
@@ -286,7 +287,7 @@ def _fields(context: object) -> dict[str, Any]:
             return asdict(context) if is_dataclass(context) and not isinstance(context, type) else {}
 
 
-def _trace_headers(spec: AsyncSubAgent) -> dict[str, str]:
+def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
     """Headers by which the run is traced beneath this one; only for the same server, which may know of it."""
     from langsmith.run_helpers import get_current_run_tree
 

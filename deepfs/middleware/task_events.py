@@ -21,6 +21,8 @@ __all__ = [
     "noted",
     "notification",
     "report",
+    "sent",
+    "stopped",
     "telling_parent",
     "wake_parent",
 ]
@@ -34,7 +36,7 @@ _NEXT: Final = {
     "success": "Go on with the result; tell the user if they wait for it.",
     "error": "Call check_async_task for details. Then try again, try another way, or tell the user.",
     "timeout": "It took too long and was stopped. Give it less to do, or tell the user.",
-    "cancelled": "It was stopped, and not by you. Start it again, or tell the user.",
+    "cancelled": "It was stopped, and not by you. Ask the user whether it is still needed.",
     WAITING: "A person must answer it; you cannot. Go on with other work.",
 }
 
@@ -154,6 +156,25 @@ def listed(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: 
     return "\n".join([f"{len(lines)} background tasks:", *lines])
 
 
+def sent(task: AsyncTask, *, enqueued: bool) -> str:
+    """The answer of `update_async_task`, for the task as it was before."""
+    effect = "It starts when the current run has ended. " if enqueued and task["status"] in UNFINISHED else ""
+    if task["status"] == WAITING:
+        effect = "Its question to a person is dropped. "
+    return f"Sent. {effect}task_id: {task['task_id']}"
+
+
+def stopped(task: AsyncTask, seen: Observation) -> str:
+    """The answer of `cancel_async_task`."""
+    match seen.status:
+        case "cancelled":
+            return f"Cancelled. task_id: {task['task_id']}"
+        case "running":
+            return "It is being stopped, and has not ended yet. Check it later."
+        case status:
+            return f"It had ended before, with the status {status}: check_async_task tells more."
+
+
 def _json(facts: Mapping[str, Any]) -> str:
     return dumps(facts, ensure_ascii=False, default=str)
 
@@ -163,7 +184,7 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 def has_parent(config: Mapping[str, Any] | None) -> bool:
     """Whether the graph with this configuration was started as a background task, and not within another graph."""
-    return config is not None and bool(_parent(config)) and not (config.get("configurable") or {}).get("checkpoint_ns")
+    return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
 
 
 async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
@@ -180,7 +201,7 @@ async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, co
 
 
 def _has_checkpointer(config: Mapping[str, Any]) -> bool:
-    return "__pregel_checkpointer" in (config.get("configurable") or {})
+    return "__pregel_checkpointer" in _section(config, "configurable")
 
 
 async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseException | None, context: object) -> None:
@@ -212,20 +233,24 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
 
 
 def _parent(config: Mapping[str, Any]) -> Mapping[str, str]:
-    reference = (config.get("configurable") or {}).get(PARENT)
-    if isinstance(reference, Mapping):
-        return reference
-    metadata = config.get("metadata") or {}
-    found = {key: metadata.get(f"parent_{key}") for key in ("thread_id", "assistant_id")}
-    return {key: str(value) for key, value in found.items() if value}
+    """The agent that started a run: from its configuration, or from the metadata of its thread."""
+    configured = _section(config, "configurable").get(PARENT)
+    if isinstance(configured, Mapping):
+        return configured
+    metadata = _section(config, "metadata")
+    known = [(name, metadata.get(f"parent_{name}")) for name in ("thread_id", "assistant_id")]
+    return {name: str(value) for name, value in known if value}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return config.get(name) or {}
 
 
 def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException | None) -> dict[str, Any]:
-    metadata = config.get("metadata") or {}
-    task_id = str((config.get("configurable") or {}).get("thread_id", ""))
-    name = str(metadata.get("subagent_name") or metadata.get("graph_id") or "subagent")
-    task: Any = {"task_id": task_id, "agent_name": name}
-    run_id = str(metadata.get("run_id") or "")
+    about = {**_section(config, "metadata"), **_section(config, "configurable")}
+    names = filter(None, map(about.get, ("subagent_name", "graph_id")))
+    task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
+    run_id = str(about.get("run_id") or "")
     # The text of the error may tell what the other agent is not to know.
     failed = Observation("error", run_id, error=f"It failed with {type(error).__name__}.")
     message = notification(task, failed if error else Observation("success", run_id, content_of(values)))

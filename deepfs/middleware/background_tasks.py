@@ -69,7 +69,7 @@ class _Run:
     def end(self, status: str, error: str | None = None) -> None:
         """Set the outcome, unless there is one, and wake those that wait for it."""
         if not self.has_ended:
-            self.status, self.error = status, error
+            self.error, self.status = error, status  # In this order: observers do not wait for the lock.
             self.given, self.scope, self.loop = None, None, None
             while self.waiting:
                 self.waiting.pop().set()
@@ -259,7 +259,7 @@ class BackgroundTasks:
     def _check_room(self) -> None:
         if sum(not task.has_ended for task in self._tasks.values()) >= self._limit:
             raise ToolException(
-                f"Error: {self._limit} background tasks run already. Wait until one has ended, or cancel one."
+                f"Error: {self._limit} background tasks run already. Wait for the end of one, or cancel one."
             )
 
     def _forget_oldest(self) -> None:
@@ -376,8 +376,10 @@ async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
     if not isinstance(task.runnable, Pregel):
         return run.values
     values = (await task.runnable.aget_state(task.config)).values
-    # A graph that was stopped before its first step does not have its input.
-    return values if input_id(run.values) in {None, *(message.id for message in messages_of(values))} else run.values
+    if input_id(run.values) in {None, *(message.id for message in messages_of(values))}:
+        return values if isinstance(values, Mapping) else {}
+    # The graph was stopped before its first step, or dropped its input.
+    return {**run.values, **values, "messages": messages_of(run.values)}
 
 
 _all: "Final[WeakSet[BackgroundTasks]]" = WeakSet()

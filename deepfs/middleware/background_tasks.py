@@ -258,9 +258,7 @@ class BackgroundTasks:
 
     def _check_room(self) -> None:
         if sum(not task.has_ended for task in self._tasks.values()) >= self._limit:
-            raise ToolException(
-                f"Error: {self._limit} background tasks run already. Wait for the end of one, or cancel one."
-            )
+            raise ToolException(f"Error: {self._limit} background tasks run already. Wait for an end, or cancel one.")
 
     def _forget_oldest(self) -> None:
         ended = [task_id for task_id, task in self._tasks.items() if task.has_ended]

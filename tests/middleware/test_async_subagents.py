@@ -14,7 +14,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -381,6 +381,70 @@ async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_ag
     assert "half" in model.asked[3][-1].text
     assert task_of(state)["status"] == "success"
     assert "as you wish" in told(state)[-1].text
+
+
+class Slow(Runnable[Any, Any]):
+    """A subagent for every kind of event loop. Its first run takes a while to stop."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def invoke(self, state: Any, config: Any = None, **options: Any) -> Any:
+        raise NotImplementedError
+
+    async def ainvoke(self, state: Any, config: Any = None, **options: Any) -> Any:
+        self.seen.append([message.text for message in state["messages"]])
+        if len(self.seen) == 1:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+            await anyio.sleep_forever()
+        return state
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_an_update_that_is_cancelled_has_stopped_the_run_and_can_be_sent_again(anyio_backend: str) -> None:
+    slow, tasks = Slow(), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    with anyio.move_on_after(0.02) as scope:
+        await tasks.update(task, "lost")
+    assert (scope.cancelled_caught, tasks.observe(task).status) == (True, "running")
+    await tasks.await_all()
+    assert tasks.observe(task).status == "cancelled"
+    await tasks.update(task, "more")
+    await tasks.await_all()
+    assert slow.seen == [["task"], ["task", "more"]]
+    assert tasks.observe(task).status == "success"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_updates_at_the_same_time_are_done_one_after_the_other(anyio_backend: str) -> None:
+    slow, tasks = Slow(), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as group:
+        for message in ("one", "two"):
+            group.start_soon(tasks.update, task, message)
+    await tasks.await_all()
+    assert sorted(slow.seen[-1]) == ["one", "task", "two"]
+    assert tasks.running == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_task_that_does_not_stop_in_time_still_runs(
+    anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepfs.middleware.background_tasks._STOP_SECONDS", 0.02)
+    tasks = BackgroundTasks()
+    task_id, run_id = tasks.start("worker", Slow(), {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    await tasks.update(task, "later", "enqueue")
+    assert (await tasks.cancel(task)).status == "running"
+    await tasks.await_all()
+    assert tasks.observe(task).status == "cancelled"
 
 
 async def test_what_was_said_before_the_first_step_is_not_lost() -> None:

@@ -110,14 +110,14 @@ def missing_results(
 
 
 def followed_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
-    """The state with which a subagent goes on after a follow-up: what it has reached, and the messages of that."""
+    """The input of a follow-up: the messages and files that a subagent has reached, and the new messages."""
     files = {"files": reached["files"]} if reached.get("files") else {}
     known = messages_of(reached)
     return {**files, "messages": [*known, *missing_results(known, _STOPPED, "error"), *messages]}
 
 
 def input_id(given: object) -> str | None:
-    """The id of the last message of an input, which gets one: the state of a graph that has begun has it."""
+    """The id of the last message of an input, which gets one if it has none. A graph that has begun has it in state."""
     match given:
         case {"messages": [*_, BaseMessage() as last]}:
             last.id = last.id or str(uuid4())

@@ -93,14 +93,12 @@ class RemoteTasks:
             task: The task, as the state of its agent has it.
             in_sync: Whether the agent runs by `invoke`.
         """
-        cancelled = Observation("cancelled", task["run_id"])
-        if task["status"] in {WAITING, "cancelled"}:
-            return cancelled  # No run is active.
         async with _client(spec, "cancel", in_sync=in_sync) as client:
-            # The newest first, so that no enqueued one starts meanwhile.
-            runs = [task["run_id"], *reversed(task.get("superseded_run_ids", []))]
-            stopped = [run for run in runs if await _stopped(client, task["thread_id"], run)]
-        return cancelled if stopped else await self.observe(spec, task, in_sync=in_sync)
+            stopped = [run for run in await _runs(client, task) if await _stopped(client, task["thread_id"], run)]
+        seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
+        if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
+            return Observation("cancelled", task["run_id"])
+        return seen
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -134,7 +132,7 @@ async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
     """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
     run: Any = await client.runs.get(task["thread_id"], task["run_id"])
     if run["status"] in _ACTIVE:
-        return Observation(run["status"], run["run_id"])
+        return Observation(run["status"], str(run["run_id"]))
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
         run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
@@ -169,6 +167,15 @@ def _reason(run: Any, thread: Any) -> str:
             return "The server gives no reason."
         case other:
             return str(other)
+
+
+async def _runs(client: "LangGraphClient", task: AsyncTask) -> list[str]:
+    """The runs of a task that may be active, the newest first: so no enqueued one starts while they are stopped."""
+    try:
+        newest = [str(run["run_id"]) for run in await client.runs.list(task["thread_id"], limit=1)]
+    except _not_found():
+        newest = []
+    return [*dict.fromkeys([*newest, task["run_id"], *reversed(task.get("superseded_run_ids", []))])]
 
 
 async def _stopped(client: "LangGraphClient", thread: str, run_id: str) -> bool:

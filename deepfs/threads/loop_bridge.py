@@ -172,8 +172,8 @@ class LoopCallbacks(ABC):
         self._call(callback)
 
     def is_closed(self) -> bool:
-        """Whether the loop was closed, so that tasks that it has not ended never go on."""
-        return False  # trio ends its tasks before.
+        """Whether the loop was closed, so that its unfinished tasks never go on."""
+        return False  # trio ends its tasks first.
 
     def turn(self) -> object:
         """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""

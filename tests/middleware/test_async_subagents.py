@@ -935,6 +935,21 @@ async def test_a_question_on_a_server_is_shown(work: Any) -> None:
     assert json.loads(after.text)["status"] == task_of(state)["status"] == "cancelled"
 
 
+def test_a_run_that_somebody_else_has_started_is_cancelled_as_well(work: Any) -> None:
+    write = calls(call("write_file", file_path="/a", content="x"))
+    server = work(write, held(AIMessage("x")), interrupt_on={"write_file": True})
+    check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
+    agent = deep(server, start(), AIMessage("a"), check, AIMessage("b"), cancel, AIMessage("c"))
+    agent.invoke(GO, THREAD)
+    run_sync(until, lambda: all(run["status"] != "running" for run in server.runs.values()))
+    task = task_of(agent.invoke(GO, THREAD))
+    assert task["status"] == "waiting"
+    answer = {"assistant_id": "agent", "input": {"messages": [("user", "I do it otherwise")]}}
+    other = server.answer("POST", f"/threads/{task['thread_id']}/runs", answer)
+    state = agent.invoke(GO, THREAD)
+    assert (other["status"], task_of(state)["status"]) == ("interrupted", "cancelled")
+
+
 async def test_a_fork_sends_the_conversation_to_the_server(work: Any) -> None:
     server = work(held(AIMessage("x")))
     agent = deep(server, start("dig"), AIMessage("a"), AIMessage("b"), mode="fork")

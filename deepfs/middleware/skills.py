@@ -51,7 +51,8 @@ from deepfs.middleware.skill_tools import (
     resolver_of,
     wanted_names,
 )
-from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, command_path, executor_of, reachable_path
+from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
+from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path, without_tags

@@ -34,6 +34,7 @@ from deepfs.middleware import skills as module
 from deepfs.middleware.skill_files import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
 from deepfs.policy import ReadOnlyBackend
+from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
@@ -596,6 +597,8 @@ class Mounted:
         self.state: Loaded = {}
 
     def session(self, **options: Any) -> SkillsMiddleware:
+        """Make the middleware of another process, which knows nothing of what was copied."""
+        mirror._known.clear()
         return SkillsMiddleware(backend=self.files, sources=["/skills"], **options)
 
     async def turn(self, middleware: SkillsMiddleware | None = None) -> int:
@@ -710,7 +713,7 @@ async def test_a_copy_too_long_for_a_command_is_uploaded(mounted: Mounted) -> No
     await mounted.turn()
     assert mounted.warnings == []
     assert (await mounted.disk())["skills/pdf/noise"] == noise
-    assert await mounted.turn(mounted.session()) == 2  # What is there is too long for an output.
+    assert await mounted.turn(mounted.session()) == 3  # What is there is too long for an output.
     await mounted.store.adelete("/pdf/noise")
     assert await mounted.turn() == 1
     assert await mounted.run("ls -A skills") == ".deepfs-files\npdf\n"

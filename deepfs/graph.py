@@ -41,7 +41,8 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.remote_tasks import AsyncSubAgent
-from deepfs.middleware.skills import SkillSource, skills_of
+from deepfs.middleware.skill_files import SkillSource
+from deepfs.middleware.skills import skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
 from deepfs.middleware.summarization import create_summarization_middleware

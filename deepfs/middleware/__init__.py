@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RubricResult,
         RubricState,
     )
-    from deepfs.middleware.skill_files import SkillMetadata
+    from deepfs.middleware.skill_texts import SkillMetadata
     from deepfs.middleware.skill_tools import SkillToolResolver
     from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
@@ -136,7 +136,7 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
                 "RubricResult",
                 "RubricState",
             ],
-            "skill_files": ["SkillMetadata"],
+            "skill_texts": ["SkillMetadata"],
             "skill_tools": ["SkillToolResolver"],
             "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],

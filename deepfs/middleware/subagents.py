@@ -29,7 +29,8 @@ from deepfs.middleware.approvals import ApprovalMiddleware, covering
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import AsyncSubAgent
-from deepfs.middleware.skills import SkillSource, skills_of
+from deepfs.middleware.skill_files import SkillSource
+from deepfs.middleware.skills import skills_of
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import apply_provider_profile

@@ -131,7 +131,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         TypeError: For an argument of another type.
-        ValueError: If `system_prompt` lacks a place, or two tools have the same name.
+        ValueError: If `system_prompt` lacks a place or has others, or two tools have the same name.
     """
 
     trace_policy = TRACE_POLICY

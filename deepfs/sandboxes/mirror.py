@@ -185,19 +185,21 @@ class SandboxMirror:
 
     # --- looking ---
 
-    async def _look(self) -> str:
-        """Ask which files the sandbox holds and which of them are copies."""
+    async def _look(self, most: int = _MAX_STATE) -> str:
+        """Ask which files the sandbox holds and which of them are copies; more than `most` bytes are downloaded."""
         nonce = token_hex(8)
-        state = f"{_LIST}-{nonce}"
-        missing = f"{{ echo '@begin {nonce}'; echo '@end {nonce}'; exit 0; }}"
-        enter = self._enter.replace(_MISSING, missing)
-        look = _LOOK.format(nonce=nonce, list=_LIST, state=state, most=_MAX_STATE)
-        answer = await self._run(f"{enter}{look}", f"@end {nonce}")
-        if f"@large {nonce}" not in answer:
-            return answer.partition(f"@begin {nonce}\n")[2].partition(f"@end {nonce}")[0]
-        name = paths.join(self._directory, state)
-        [file] = await self._sandbox.adownload_files([name])
-        await self._sandbox.adelete(name)
+        name = f"{_LIST}-{nonce}"
+        enter = self._enter.replace(_MISSING, f"{{ echo '@begin {nonce}'; echo '@end {nonce}'; exit 0; }}")
+        done = await self._run(f"{enter}{_LOOK.format(nonce=nonce, list=_LIST, state=name, most=most)}", nonce)
+        if f"@large {nonce}" in done.output:
+            return await self._downloaded(paths.join(self._directory, name))
+        if done.truncated:
+            return await self._look(most=0)
+        return done.output.replace("\r\n", "\n").partition(f"@begin {nonce}\n")[2].partition(f"@end {nonce}")[0]
+
+    async def _downloaded(self, path: str) -> str:
+        [file] = await self._sandbox.adownload_files([path])
+        await self._sandbox.adelete(path)
         if file.content is None:
             raise BackendError(None, f"what the sandbox holds in {self._within} cannot be read: {file.error}")
         return file.content.decode("utf-8", "replace")
@@ -220,11 +222,11 @@ class SandboxMirror:
             enter += f"[ -f {_LIST} ] || {{ echo 'the copies are gone'; exit 1; }}\n"
         *before, last = _prepared([*contents, *gone], gone, nonce)
         for each in before:
-            await self._run(f"{enter}{each}echo @end {nonce}\n", f"@end {nonce}")
+            await self._run(f"{enter}{each}echo @end {nonce}\n", nonce)
         inline = b64encode(archive).decode()
         if len(inline) + len(last.encode()) <= _MAX_COMMAND:
             unpack = f"base64 -d <<'{nonce}' | gzip -dc | tar -xof - || exit 1\n{inline}\n{nonce}\n"
-            await self._run(f"{enter}{last}{unpack}echo @end {nonce}\n", f"@end {nonce}")
+            await self._run(f"{enter}{last}{unpack}echo @end {nonce}\n", nonce)
         else:
             await self._upload_and_run(archive, f"{enter}{last}", nonce)
 
@@ -236,16 +238,17 @@ class SandboxMirror:
             if sent.error is not None:
                 raise BackendError(None, f"the sandbox did not take the files: {sent.error}")
             unpack = f"gzip -dc <{name} | tar -xof - || exit 1\nrm -f {name}\n"
-            await self._run(f"{first}{unpack}echo @end {nonce}\n", f"@end {nonce}")
+            await self._run(f"{first}{unpack}echo @end {nonce}\n", nonce)
         except BackendError:
             await self._sandbox.adelete(path)
             raise
 
-    async def _run(self, command: str, end: str) -> str:
+    async def _run(self, command: str, nonce: str) -> ExecuteResponse:
+        """Run a command that prints `@end` and the nonce when all is done."""
         done = await self._sandbox.aexecute(command)
-        if done.exit_code != 0 or end not in done.output:
+        if done.exit_code != 0 or f"@end {nonce}" not in done.output:
             raise BackendError(None, f"a command that copies files to {self._within} failed: {_told(done)}")
-        return done.output
+        return done
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ CHANGED = {**BOTH, "pdf/b.txt": b"changed"}
 class Copied:
     """A sandbox with a mirror of `/skills`, and files of others beside it."""
 
-    def __init__(self, root: Path) -> None:
-        self.box = LocalSandbox(root)
+    def __init__(self, root: Path, **options: int) -> None:
+        self.box = LocalSandbox(root, **options)
         self.mirror = SandboxMirror(self.box, "/skills")
 
     @classmethod
@@ -105,6 +105,15 @@ async def test_what_is_in_the_way_stays_and_the_rest_is_copied(tmp_path: Path) -
     assert copied.box.commands == before
     left = ["./.deepfs-files", "./file", "./one/c.txt/x", "./pdf/a.sh", "./pdf/b.txt", "./two/link"]
     assert await copied.skills() == left
+
+
+@pytest.mark.anyio
+async def test_what_is_in_the_way_is_seen_though_outputs_are_cut(tmp_path: Path) -> None:
+    copied = Copied(tmp_path, max_output_bytes=2_000)
+    await copied.run("mkdir -p skills/pdf; for name in $(seq 40); do echo kept >skills/pdf/$name; done")
+    warnings = await copied.update({f"pdf/{number}": b"theirs" for number in range(1, 42)})
+    assert len(warnings) == 40
+    assert await copied.run("grep -l kept skills/pdf/* | wc -l; cat skills/pdf/41") == "40\ntheirs"
 
 
 @pytest.mark.anyio

@@ -110,10 +110,10 @@ async def test_what_is_in_the_way_stays_and_the_rest_is_copied(tmp_path: Path) -
 @pytest.mark.anyio
 async def test_what_is_in_the_way_is_seen_though_outputs_are_cut(tmp_path: Path) -> None:
     copied = Copied(tmp_path, max_output_bytes=2_000)
-    await copied.run("mkdir -p skills/pdf; for name in $(seq 40); do echo kept >skills/pdf/$name; done")
-    warnings = await copied.update({f"pdf/{number}": b"theirs" for number in range(1, 42)})
-    assert len(warnings) == 40
-    assert await copied.run("grep -l kept skills/pdf/* | wc -l; cat skills/pdf/41") == "40\ntheirs"
+    await copied.run("mkdir -p skills/pdf; for name in $(seq 200); do echo kept >skills/pdf/$name; done")
+    warnings = await copied.update({f"pdf/{number}": b"theirs" for number in range(1, 202)})
+    assert len(warnings) == 200
+    assert await copied.run("grep -l kept skills/pdf/* | wc -l; cat skills/pdf/201") == "200\ntheirs"
 
 
 @pytest.mark.anyio

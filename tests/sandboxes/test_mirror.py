@@ -11,6 +11,13 @@ from deepfs.errors import BackendError
 from deepfs.sandboxes import MirroredFile, SandboxMirror, mirror
 from support.sandboxes import LocalSandbox
 
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Only the commands matter here. The tests of skills copy on both loops."""
+    return "asyncio"
+
+
 BOTH = {"pdf/a.sh": b"#!/bin/sh\necho a\n", "pdf/b.txt": b"b"}
 CHANGED = {**BOTH, "pdf/b.txt": b"changed"}
 

@@ -58,7 +58,7 @@ class SkillMetadata(TypedDict):
     name: str
     """1 to 64 characters: lowercase letters, digits and single hyphens; the name of the directory."""
     description: str
-    """What the skill does and when to use it, up to 1024 characters."""
+    """The purpose of the skill and the tasks that it fits, up to 1024 characters."""
     license: str | None
     compatibility: str | None
     """What the skill needs of its environment, up to 500 characters."""

@@ -29,8 +29,8 @@ _log = logging.getLogger("deepfs")
 SkillToolResolver: TypeAlias = Callable[[str, Any], Sequence[BaseTool] | Awaitable[Sequence[BaseTool]]]
 """Returns the tools for a name that a skill lists, given the name and the `Runtime` of the graph.
 
-It is called for every request to the model after the skill was read, and again before one of its tools runs, so it
-should be fast, and its answer for a name should not change. One that is async needs `ainvoke`.
+Each request after the skill was read calls it, and so does each call of one of the tools: it should be fast, and give
+the same answer for a name. One that is async needs `ainvoke`.
 """
 
 DISCLOSED: Final = "_skill_tools_disclosed"
@@ -67,7 +67,7 @@ class SkillTools:
             runtime: The `Runtime` of the graph.
 
         Raises:
-            TypeError: If the resolver is async, or returns anything but tools.
+            TypeError: If the resolver needs an event loop, or its answer is anything but tools.
         """
         answer: Any = self._resolve(name, runtime)
         if not inspect.isawaitable(answer):
@@ -84,7 +84,7 @@ class SkillTools:
             runtime: The `Runtime` of the graph.
 
         Raises:
-            TypeError: If the resolver returns anything but tools.
+            TypeError: If its answer is anything but tools.
         """
         answer: Any = self._resolve(name, runtime)
         return _tools_in(await answer if inspect.isawaitable(answer) else answer, name)
@@ -128,7 +128,7 @@ def _checked_resolver(given: Any) -> SkillToolResolver:
     if callable(given) and not isinstance(given, BaseTool):
         resolver: SkillToolResolver = given
         return resolver
-    raise TypeError(f"tools is a list of tools or a resolver, not {type(given).__name__}")
+    raise TypeError(f"tools is a list, or a function of a name and the runtime, not {type(given).__name__}")
 
 
 def _made_tool(given: Any) -> BaseTool:
@@ -190,9 +190,13 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
             asked |= {each["id"]: each["args"].get("file_path") for each in message.tool_calls if _is_reading(each)}
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
-        elif isinstance(message, HumanMessage) and message.additional_kwargs.get("lc_source") == PINNED:
-            skill: Any = message.additional_kwargs.get("skill")
-            yield index, skill.get("path") if isinstance(skill, dict) else None
+        elif isinstance(message, HumanMessage):
+            yield index, _pinned_path(message.additional_kwargs)
+
+
+def _pinned_path(marks: Mapping[str, Any]) -> Any:
+    skill: Any = marks.get("skill")
+    return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
 
 
 def _is_reading(call: Mapping[str, Any]) -> bool:
@@ -324,7 +328,9 @@ def _is_answer(message: AnyMessage) -> bool:
 
 
 def _chat_model(model: Any) -> Any:
-    return model.bound if isinstance(model, RunnableBinding) else model
+    while isinstance(model, RunnableBinding):
+        model = model.bound
+    return model
 
 
 def _is_of(model: Any, module: str, name: str) -> bool:

@@ -265,7 +265,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _pinned(self, state: Mapping[str, Any]) -> dict[str, Any]:
         known = {skill["name"]: skill for skill in known_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
-        responses = await self.backend.adownload_files([skill["path"] for skill in skills]) if skills else []
+        places = [skill["path"] for skill in skills]
+        responses = await self.backend.adownload_files(places) if places else []
         made = (_pinned_message(*each) for each in zip(skills, responses, strict=True))
         messages = [message for message in made if message is not None]
         return {"pinned_skills": Overwrite([]), **({"messages": messages} if messages else {})}

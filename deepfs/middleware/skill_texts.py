@@ -224,12 +224,12 @@ def _strings(value: Any, note: Callable[[str], None]) -> dict[str, str]:
 
 
 def _tools(value: Any, note: Callable[[str], None]) -> list[str]:
-    """The names of `allowed-tools`, which are a text or a list."""
+    """The names of `allowed-tools`, which are a text or a list. A number is none."""
     if isinstance(value, dict):
         note("allowed-tools is left out, since it is neither a text nor a list")
         return []
     parts = [str(each) for each in value] if isinstance(value, list) else _BETWEEN_TOOLS.split(_text(value))
-    return [part.strip() for part in parts if part.strip()]
+    return [name for name in map(str.strip, parts) if name and not name.isdecimal()]
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class _Wanted(NamedTuple):
 
 def _wanted(request: Any) -> Iterator[_Wanted]:
     """The names of the skills that were read, in the order of reading."""
-    listed = {_normal(skill["path"]): _names(skill) for skill in known_skills(request.state)}
+    listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
     if any(listed.values()):
         for index, path in _paths_read(request.messages):
             for name, is_included in listed.get(_normal(path), {}).items():

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+from deepfs._deprecated import warn_deprecated
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
 from deepfs.middleware._messages import with_prompt
@@ -40,9 +41,12 @@ __all__ = [
 def resolve_backend(backend: Any) -> BackendProtocol:
     """Return the backend for a backend of any protocol, a factory, or None (a StateBackend).
 
-    Raises TypeError for any other value.
+    The class StateBackend, which older code passes as a factory, stands for an object of it. Raises TypeError for any
+    other value.
     """
-    return StateBackend() if backend is None else as_backend(backend)
+    if backend is StateBackend:
+        warn_deprecated("the class StateBackend as a backend is deprecated: pass StateBackend()")
+    return StateBackend() if backend is None or backend is StateBackend else as_backend(backend)
 
 
 def artifacts_root(backend: object) -> str:

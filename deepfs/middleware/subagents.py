@@ -13,6 +13,7 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import TypedDict
 
+from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
@@ -142,6 +143,7 @@ class SubAgentMiddleware(PromptMiddleware):
             there are no subagents.
     """
 
+    state_schema: type[Any] = FilesystemState
     private_state_keys: frozenset[str]
     """Keys of the agent's state that subagents neither get nor change."""
 

@@ -31,6 +31,7 @@ _NEXT: Final[Mapping[tuple[str, ErrorCode], str]] = {
     ("glob", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
     ("grep", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
     ("delete", ErrorCode.FILE_NOT_FOUND): "It may be deleted already; if not, find the right path with ls or glob.",
+    ("move", ErrorCode.NOT_A_DIRECTORY): "Choose another destination.",
     ("execute", ErrorCode.INVALID_CONTENT): "Correct the command.",
 }
 """What to do about a failure of a tool."""
@@ -121,7 +122,8 @@ class Advisor:
     async def _better(self, tool: str, error: str, code: ErrorCode | None, paths: Sequence[str]) -> str:
         """What to do, by the paths of the call and the text of the error; `""` if there is nothing but the code."""
         if code is ErrorCode.FILE_NOT_FOUND and paths:
-            return await self._suggestion(tool, paths[0])
+            meant = await self._suggestion(tool, paths[0])
+            return f"It may be deleted already. {meant}" if meant and tool == "delete" else meant
         if code is ErrorCode.INVALID_PATH:
             return await self._meant(tool, paths)
         if code is ErrorCode.NO_MATCH and _WITHOUT.search(error):
@@ -152,6 +154,8 @@ class Advisor:
         names = [name for name in re.split(r"[/\\]", _FOREIGN.sub("", spelt)) if name not in ("", ".")]
         listed = await self._backend.als("/")
         meant = _from_root(names, {_name(info.path) for info in listed.entries or ()})
+        is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
+        meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
         return f"Did you mean {meant}?" if meant else "List / with ls."
 
 

@@ -266,7 +266,7 @@ def _rooted(path: str) -> str:
 
 def _inside(moved: Result, source: str, destination: str) -> str:
     """What to do if something should have been moved onto a directory; otherwise `""`."""
-    if not (moved.error or "").startswith("Error: Directory"):
+    if moved.code is not ErrorCode.IS_DIRECTORY and not (moved.error or "").startswith("Error: Directory"):
         return ""
     place, name = destination.rstrip("/"), source.rstrip("/").rpartition("/")[2]
     return f"To move it into the directory, give {_absolute(f'{place}/{name}')}."

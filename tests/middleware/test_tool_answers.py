@@ -171,7 +171,7 @@ TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/RE
         ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
         ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
         ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
-        ("delete", "/src/utils.py", "Path '/src/utils.py' not found. Did you mean /src/util.py?"),
+        ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
     ],
 )
 def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, told: str) -> None:
@@ -199,6 +199,10 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
         ("edit_file", {"file_path": "/README.md", "old_string": "1\tone", "new_string": "b"}, "Leave them out."),
         ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
         ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
+        ("write_file", {"file_path": "C:\\out\\a.txt", "content": ""}, "Did you mean /out/a.txt?"),
+        ("move", {"source": "/README.md", "destination": "../a.md"}, "Did you mean /a.md?"),
+        ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
+        ("move", {"source": "/README.md", "destination": "/src", "overwrite": True}, "give /src/README.md."),
         ("glob", {"pattern": "../*"}, "Correct the pattern, or set path."),
         ("grep", {"pattern": "(", "regex": True}, "or set regex=false to find plain text."),
         ("delete", {"file_path": "/zzz"}, "It may be deleted already; if not, find the right path with ls or glob."),

@@ -285,12 +285,15 @@ def _inside(path: str, *, is_file: bool = False) -> str:
     try:
         normal = paths.normalize(path)
     except DeepFSError as error:
-        raise ToolException(str(error)) from None
+        raise _misplaced(str(error)) from None
     if paths.is_beneath(normal, MEMORIES) or (normal == MEMORIES and not is_file):
         return normal
-    raise ToolException(
-        f"Error: {shown_path(normal)} is not under {MEMORIES}. Name a path such as {MEMORIES}/notes.md."
-    )
+    place = "is a directory" if normal == MEMORIES else f"is not under {MEMORIES}"
+    raise _misplaced(f"Error: {shown_path(normal)} {place}")
+
+
+def _misplaced(error: str) -> ToolException:
+    return ToolException(f"{error}. Name a path such as {MEMORIES}/notes.md.")
 
 
 def _check(result: Result, missing: str = "") -> None:

@@ -13,7 +13,7 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import escaped, one_line, shown_path
 
-__all__ = ["ERROR_CHARS", "Advisor", "closest", "no_file", "no_line"]
+__all__ = ["ERROR_CHARS", "Advisor", "closest", "into_directory", "no_file", "no_line"]
 
 ERROR_CHARS: Final = 4_000
 """The most characters of an error that are shown; those of other libraries may be of any length."""
@@ -54,7 +54,6 @@ _NEXT_OF_ANY: Final[Mapping[ErrorCode, str]] = {
 """What to do about the failure of a tool that has no text of its own."""
 _PLAIN: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.FILE_NOT_FOUND: "Check the path.",
-    ErrorCode.IS_DIRECTORY: "Name a file.",
     ErrorCode.BINARY_FILE: "Leave it as it is, and say so.",
     ErrorCode.TOO_LARGE: "Leave it as it is, and say so.",
 }
@@ -243,6 +242,11 @@ def _from_root(names: Sequence[str], here: Collection[str]) -> str:
     """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root."""
     place = next((place for place, name in enumerate(names) if name in here), None)
     return "" if place is None else shown_path("/" + "/".join(names[place:]))
+
+
+def into_directory(source: str, destination: str) -> str:
+    """What to do if `source` was to be moved onto the directory `destination`."""
+    return f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}."
 
 
 # --- searches that found nothing -------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-_TIME_UP: Final = re.compile(r"\n?\[The command was stopped: its time of (\S+) s was up\]\n*\Z")
+_TIME_UP: Final = re.compile(r"\n?\[The command was stopped: its time of (\d+(?:\.\d+)?(?:e[+-]\d+)?) s was up\]\n*\Z")
 """Matches at the end of the output of a command that took too long."""
 
 
@@ -233,7 +233,7 @@ def _stopped(seconds: str, longest: float) -> str:
     """The note for a command that was stopped, after `seconds` if its time was up."""
     if not seconds:
         return "No exit code: the command did not end. Do less at once"
-    if seconds == f"{longest:g}":
+    if float(seconds) >= longest:
         return f"Stopped after {seconds} s, the maximum. Do less at once"
     most = "" if longest == inf else f" (at most {longest:g})"
     return f"Stopped after {seconds} s. Set a larger timeout{most}, or do less at once"

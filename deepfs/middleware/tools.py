@@ -10,7 +10,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import ERROR_CHARS, Advisor, no_file, no_line
+from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, no_file, no_line
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
@@ -195,7 +195,9 @@ class FileOperations:
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
-        done = await self._done("move", moved, source, destination, better=_inside(moved, source, destination))
+        is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
+        better = into_directory(source, destination) if is_directory else ""
+        done = await self._done("move", moved, source, destination, better=better)
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
     async def execute(self, command: str, timeout: float) -> tuple[str, dict[str, Any]]:
@@ -262,14 +264,6 @@ def _absolute(path: str) -> str:
 
 def _rooted(path: str) -> str:
     return path if path.startswith("/") else f"/{path.removeprefix('./')}"
-
-
-def _inside(moved: Result, source: str, destination: str) -> str:
-    """What to do if something should have been moved onto a directory; otherwise `""`."""
-    if moved.code is not ErrorCode.IS_DIRECTORY and not (moved.error or "").startswith("Error: Directory"):
-        return ""
-    place, name = destination.rstrip("/"), source.rstrip("/").rpartition("/")[2]
-    return f"To move it into the directory, give {_absolute(f'{place}/{name}')}."
 
 
 def _finder(pattern: str, *, regex: bool, ignore_case: bool) -> Callable[[str], int | None]:

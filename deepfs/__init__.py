@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
     from deepfs.middleware.filesystem import FilesystemMiddleware, FsToolName
     from deepfs.middleware.memory import MemoryMiddleware
-    from deepfs.middleware.remote_tasks import AsyncSubAgent
     from deepfs.middleware.rubric import RubricMiddleware
     from deepfs.middleware.state import DeepAgentState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
+    from deepfs.middleware.task_records import AsyncSubAgent
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.policy.permissions import PermissionedBackend
     from deepfs.policy.rules import FilesystemPermission
@@ -147,7 +147,7 @@ if not TYPE_CHECKING:  # Type checkers see the imports above, and report other n
             "middleware.filesystem": ["FilesystemMiddleware", "FsToolName"],
             "middleware.memory": ["MemoryMiddleware"],
             "middleware.state": ["DeepAgentState"],
-            "middleware.remote_tasks": ["AsyncSubAgent"],
+            "middleware.task_records": ["AsyncSubAgent"],
             "middleware.rubric": ["RubricMiddleware"],
             "middleware.subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],
             "middleware.tools": ["filesystem_tools"],

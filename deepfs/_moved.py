@@ -39,7 +39,6 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.core.trees": ["deepfs.text.entries"],
     "deepfs.middleware.patch_tool_calls": [],
     "deepfs.middleware.permissions": ["deepfs.policy.rules"],
-    "deepfs.middleware.unanswered": ["deepfs.middleware.approvals"],
     "deepfs.policy.calls": ["deepfs.policy.hooks"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
     "deepfs.profiles.harness": ["deepfs.profiles"],

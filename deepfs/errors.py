@@ -390,7 +390,7 @@ class AlreadyExistsError(DeepFSError):
     def _advice(self) -> str:
         if self.is_directory:
             return ". Choose a new path; a directory is never replaced."
-        return ". Edit it, choose a new path, or set overwrite to replace it."
+        return ". Choose a new path, or set overwrite to replace it."
 
 
 class NoMatchError(DeepFSError):

@@ -13,22 +13,20 @@ from langgraph.types import Command
 from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
-    TRACE_POLICY,
-    AgentMiddleware,
-    HumanInTheLoopMiddleware,
     InterruptOnConfig,
-    TodoListMiddleware,
+    constructed_model,
     create_agent,
-    init_chat_model,
     resolve_backend,
 )
 from deepfs.middleware._delegation import private_keys
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, UnansweredCallsMiddleware, covering
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, split_subagents
-from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
+from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting
 from deepfs.middleware.harness import (
+    DelegationMiddleware,
     LeftOut,
     Middleware,
+    TodoMiddleware,
     Tools,
     agreeing,
     combined,
@@ -40,16 +38,18 @@ from deepfs.middleware.harness import (
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
-from deepfs.middleware.remote_tasks import AsyncSubAgent
-from deepfs.middleware.skills import SkillSource, skills_of
+from deepfs.middleware.skill_files import SkillSource
+from deepfs.middleware.skills import skills_of
 from deepfs.middleware.state import DeepAgentState
-from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent, SubAgentMiddleware
+from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
+from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
 from deepfs.middleware.tools import TOOL_NAMES
+from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.profiles.registry import apply_provider_profile, harness_profile_of, load_plugins
+from deepfs.profiles.registry import harness_profile_of, load_plugins
 from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ _INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def _strict(given: Any, config: Any) -> Any:
-    """The configuration in which answers to unknown interrupts are an error. Older LangGraph ignores them."""
+    """The configuration in which answers to unknown interrupts are an error. LangGraph would ignore them."""
     resume = given.resume if isinstance(given, Command) else None
     if not (isinstance(resume, dict) and resume and all(map(_INTERRUPT_ID.fullmatch, map(str, resume)))):
         return config
@@ -210,7 +210,7 @@ def _checked_input(given: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What the agent and its subagents are made of."""
+    """What the agent shares with its subagents, and the lists of middleware that are made of it."""
 
     model: BaseChatModel
     profile: HarnessProfile
@@ -229,22 +229,18 @@ class _Parts:
         equipment = self._equipment(self.profile, self.files, self.rules)
         # Summaries come before the files, which fill in only the media of messages that are left.
         own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
+        given, asked = asked_once(self.rules, interrupt_on, inheriting(self.rules, agreeing(self.given, self.rules)))
+        approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
+        skilled = self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given)
+        tail = [*skilled, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
             own,
             default_interrupt_on=interrupt_on,
             state_schema=schema,
-            private_state_keys=_private_keys(schema, [*own, *self.given]),
+            private_state_keys=private_keys(schema, *(each.state_schema for each in [*own, *given, *tail])),
             fork_system_prompt=prompt,
         )
-        given = covering(inheriting(self.rules, agreeing(self.given, self.rules)))
-        asked = None if _asks(given) else interrupt_on
-        approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
-        tail = [
-            *self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given),
-            *self._remembering,
-            *approvals,
-        ]
         return kept(self.profile, combined([*own, *delegation], given, tail))
 
     def _equipment(
@@ -254,14 +250,25 @@ class _Parts:
         given = profile.tool_description_overrides
         descriptions = {name: text for name, text in given.items() if name in TOOL_NAMES}
         return [
-            _Todos(tool_description=given.get("write_todos", PROMPTS["todos"])),
-            FilesystemMiddleware(backend=files, permissions=rules, custom_tool_descriptions=descriptions),
+            TodoMiddleware(tool_description=given.get("write_todos", PROMPTS["todos"])),
+            FilesystemMiddleware(
+                backend=files,
+                permissions=rules,
+                custom_tool_descriptions=descriptions,
+                model_tools=self._model_tools,
+            ),
         ]
+
+    @property
+    def _model_tools(self) -> Sequence[ModelTool]:
+        """The further tools of the FilesystemMiddleware that the user gave: subagents have them as well."""
+        given = [each.model_tools for each in self.given if isinstance(each, FilesystemMiddleware)]
+        return given[-1] if given else ()
 
     def _tail(
         self, profile: HarnessProfile, skills: Sequence[SkillSource] | None, files: Any, given: Sequence[Middleware]
     ) -> list[Middleware]:
-        """What follows the middleware that the user gave."""
+        """The middleware of the profile, for skills and for prompt caching, which follows that of the user."""
         return [*profile.materialize_extra_middleware(), *skills_of(files, skills, given), *prompt_caching()]
 
     @property
@@ -276,14 +283,20 @@ class _Parts:
     def _delegation(
         self, subagents: Sequence[Any] | None, own: Sequence[Middleware], **options: Any
     ) -> list[Middleware]:
-        """What runs subagents, here and in the background. `options` are those of SubAgentMiddleware."""
+        """The middleware with the tools that start subagents: `task`, and those for background tasks.
+
+        Args:
+            subagents: The argument of `create_deep_agent`.
+            own: The middleware that each subagent gets.
+            **options: Further arguments of SubAgentMiddleware.
+        """
         inline, remote, background = split_subagents(subagents)
         local = [self._completed(spec, own) for spec in inline]
         specs = [*self._general_purpose(local, own), *local]
         background = [self._completed(spec, own) for spec in background]
         if not specs and not background:
             return _in_background(remote)
-        delegating = _Delegation(
+        delegating = DelegationMiddleware(
             default_model=self.model,
             default_tools=self.tools,
             default_middleware=own,
@@ -357,69 +370,21 @@ def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> Bac
     return PermissionedBackend(files, rules) if rules else files
 
 
-def _asks(middleware: Sequence[Middleware]) -> bool:
-    """Whether the user gave LangChain's middleware for approvals, which stands for `interrupt_on`."""
-    return any(each.name == HumanInTheLoopMiddleware.__name__ for each in middleware)
-
-
 def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
     return [AsyncSubAgentMiddleware(async_subagents=subagents)] if subagents else []
-
-
-def _private_keys(schema: Any, middleware: Sequence[Middleware]) -> frozenset[str]:
-    schemas: list[Any] = [schema, *(each.state_schema for each in middleware)]
-    return frozenset(key for each in schemas for key in private_keys(each))
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
 def resolved_model(model: str | BaseChatModel | None) -> BaseChatModel:
-    """Return a model, constructed as the profile of its provider says if it is given as a string."""
-    if model is None:
-        return _default_model()
-    return _constructed(model) if isinstance(model, str) else model
-
-
-def _default_model() -> BaseChatModel:
+    """Return a model; None is the default one, and a string is constructed as the profile of its provider says."""
+    if model is not None:
+        return constructed_model(model)
     try:
-        return _constructed(f"anthropic:{DEFAULT_MODEL}")
+        return constructed_model(f"anthropic:{DEFAULT_MODEL}")
     except ImportError as error:
         raise ModuleNotFoundError(
             "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",
             name="langchain_anthropic",
         ) from error
-
-
-def _constructed(spec: str) -> BaseChatModel:
-    made: BaseChatModel = init_chat_model(spec, **apply_provider_profile(spec))
-    return made
-
-
-# --- middleware of langchain -----------------------------------------------------------------------------------------
-
-
-class _Todos(TodoListMiddleware[Any, Any]):
-    """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
-
-    trace_policy = TRACE_POLICY
-
-    wrap_model_call: Any = AgentMiddleware.wrap_model_call
-    awrap_model_call: Any = AgentMiddleware.awrap_model_call
-
-    @property
-    def name(self) -> str:
-        """The name of LangChain's class, so that each of the two classes can replace the other."""
-        return "TodoListMiddleware"
-
-
-class _Delegation(SubAgentMiddleware):
-    """SubAgentMiddleware without a prompt of its own. LangChain leaves it out of the way to the model."""
-
-    wrap_model_call: Any = AgentMiddleware.wrap_model_call
-    awrap_model_call: Any = AgentMiddleware.awrap_model_call
-
-    @property
-    def name(self) -> str:
-        """The name of the base class, which middleware of the user may replace."""
-        return "SubAgentMiddleware"

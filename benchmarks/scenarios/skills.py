@@ -123,16 +123,18 @@ class _Turns:
     """An agent with 200 files of skills on a mount, called turn by turn."""
 
     def __init__(self, root: Path) -> None:
-        self.shell = _Distant(LocalShellBackend(root))
         self.store = MemoryBackend()
-        self.files = CompositeBackend(self.shell, {f"{_SOURCE}/": self.store})
-        self.skills = self._session()
+        self._root = root
+        self._start()
         self.commands: dict[str, list[float]] = {"changed": [], "unchanged": []}
         self.first = 0
         self._numbers = count()
 
-    def _session(self) -> SkillsMiddleware:
-        return SkillsMiddleware(backend=self.files, sources=[_SOURCE])
+    def _start(self) -> None:
+        """Begin as a process does, which does not know what the sandbox holds."""
+        self.shell = _Distant(LocalShellBackend(self._root))
+        files = CompositeBackend(self.shell, {f"{_SOURCE}/": self.store})
+        self.skills = SkillsMiddleware(backend=files, sources=[_SOURCE])
 
     @classmethod
     async def begun(cls, root: Path) -> "_Turns":
@@ -167,6 +169,6 @@ class _Turns:
         return "unchanged"
 
     async def again(self) -> int:
-        """The calls of a new process, which does not know what the sandbox holds."""
-        session = self._session()
-        return await self._counted(lambda: session.abefore_agent({}, None))
+        """The calls of a new process."""
+        self._start()
+        return await self._counted(lambda: self.skills.abefore_agent({}, None))

@@ -13,8 +13,8 @@ from benchmarks.tool_calls import Answered, answers
 TITLE: Final = "Calls of tools, right and wrong ones: what the model is told"
 
 _NEXT_STEP: Final = re.compile(
-    r"did you mean|paths start|is a file\b|nearest directory|without its line numbers|"
-    r"\b(?:set|give|choose|correct|copy|read|find|list|name|use|add|look|need|alone|go on|write|try|narrow|do less)\b",
+    r"did you mean|nearest directory|\b(?:set|give|choose|correct|copy|read|find|list|name|use|add|look|leave|need|"
+    r"alone|change|go on|write|try|narrow|do less)\b",
     re.IGNORECASE,
 )
 

@@ -27,7 +27,10 @@ async def gather(
     calls: Sequence[Callable[[], Awaitable[T]]],
     enough: Callable[[Sequence[T | None]], bool] = lambda _: False,
 ) -> list[T | None]:
-    """The results of `calls`, run concurrently; None for calls that were stopped once `enough(results)` was true."""
+    """The results of `calls`, run concurrently; None for calls that were stopped once `enough(results)` was true.
+
+    An error stops the other calls, and is raised as it is.
+    """
     results: list[T | None] = [None] * len(calls)
     if is_inline() or len(calls) == 1:
         for index, call in enumerate(calls):
@@ -36,15 +39,21 @@ async def gather(
                 break
         return results
 
+    errors: list[Exception] = []
     async with anyio.create_task_group() as group:
 
         async def one(index: int, call: Callable[[], Awaitable[T]]) -> None:
-            results[index] = await call()
-            if enough(results):
+            try:
+                results[index] = await call()
+            except Exception as error:
+                errors.append(error)
+            if errors or enough(results):
                 group.cancel_scope.cancel()
 
         for index, call in enumerate(calls):
             group.start_soon(one, index, call)
+    if errors:
+        raise errors.pop(0)
     return results
 
 

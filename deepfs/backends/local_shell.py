@@ -86,7 +86,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         check_integer("max_output_bytes", max_output_bytes)
         check_bool("inherit_env", inherit_env)
         self._id = f"local-{token_hex(4)}"
-        self._timeout = timeout
+        self.command_timeout = timeout
         self._max_output_bytes = max_output_bytes
         # With PWD set, a shell reports this path as its directory, not another path to it through links.
         place = {"PWD": os.path.normpath(self._given_root)} if os.path.isabs(self._given_root) else {}
@@ -154,7 +154,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
 
     def _command(self, command: str, timeout: float | None) -> Command:
         check_text(command, "command")
-        seconds = seconds_of(timeout, self._timeout)
+        seconds = seconds_of(timeout, self.command_timeout)
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds, backend=self._storage)
 
 

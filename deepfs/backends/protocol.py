@@ -4,6 +4,7 @@ from abc import abstractmethod
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from deepfs._moved import names_of_deepagents
@@ -232,6 +233,8 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     capabilities: Capabilities = Capabilities(executes=True)
     working_directory: str | None = None
     """The path, for file operations, of the directory where commands start; None if it is not known."""
+    command_timeout: float = inf
+    """The most seconds of a command; infinite if it is not known."""
     commands_on_host: bool = False
     """Whether commands see the files of this machine under the paths that this process has for them."""
 

@@ -135,6 +135,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         # The backend may have links, so different paths may be the same file.
         return flat_place(("adapted", id(self.adapted)), paths.normalize(path))
 
+    def sandbox_path(self, path: str) -> str:
+        """The path of a file for commands, which a `virtual_mode` of deepagents does not change.
+
+        Args:
+            path: The path for file operations.
+        """
+        is_virtual = getattr(self.adapted, "virtual_mode", False) is True
+        return paths.join(str(getattr(self.adapted, "cwd", "/")), path.lstrip("/")) if is_virtual else path
+
     def _call(self, operation: str) -> Call | None:
         """The backend's method for an operation as an async function; None if it has none."""
         if self.is_v1:

@@ -19,25 +19,22 @@ if TYPE_CHECKING:
     from deepfs.middleware.compaction import SummarizationEvent, SummarizationState
     from deepfs.middleware.context_size import TruncateArgsSettings, compute_summarization_defaults
     from deepfs.middleware.filesystem import FilesystemMiddleware
-    from deepfs.middleware.history_files import HistoryFiles
-    from deepfs.middleware.memory import MemoryMiddleware
-    from deepfs.middleware.previews import preview_call
-    from deepfs.middleware.provider_caching import prompt_caching
-    from deepfs.middleware.remote_tasks import AsyncSubAgent
-    from deepfs.middleware.rubric import (
-        GRADER_SYSTEM_PROMPT,
-        RUBRIC_GRADER_MESSAGE_SOURCE,
+    from deepfs.middleware.grading import (
         CriterionEval,
         CriterionFail,
         CriterionPass,
         GraderResponse,
         GraderVerdict,
         RubricEvaluation,
-        RubricMiddleware,
         RubricResult,
         RubricState,
     )
-    from deepfs.middleware.skill_files import SkillMetadata
+    from deepfs.middleware.history_files import HistoryFiles
+    from deepfs.middleware.memory import MemoryMiddleware
+    from deepfs.middleware.previews import preview_call
+    from deepfs.middleware.provider_caching import prompt_caching
+    from deepfs.middleware.rubric import GRADER_SYSTEM_PROMPT, RUBRIC_GRADER_MESSAGE_SOURCE, RubricMiddleware
+    from deepfs.middleware.skill_texts import SkillMetadata
     from deepfs.middleware.skill_tools import SkillToolResolver
     from deepfs.middleware.skills import SkillsMiddleware, SkillsState
     from deepfs.middleware.subagents import CompiledSubAgent, SubAgent, SubAgentMiddleware
@@ -49,6 +46,7 @@ if TYPE_CHECKING:
     )
     from deepfs.middleware.summarizer import SummarizationMiddleware
     from deepfs.middleware.task_events import TaskEvent
+    from deepfs.middleware.task_records import AsyncSubAgent
     from deepfs.middleware.tools import filesystem_tools
     from deepfs.middleware.transcript import Transcript
     from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware
@@ -118,25 +116,23 @@ if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept 
             "compaction": ["SummarizationEvent", "SummarizationState"],
             "context_size": ["TruncateArgsSettings", "compute_summarization_defaults"],
             "filesystem": ["FilesystemMiddleware", "FilesystemPermission"],
+            "grading": [
+                "CriterionEval",
+                "CriterionFail",
+                "CriterionPass",
+                "GraderResponse",
+                "GraderVerdict",
+                "RubricEvaluation",
+                "RubricResult",
+                "RubricState",
+            ],
             "history_files": ["HistoryFiles"],
             "memory": ["MemoryMiddleware"],
             "previews": ["preview_call"],
             "provider_caching": ["prompt_caching"],
             "remote_tasks": ["AsyncSubAgent"],
-            "rubric": [
-                "CriterionEval",
-                "CriterionFail",
-                "CriterionPass",
-                "GRADER_SYSTEM_PROMPT",
-                "GraderResponse",
-                "GraderVerdict",
-                "RUBRIC_GRADER_MESSAGE_SOURCE",
-                "RubricEvaluation",
-                "RubricMiddleware",
-                "RubricResult",
-                "RubricState",
-            ],
-            "skill_files": ["SkillMetadata"],
+            "rubric": ["GRADER_SYSTEM_PROMPT", "RUBRIC_GRADER_MESSAGE_SOURCE", "RubricMiddleware"],
+            "skill_texts": ["SkillMetadata"],
             "skill_tools": ["SkillToolResolver"],
             "skills": ["SkillsMiddleware", "SkillsState"],
             "subagents": ["CompiledSubAgent", "SubAgent", "SubAgentMiddleware"],

@@ -4,14 +4,17 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+from langchain_core.language_models import BaseChatModel
+
+from deepfs._deprecated import warn_deprecated
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
 from deepfs.middleware._messages import with_prompt
+from deepfs.profiles.registry import apply_provider_profile
 from deepfs.text import paths
 
 __all__ = [
     "DEFAULT_SUMMARY_PROMPT",
-    "LANGCHAIN_WRAPS_APPROVED_CALLS",
     "TRACE_POLICY",
     "AgentMiddleware",
     "AgentState",
@@ -31,8 +34,8 @@ __all__ = [
     "TokenCounter",
     "TriggerClause",
     "artifacts_root",
+    "constructed_model",
     "create_agent",
-    "init_chat_model",
     "resolve_backend",
 ]
 
@@ -40,9 +43,12 @@ __all__ = [
 def resolve_backend(backend: Any) -> BackendProtocol:
     """Return the backend for a backend of any protocol, a factory, or None (a StateBackend).
 
-    Raises TypeError for any other value.
+    The class StateBackend, which older code passes as a factory, stands for an object of it. Raises TypeError for any
+    other value.
     """
-    return StateBackend() if backend is None else as_backend(backend)
+    if backend is StateBackend:
+        warn_deprecated("the class StateBackend as a backend is deprecated: pass StateBackend()")
+    return StateBackend() if backend is None or backend is StateBackend else as_backend(backend)
 
 
 def artifacts_root(backend: object) -> str:
@@ -113,8 +119,10 @@ except ModuleNotFoundError as error:
 TRACE_POLICY = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
 """Keeps messages and files out of the spans of middleware in traces."""
 
-LANGCHAIN_WRAPS_APPROVED_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.wrap_tool_call
-"""Older versions of LangChain do not: they write the call that a person edited into the model's message."""
+
+def constructed_model(model: str | BaseChatModel) -> BaseChatModel:
+    """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
+    return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
 
 
 class PromptMiddleware(AgentMiddleware[Any, Any, Any]):

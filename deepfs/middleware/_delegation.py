@@ -1,31 +1,45 @@
 """What a supervisor hands to a subagent, and what it takes back: messages, shared state and files."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from functools import lru_cache
+from itertools import takewhile
 from json import dumps
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, get_type_hints
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import ToolException
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
 from langgraph.types import Command
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from deepfs._langgraph.task_files import adopt_files
 from deepfs.middleware._backends import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
+from deepfs.middleware.task_records import MEDIA, content_of
 
 __all__ = [
     "answer_of",
+    "content_of_answer",
     "described",
+    "detached",
+    "followed_up",
     "fork_messages",
     "forked_state",
     "initial_state",
+    "input_id",
     "merged_files",
+    "messages_of",
+    "missing_results",
     "outcome",
     "private_keys",
+    "task_config",
 ]
 
 _OWN: Final = SKILL_STATE_KEYS | frozenset(
@@ -46,6 +60,8 @@ _OWN: Final = SKILL_STATE_KEYS | frozenset(
 _NOT_FORKED: Final = _OWN - {"files", "skills_load_errors", "skills_metadata", "todos"}
 """Keys that a fork does not continue with."""
 _CONFLICTS: Final = "/conflicts"
+_STOPPED: Final = "Error: The call was stopped, and its result is not known."
+_RUNNING: Final = "[Runs now; its result is not known here]"
 
 
 # --- to the subagent -------------------------------------------------------------------------------------------------
@@ -73,7 +89,8 @@ def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
 def fork_messages(state: Mapping[str, Any], description: str) -> list[AnyMessage]:
     """The supervisor's conversation for a fork. The calls of its last turn, which run now, get results that say so."""
     messages = _seen(list(state.get("messages") or ()), state.get("_summarization_event"))
-    return [*messages, *_running_calls(messages), HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
+    results = missing_results(messages, _RUNNING)
+    return [*messages, *results, HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
 
 
 def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
@@ -82,12 +99,50 @@ def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
     return messages if count is None else [event["summary_message"], *messages[count:]]
 
 
-def _running_calls(messages: Sequence[AnyMessage]) -> Iterator[ToolMessage]:
-    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+def missing_results(
+    messages: Sequence[AnyMessage], text: str, status: Literal["success", "error"] = "success"
+) -> Iterator[ToolMessage]:
+    """Results with a text for the calls of the last turn that have none: providers refuse such calls."""
+    # Some models use the ids of earlier turns again.
+    turn = takewhile(lambda each: not isinstance(each, AIMessage), reversed(messages))
+    known = {message.tool_call_id for message in turn if isinstance(message, ToolMessage)}
     last = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     for call in last.tool_calls if last is not None else ():
         if call["id"] not in known:
-            yield ToolMessage("[Runs now; its result is not known here]", name=call["name"], tool_call_id=call["id"])
+            yield ToolMessage(text, name=call["name"], tool_call_id=call["id"], status=status)
+
+
+def followed_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
+    """The input of a follow-up: the messages and files that a subagent has reached, and the new messages."""
+    files = {"files": reached["files"]} if reached.get("files") else {}
+    known = messages_of(reached)
+    return {**files, "messages": [*known, *missing_results(known, _STOPPED, "error"), *messages]}
+
+
+def input_id(given: object) -> str | None:
+    """The id of the last message of an input, which gets one if it has none. A graph that has begun has it in state."""
+    match given:
+        case {"messages": [*_, BaseMessage() as last]}:
+            last.id = last.id or str(uuid4())
+            return last.id
+    return None
+
+
+def detached(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
+    """A graph with a checkpointer, so that it can go on, and with the store of the supervisor."""
+    if not isinstance(runnable, Pregel):
+        return runnable
+    own = runnable.checkpointer if isinstance(runnable.checkpointer, BaseCheckpointSaver) else InMemorySaver()
+    return runnable.copy({"checkpointer": own, "store": runnable.store or store})
+
+
+def task_config(name: str, task_id: str, runtime: Any) -> RunnableConfig:
+    """The configuration of a background task: a thread of its own, and the names by which traces know it."""
+    config = getattr(runtime, "config", None) or {}
+    parent = (config.get("configurable") or {}).get("thread_id")
+    metadata = {"lc_agent_name": name, "subagent_name": name, **({"parent_thread_id": str(parent)} if parent else {})}
+    configurable = {"thread_id": task_id, "ls_agent_type": "subagent"}
+    return RunnableConfig(configurable=configurable, metadata=metadata, run_name=name)
 
 
 # --- from the subagent -----------------------------------------------------------------------------------------------
@@ -108,13 +163,18 @@ def outcome(
     notes = merged_files(given, made, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
-    shared = {key: value for key, value in result.items() if key not in hidden and not _is_same(state.get(key), value)}
+    shared = {key: value for key, value in result.items() if key not in hidden and _differs(value, state.get(key))}
     return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
 
 
-def _is_same(one: object, other: object) -> bool:
-    # Arrays compare to arrays, which have no truth value.
-    return one is other or (one == other) is True
+def _differs(value: object, before: object) -> bool:
+    """Whether a subagent changed a value. What cannot be compared counts as changed."""
+    if value is before:
+        return False
+    try:
+        return not value == before  # noqa: SIM201
+    except Exception:  # An array has no truth value.
+        return True
 
 
 def merged_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
@@ -135,10 +195,27 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
     if isinstance(structured, BaseModel):
         return structured.model_dump_json()
     if structured is not None:
-        plain = asdict(structured) if is_dataclass(structured) and not isinstance(structured, type) else structured
-        return dumps(plain, ensure_ascii=False, default=str)
+        return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
     spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
     return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
+
+
+def content_of_answer(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answer of a subagent, and the media of its last message."""
+    blocks, structured = content_of(values), values.get("structured_response")
+    messages = messages_of(values)
+    if structured is None and not any(isinstance(message, AIMessage) for message in messages):
+        return blocks
+    media = [block for block in blocks if block["type"] in MEDIA]
+    return [{"type": "text", "text": answer_of(messages, structured)}, *media]
+
+
+def messages_of(values: object) -> list[Any]:
+    """The messages of a state; none if it has something else there."""
+    match values:
+        case {"messages": list(messages)}:
+            return messages
+    return []
 
 
 def described(specs: Sequence[Mapping[str, Any]], description: str) -> str:
@@ -151,9 +228,13 @@ def _fork_note(spec: Mapping[str, Any]) -> str:
     return " (knows this conversation)" if spec.get("mode") == "fork" else ""
 
 
+def private_keys(*schemas: Any) -> frozenset[str]:
+    """Return the keys of state schemas that are marked as private, by `PrivateStateAttr`."""
+    return frozenset(key for schema in schemas for key in _private_keys(schema))
+
+
 @lru_cache(maxsize=512)
-def private_keys(schema: type[Any]) -> frozenset[str]:
-    """Return the keys of a state schema that are marked as private, by `PrivateStateAttr`."""
+def _private_keys(schema: type[Any]) -> frozenset[str]:
     try:
         hints = get_type_hints(schema, include_extras=True)
     except Exception:  # The names in its annotations are imported for type checkers only.

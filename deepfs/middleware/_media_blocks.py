@@ -25,6 +25,7 @@ __all__ = [
     "has_references",
     "inline",
     "inline_size",
+    "is_digest",
     "is_reference",
     "is_spelt_out",
     "label",
@@ -321,8 +322,16 @@ def _with(block: Mapping[str, Any], place: Sequence[str], value: str) -> dict[st
 def digest_of(block: Any) -> str | None:
     """The hash in a reference; None if it cannot be one."""
     digest = block[_REFERENCE]
-    is_valid = isinstance(digest, str) and _DIGEST.fullmatch(digest) and family(block) is not None
-    return digest if is_valid else None
+    return digest if is_digest(digest) and family(block) is not None else None
+
+
+def is_digest(name: object) -> bool:
+    """Whether a name is that of a blob.
+
+    Args:
+        name: The name of a file, or what a reference holds.
+    """
+    return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
 
 
 def filled(message: MessageT, found: Mapping[str, Payload]) -> MessageT:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.messages import SystemMessage, ToolMessage
 
-from deepfs.text.media import OCTET_STREAM, mime_type, sniff
+from deepfs.text.media import OCTET_STREAM, is_binary_type, mime_type, other_encoding, sniff
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDataV2
 
@@ -98,6 +98,8 @@ IMAGES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """The types of images that every model with images accepts."""
 _HEAD = 1024
 """Characters of base64 to decode for detecting the media type; a multiple of four."""
+_SAMPLE = 65_536
+"""Characters of base64 to decode for detecting an encoding; a multiple of four."""
 
 
 def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, Any]] | str:
@@ -106,11 +108,10 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
     A message that the provider refuses would break the conversation for good, so an image or a PDF is sent only if its
     content has the type that its block names.
     """
-    size = len(data.content) * 3 // 4
+    size = len(data.content) * 3 // 4 - data.content[-2:].count("=")
     kind = _kind(path, data)
     if kind is None:
-        declared = one_line(data.mime_type or mime_type(path) or OCTET_STREAM)
-        return f"[{shown_path(path)} is a binary file ({declared}, {size:,} bytes) that cannot be shown]"
+        return f"[{shown_path(path)} {_not_shown(path, data, f'{size:,} bytes')}]"
     if size > max_bytes:
         return (
             f"[{shown_path(path)} ({one_line(kind)}, {size:,} bytes) is too large to be shown; "
@@ -130,6 +131,25 @@ def _kind(path: str, data: FileDataV2) -> str | None:
         return sniffed if _is_shown(sniffed) else None
     declared = data.mime_type or mime_type(path) or OCTET_STREAM
     return declared if declared.startswith(("audio/", "video/")) else None
+
+
+def _not_shown(path: str, data: FileDataV2, size: str) -> str:
+    """What a file is whose content no model accepts."""
+    declared = data.mime_type or mime_type(path) or OCTET_STREAM
+    start = _decoded(data.content[:_SAMPLE])
+    if declared in IMAGES and sniff(start) == OCTET_STREAM:
+        return f"does not hold the {declared} that its name says ({size}), and cannot be shown"
+    encoding = "" if is_binary_type(declared) else other_encoding(start)
+    if encoding:
+        return f"is not UTF-8 but likely {encoding} text ({size}), and cannot be shown"
+    return f"is a binary file ({one_line(declared)}, {size}) that cannot be shown"
+
+
+def _decoded(content: str) -> bytes:
+    try:
+        return b64decode(content)
+    except Base64Error:
+        return b""
 
 
 def _is_shown(kind: str) -> bool:

@@ -2,48 +2,167 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from json import dumps
 from typing import Final
 
-from deepfs.errors import ErrorCode
-from deepfs.text import paths
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import escaped, one_line, shown_path
 
-__all__ = ["ERROR_CHARS", "advised", "closest", "no_file", "no_line", "suggestion"]
+__all__ = ["ERROR_CHARS", "Advisor", "closest", "into_directory", "no_file", "no_line"]
 
 ERROR_CHARS: Final = 4_000
 """The most characters of an error that are shown; those of other libraries may be of any length."""
 
-_NEXT: Final = {
+_NEXT: Final[Mapping[tuple[str, ErrorCode], str]] = {
+    ("ls", ErrorCode.NOT_A_DIRECTORY): "Use read_file for a file.",
+    ("read_file", ErrorCode.IS_DIRECTORY): "List it with ls, or name a file.",
+    ("read_file", ErrorCode.INVALID_CONTENT): "Give a smaller offset; one below 0 counts from the end.",
+    ("write_file", ErrorCode.ALREADY_EXISTS): "To change a part of it, use edit_file.",
+    ("write_file", ErrorCode.IS_DIRECTORY): "Add the name of a file to the path.",
+    ("edit_file", ErrorCode.TOO_LARGE): "Change it with execute.",
+    ("edit_file", ErrorCode.BINARY_FILE): "Change it with execute.",
+    ("glob", ErrorCode.INVALID_PATTERN): "Correct the pattern, or set path.",
+    ("glob", ErrorCode.NOT_A_DIRECTORY): "Give a directory as path.",
+    ("glob", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
+    ("grep", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
+    ("delete", ErrorCode.FILE_NOT_FOUND): "It may be deleted already; if not, find the right path with ls or glob.",
+    ("move", ErrorCode.NOT_A_DIRECTORY): "Choose another destination.",
+    ("execute", ErrorCode.INVALID_CONTENT): "Correct the command.",
+}
+"""What to do about a failure of a tool."""
+_NEXT_OF_ANY: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.FILE_NOT_FOUND: "Find the right path with ls or glob.",
-    ErrorCode.IS_DIRECTORY: "List it with ls, or name a file.",
-    ErrorCode.NOT_A_DIRECTORY: "Name a directory, or use read_file for a file.",
+    ErrorCode.IS_DIRECTORY: "Name a file.",
+    ErrorCode.NOT_A_DIRECTORY: "Choose a path that is not below a file.",
     ErrorCode.PERMISSION_DENIED: "Do not try again; choose a path that you may use.",
-    ErrorCode.INVALID_PATH: "Give another absolute path such as /notes/plan.md.",
+    ErrorCode.INVALID_PATH: "Give another absolute path.",
     ErrorCode.ALREADY_EXISTS: "To replace it, set overwrite.",
     ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
-    ErrorCode.BINARY_FILE: "Only text files can be edited; to make it one, use write_file with overwrite.",
     ErrorCode.INVALID_PATTERN: "Correct the pattern.",
     ErrorCode.INVALID_CONTENT: "Give other text.",
     ErrorCode.CONFLICT: "Read the file again, and decide by what it holds now.",
     ErrorCode.QUOTA_EXCEEDED: "Write less, or delete files that nobody needs.",
-    ErrorCode.TIMEOUT: "Narrow the path or the pattern.",
     ErrorCode.UNSUPPORTED: "Reach your aim with other tools.",
+    ErrorCode.TIMEOUT: "Try once more; if it fails again, say so.",
     ErrorCode.BACKEND_ERROR: "Try once more; if it fails again, say so.",
 }
-_ADVISES: Final = re.compile(r"\boverwrite\b|never replaced|without (?:its )?line numbers", re.IGNORECASE)
-"""Matches at an error that itself says what to do."""
+"""What to do about the failure of a tool that has no text of its own."""
+_PLAIN: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.FILE_NOT_FOUND: "Check the path.",
+    ErrorCode.BINARY_FILE: "Leave it as it is, and say so.",
+    ErrorCode.TOO_LARGE: "Leave it as it is, and say so.",
+}
+"""What to do where the tools are not offered that the other texts name."""
+_TOOLS: Final = re.compile(r"\b(?:ls|glob|read_file|edit_file|execute)\b")
+"""The tools that these texts name."""
+_ADVISES: Final = {
+    ErrorCode.ALREADY_EXISTS: re.compile(r"set overwrite|never replaced"),
+    ErrorCode.CONFLICT: re.compile(r"then retry\.$"),
+}
+"""Match at errors that themselves say what to do."""
+_HINT: Final = re.compile(r"\bline \d")
+"""Matches at an error of an edit that says where a similar text is."""
+_WITHOUT: Final = re.compile(r"Without its [a-z ]+, it stands")
+_KINDS: Final = {"ls": "Directory", "glob": "Directory", "grep": "Path", "delete": "Path", "move": "Path"}
+"""What a tool needs to exist; a file, if it is not named here."""
+_MAX_LEVELS: Final = 8
+"""The most directories above a missing path that are tried for a suggestion."""
 
 
-def advised(error: str, code: ErrorCode | None, better: str = "") -> str:
-    """Append to the text of an error what to do next: `better`, or the advice for its code."""
-    error = escaped(error[:ERROR_CHARS])
-    advice = better or ("" if code is None or _ADVISES.search(error) else _NEXT.get(code, ""))
-    end = "" if error.endswith((".", "?")) else "."
-    return f"{error}{end} {advice}" if advice else error
+class Advisor:
+    """Completes errors by what to do next, by the tool that failed, the tools that are offered, and the files.
+
+    Args:
+        backend: The backend of the tools.
+        offered: The names of the tools that the model has.
+    """
+
+    def __init__(self, backend: BackendProtocol, offered: Collection[str]) -> None:
+        self._backend = backend
+        self._offered = frozenset(offered)
+
+    def offers(self, tool: str) -> bool:
+        """Whether the model has the tool.
+
+        Args:
+            tool: Its name.
+        """
+        return tool in self._offered
+
+    async def advised(self, tool: str, error: str, code: ErrorCode | None, *paths: str, better: str = "") -> str:
+        """Append to the text of an error what to do next.
+
+        Args:
+            tool: The name of the tool that failed.
+            error: The text.
+            code: Its code.
+            *paths: The paths of the call; the first is what had to exist.
+            better: What to do, if that is known better than by the code.
+        """
+        if code is ErrorCode.FILE_NOT_FOUND:
+            error = re.sub("^Error: File '", f"Error: {_KINDS.get(tool, 'File')} '", error)
+        better = better or await self._better(tool, error, code, paths)
+        advises = code in _ADVISES and _ADVISES[code].search(error)
+        steps = [better, *_steps(tool, code)[: 1 if advises else None]]
+        advice = next((step for step in steps if step and self._names_offered(step)), "")
+        error = escaped(error[:ERROR_CHARS])
+        error = error if error.startswith("Error") else f"Error: {error}"
+        end = "" if error.endswith((".", "?")) else "."
+        return f"{error}{end} {advice}" if advice else error
+
+    def _names_offered(self, step: str) -> bool:
+        return self._offered.issuperset(_TOOLS.findall(step))
+
+    async def _better(self, tool: str, error: str, code: ErrorCode | None, paths: Sequence[str]) -> str:
+        """What to do, by the paths of the call and the text of the error; `""` if there is nothing but the code."""
+        if code is ErrorCode.FILE_NOT_FOUND and paths:
+            meant = await self._suggestion(tool, paths[0])
+            return f"It may be deleted already. {meant}" if meant and tool == "delete" else meant
+        if code is ErrorCode.INVALID_PATH:
+            return await self._meant(tool, paths)
+        if code is ErrorCode.NO_MATCH and _WITHOUT.search(error):
+            return "Leave them out."
+        if code is ErrorCode.NO_MATCH and _HINT.search(error):
+            return "Copy the text exactly, or read the file again."
+        return ""
+
+    async def _suggestion(self, tool: str, path: str) -> str:
+        """A path like the missing one, by a listing of the nearest directory above it that exists; `""` without one."""
+        try:
+            wanted = normalize(path)
+        except DeepFSError:
+            return ""
+        for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
+            listed = await self._backend.als(directory)
+            if listed.entries is not None:
+                return _suggestion(tool, wanted, directory, [info.path for info in listed.entries])
+            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+                return ""
+        return ""
+
+    async def _meant(self, tool: str, paths: Sequence[str]) -> str:
+        """The path that may be meant by the first one with `~`, `..` or a drive; `""` if there is none."""
+        spelt = next((path for path in paths if _FOREIGN.search(path)), None)
+        if spelt is None:
+            return ""
+        names = [name for name in re.split(r"[/\\]", _FOREIGN.sub("", spelt)) if name not in ("", ".")]
+        listed = await self._backend.als("/")
+        meant = _from_root(names, {_name(info.path) for info in listed.entries or ()})
+        is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
+        meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
+        return f"Did you mean {meant}?" if meant else "List / with ls."
+
+
+def _steps(tool: str, code: ErrorCode | None) -> list[str]:
+    """What to do, the best text first."""
+    if code is None:
+        return []
+    return [_NEXT.get((tool, code), ""), _NEXT_OF_ANY.get(code, ""), _PLAIN.get(code, "")]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -85,21 +204,33 @@ def _prefix(first: str, second: str) -> int:
     return next((place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
 
 
-def suggestion(path: str, directory: str, found: Sequence[str]) -> str:
+_FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|(?:(?<=[/\\])|^)\.\.(?=[/\\]|$)")
+"""Matches at the parts of a path that no path here has: a home directory, a drive, a parent directory."""
+
+
+def _suggestion(tool: str, path: str, directory: str, found: Sequence[str]) -> str:
     """What to do about a missing path, by the paths in `directory`, the nearest one above it that exists.
 
     The paths of directories end in `/`. The text is empty if nothing there is like it.
     """
-    here = {each.rstrip("/").rpartition("/")[2]: each for each in found}
-    name, _, rest = paths.relative(path, directory).partition("/")
+    here = {_name(each): each for each in found}
+    name, _, rest = relative(path, directory).partition("/")
     if name in here:
-        return f"{shown_path(paths.join(directory, name))} is a file." if rest else ""
+        use = "read it with read_file" if tool in ("ls", "glob") else "use its own path"
+        return f"{shown_path(join(directory, name))} is a file: {use}." if rest else ""
     close = closest(name, here)
     if close:
         return f"Did you mean {' or '.join(_shown(here[each], name, each) for each in close)}?"
     if directory == "/" and rest:
-        return _from_root(rest, here)
+        meant = _from_root(rest.split("/"), here)
+        return (
+            f"Paths start at the root of this filesystem: {f'did you mean {meant}?' if meant else 'list it with ls.'}"
+        )
     return f"The nearest directory that exists is {shown_path(directory)}." if rest and directory != "/" else ""
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def _shown(path: str, wanted: str, name: str) -> str:
@@ -107,14 +238,15 @@ def _shown(path: str, wanted: str, name: str) -> str:
     return dumps(path) if not path.isascii() and _folded(wanted) == _folded(name) else shown_path(path)
 
 
-def _from_root(rest: str, here: Iterable[str]) -> str:
-    """A suggestion for a path of the host, which has the path that is meant as its end."""
-    known, names = set(here), rest.split("/")
-    for place, name in enumerate(names):
-        if name in known:
-            meant = shown_path("/" + "/".join(names[place:]))
-            return f"Paths start at the root of this filesystem: did you mean {meant}?"
-    return "Paths start at the root of this filesystem: list it with ls."
+def _from_root(names: Sequence[str], here: Collection[str]) -> str:
+    """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root."""
+    place = next((place for place, name in enumerate(names) if name in here), None)
+    return "" if place is None else shown_path("/" + "/".join(names[place:]))
+
+
+def into_directory(source: str, destination: str) -> str:
+    """What to do if `source` was to be moved onto the directory `destination`."""
+    return f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}."
 
 
 # --- searches that found nothing -------------------------------------------------------------------------------------
@@ -144,7 +276,7 @@ def no_file(path: str, pattern: str) -> str:
     shown = one_line(name, 60)
     tried = f"[No file under {path} matches {one_line(pattern, 100)}"
     if pattern.endswith("/") or not _WILD.search(pattern):
-        return f"{tried}. Only files are found; list a directory with ls, or try *{shown}*]"
+        return f"{tried}. Only files are found: try **/{shown}/** for a directory, *{shown}* for a part of a name]"
     if pattern.strip("/").removeprefix("**/") == name:
         return f"{tried}. Names that start with a dot need a part of the pattern that does, as in .github/{shown}]"
     if name not in ("*", "**"):

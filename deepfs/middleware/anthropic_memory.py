@@ -3,7 +3,7 @@
 The commands and the texts of the answers are those of its documentation.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,9 +23,10 @@ from deepfs.middleware.approved import (
     is_shown_change,
 )
 from deepfs.middleware.arguments import ToolArguments
+from deepfs.middleware.memory_texts import cut_list, inserted, line_range, lines_of, lines_with, page, size_text
 from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import MAX_RESULT_CHARS, tool_of
+from deepfs.middleware.tools import tool_of
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import call_sync
@@ -38,7 +39,7 @@ from deepfs.types import Result
 if TYPE_CHECKING:
     from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool
 
-__all__ = ["MEMORIES", "async_memory_tool_of_sdk", "inserted", "memory_function", "memory_tool", "memory_tool_of_sdk"]
+__all__ = ["MEMORIES", "async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"]
 
 MEMORIES: Final = "/memories"
 _DEFINITION: Final = {"type": "memory_20250818", "name": "memory"}
@@ -157,7 +158,10 @@ class _Commands:
         if missing:
             raise ToolException(f"Error: {command} needs {' and '.join(missing)}. Call it again with all arguments.")
         run: Callable[..., Coroutine[Any, Any, str]] = getattr(self, command)
-        return await run(**given)
+        try:
+            return await run(**given)
+        except DeepFSError as error:
+            raise ToolException(escaped(str(error))) from None
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
         """Show a directory, two levels deep, or the numbered lines of a file."""
@@ -168,11 +172,11 @@ class _Commands:
         _check(read, f"The path {shown_path(path)} does not exist. Please provide a valid path.")
         if read.file_data is not None and read.file_data.encoding == "base64":
             raise ToolException(f"Error: {shown_path(path)} is not a text file.")
-        lines = _lines(read.file_data.content if read.file_data else "")
+        lines = lines_of(read.file_data.content if read.file_data else "")
         if len(lines) > _MAX_LINES:
             raise ToolException(f"File {shown_path(path)} exceeds maximum line limit of 999,999 lines.")
-        first, last = _range(view_range, len(lines))
-        return f"Here's the content of {shown_path(path)} with line numbers:\n{_page(lines, first, last)}"
+        first, last = line_range(view_range, len(lines))
+        return f"Here's the content of {shown_path(path)} with line numbers:\n{page(lines, first, last)}"
 
     async def _listing(self, path: str, *, is_empty: bool) -> str:
         entries = [] if is_empty else (await self.backend.alist_tree(path)).entries
@@ -183,11 +187,11 @@ class _Commands:
                 sizes[above] += entry.size or 0
         kinds = {entry.path: entry.kind for entry in entries}
         rows = [
-            f"{_size(size)}\t{shown_path(name)}{'/' if kinds.get(name) == 'directory' and name != path else ''}"
+            f"{size_text(size)}\t{shown_path(name)}{'/' if kinds.get(name) == 'directory' and name != path else ''}"
             for name, size in sorted(sizes.items())
         ]
         header = f"Here're the files and directories up to {_LEVELS} levels deep in {shown_path(path)}"
-        return _cut(f"{header}, excluding hidden items and node_modules:\n" + "\n".join(rows))
+        return cut_list(f"{header}, excluding hidden items and node_modules:\n" + "\n".join(rows))
 
     async def create(self, path: str, file_text: str) -> str:
         """Create a file that is not there yet."""
@@ -208,14 +212,14 @@ class _Commands:
             missing = f"old_str {quoted} did not appear verbatim in {shown_path(path)}"
             raise ToolException(f"No replacement was performed, {missing}.")
         if result.code is ErrorCode.AMBIGUOUS_MATCH:
-            numbers = ", ".join(map(str, _lines_with(before, old_str)))
+            numbers = ", ".join(map(str, lines_with(before, old_str)))
             several = f"Multiple occurrences of old_str {quoted} in lines: {numbers}"
             raise ToolException(f"No replacement was performed. {several}. Please ensure it is unique")
         _check(result)
-        line = next(_lines_with(before, old_str), 1)
-        lines = _lines(await self._text(path))
+        line = next(lines_with(before, old_str), 1)
+        lines = lines_of(await self._text(path))
         last = min(len(lines), line + new_str.count("\n") + _AROUND)
-        return "The memory file has been edited.\n" + _page(lines, max(1, line - _AROUND), last)
+        return "The memory file has been edited.\n" + page(lines, max(1, line - _AROUND), last)
 
     async def insert(self, path: str, insert_line: int, insert_text: str) -> str:
         """Insert lines after the line `insert_line`; 0 is the start."""
@@ -285,12 +289,15 @@ def _inside(path: str, *, is_file: bool = False) -> str:
     try:
         normal = paths.normalize(path)
     except DeepFSError as error:
-        raise ToolException(str(error)) from None
+        raise _misplaced(str(error)) from None
     if paths.is_beneath(normal, MEMORIES) or (normal == MEMORIES and not is_file):
         return normal
-    raise ToolException(
-        f"Error: {shown_path(normal)} is not under {MEMORIES}. Name a path such as {MEMORIES}/notes.md."
-    )
+    place = "is a directory" if normal == MEMORIES else f"is not under {MEMORIES}"
+    raise _misplaced(f"Error: {shown_path(normal)} {place}")
+
+
+def _misplaced(error: str) -> ToolException:
+    return ToolException(f"{error}. Name a path such as {MEMORIES}/notes.md.")
 
 
 def _check(result: Result, missing: str = "") -> None:
@@ -300,80 +307,9 @@ def _check(result: Result, missing: str = "") -> None:
         raise ToolException(escaped(result.error))
 
 
-def inserted(text: str, line: int, new: str) -> str:
-    """`text` with the lines `new` after the line number `line`. Raises ToolException if there is no such line."""
-    *whole, last = text.split("\n")
-    lines = [*(f"{each}\n" for each in whole), *([last] if last else [])]
-    if not 0 <= line <= len(lines):
-        bounds = f"It should be within the range of lines of the file: [0, {len(lines)}]"
-        raise ToolException(f"Error: Invalid `insert_line` parameter: {line}. {bounds}")
-    end = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
-    block = "".join(f"{each}{end}" for each in new.replace("\r\n", "\n").removesuffix("\n").split("\n"))
-    before = "".join(lines[:line])
-    joint = end if before and not before.endswith("\n") else ""
-    return f"{before}{joint}{block}{''.join(lines[line:])}"
-
-
-def _lines(text: str) -> list[str]:
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def _lines_with(text: str, wanted: str) -> Iterator[int]:
-    """The numbers of the lines in which `wanted` starts, at most twenty."""
-    text, wanted = text.replace("\r\n", "\n"), wanted.replace("\r\n", "\n")
-    place = text.find(wanted)
-    for _ in range(20):
-        if place < 0:
-            return
-        yield text.count("\n", 0, place) + 1
-        place = text.find(wanted, place + 1)
-
-
-def _range(given: Sequence[int] | None, total: int) -> tuple[int, int]:
-    if not given:
-        return 1, total
-    first, last = given[0], given[1] if len(given) > 1 else -1
-    last = total if last == -1 else min(last, total)
-    if first < 1 or (first > last and total):
-        bounds = f"It should be two line numbers from 1 to {total}, the second -1 for the end"
-        raise ToolException(f"Error: Invalid `view_range` parameter: {list(given)}. {bounds}")
-    return first, last
-
-
-def _page(lines: Sequence[str], first: int, last: int) -> str:
-    rows: list[str] = []
-    room = MAX_RESULT_CHARS - 200
-    for number, line in enumerate(lines[first - 1 : last], first):
-        row = f"{number:6}\t{escaped(line[:room])}"
-        room -= len(row) + 1
-        if room < 0 and rows:
-            return "\n".join(
-                [*rows, f"[Lines {first} to {number - 1} of {len(lines)}. View on with view_range [{number}, -1]]"]
-            )
-        rows.append(row)
-    return "\n".join(rows)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MAX_RESULT_CHARS:
-        return text
-    kept = text[: text.rfind("\n", 0, MAX_RESULT_CHARS - 100)]
-    return f"{kept}\n[{text.count(chr(10)) - kept.count(chr(10)):,} more entries: view a directory in it]"
-
-
 def _is_shown(entry: TreeEntry, directory: str) -> bool:
     names = paths.relative(entry.path, directory).split("/")
     return len(names) <= _LEVELS and not any(name.startswith(".") or name == "node_modules" for name in names)
-
-
-def _size(size: int) -> str:
-    """A size as `du -h` writes it."""
-    value, unit = float(size), "B"
-    for unit in "BKMG":
-        if value < 1024 or unit == "G":
-            break
-        value /= 1024
-    return f"{value:.{0 if unit == 'B' else 1}f}{unit}"
 
 
 # --- anthropic's SDK ---

@@ -12,7 +12,8 @@ from pydantic import Field
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, error_of
+from deepfs.middleware.advice import Advisor
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, changed_since_approval, is_shown_change
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.offers import offers_move
@@ -182,8 +183,18 @@ async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]
 async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
     try:
         return await _planned(backend, patch)
-    except (DeepFSError, PatchError) as error:
-        return one_line(str(error).removeprefix("Error: "), 1_000)
+    except DeepFSError as error:
+        tool = "delete" if patch.action == "delete" else "apply_patch"
+        text = await _advised(backend, tool, str(error), error.code, patch.path, patch.move_to or "")
+        return one_line(text, 1_000)
+    except PatchError as error:
+        return one_line(str(error), 1_000)
+
+
+async def _advised(backend: BackendProtocol, tool: str, error: str, code: ErrorCode | None, *paths: str) -> str:
+    """An error, and what to do; which other tools the model has is not known here."""
+    text = await Advisor(backend, ()).advised(tool, error, code, *paths)
+    return text.removeprefix("Error: ")
 
 
 async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
@@ -237,7 +248,7 @@ async def _free(backend: BackendProtocol, path: str) -> str:
 
 def _checked(read: ReadResult) -> ReadResult:
     if read.error is not None:
-        raise PatchError(read.error)
+        raise error_of(read.code or ErrorCode.BACKEND_ERROR, read.error)
     return read
 
 
@@ -273,7 +284,9 @@ async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, d
             leftovers.append(f"{shown_path(step.path)} ({one_line(outcome.error)})")
     state = f"Could not be restored: {', '.join(leftovers)}. Read them" if leftovers else "No file is changed"
     reason = one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
-    return _Failure(result.code, f"The patch failed at {shown_path(failed.path)}: {reason}. {state}.", leftovers)
+    text = f"The patch failed at {shown_path(failed.path)}: {reason}. {state}."
+    told = text if leftovers else await _advised(backend, "apply_patch", text, result.code, failed.path)
+    return _Failure(result.code, told, leftovers)
 
 
 class _Step(NamedTuple):

@@ -1,4 +1,4 @@
-"""Middleware that asks a person before a tool runs, and middleware that answers calls without a result."""
+"""Middleware that asks a person before a tool runs."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
-from langchain_core.messages import AIMessage, AnyMessage, InvalidToolCall, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -17,7 +17,6 @@ from langgraph.types import Command
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._backends import (
-    LANGCHAIN_WRAPS_APPROVED_CALLS,
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
@@ -38,7 +37,7 @@ from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "UnansweredCallsMiddleware", "asks_first", "covering"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once", "asks_first"]
 
 
 ANSWER_FORM: Final = (
@@ -178,7 +177,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         def description(tool_call: ToolCall, state: Any, runtime: Any) -> str:
             text = own(tool_call, state, runtime) if callable(own) else own
             if text is None:
-                text = f"{self.description_prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
+                text = _worded(self.description_prefix, tool_call)
             _asked.get().add(tool_call["id"])
             preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
             return f"{text}\n\n{preview['text']}" if preview else text
@@ -215,15 +214,19 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
                 if _was_asking(error):
                     raise
                 wrong = error
-                if asking:  # Older versions of LangChain replace its tool calls by those that the person edited.
+                if asking:  # LangChain may have set the calls as the wrong answer left them.
                     asking.tool_calls = made
         detail = f" ({wrong})" if isinstance(wrong, ValueError) else ""
         raise ValueError(f"The answer to the interrupt is wrong{detail}. Nothing was done. {ANSWER_FORM}.") from wrong
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
-        passing = self._passing(handler)
-        return super().wrap_tool_call(request, passing) if LANGCHAIN_WRAPS_APPROVED_CALLS else passing(request)
+
+        def passing(asked: ToolCallRequest) -> ToolResult:
+            with self._as_approved(asked):
+                return handler(asked)
+
+        return super().wrap_tool_call(request, passing)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -234,16 +237,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             with self._as_approved(asked):
                 return await handler(asked)
 
-        if not LANGCHAIN_WRAPS_APPROVED_CALLS:
-            return await passing(request)
         return await super().awrap_tool_call(request, passing)
-
-    def _passing(self, handler: Callable[[ToolCallRequest], ToolResult]) -> Callable[[ToolCallRequest], ToolResult]:
-        def passing(asked: ToolCallRequest) -> ToolResult:
-            with self._as_approved(asked):
-                return handler(asked)
-
-        return passing
 
     @contextmanager
     def _as_approved(self, request: ToolCallRequest) -> Iterator[None]:
@@ -263,6 +257,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 class _AgentApprovals(ApprovalMiddleware):
     """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
+
+
+def _worded(prefix: str, tool_call: ToolCall, *_: Any) -> str:
+    return f"{prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
 
 
 _asked: ContextVar[set[str | None]] = ContextVar("deepfs_asked_calls")
@@ -314,12 +312,29 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 
-def covering(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Let each HumanInTheLoopMiddleware of LangChain also ask about tools with the effect of those that it names.
+def asked_once(
+    rules: Sequence[FilesystemPermission],
+    interrupt_on: InterruptOn | None,
+    middleware: Sequence[AgentMiddleware[Any, Any, Any]],
+) -> tuple[list[AgentMiddleware[Any, Any, Any]], InterruptOn | None]:
+    """Return the middleware and the `interrupt_on` with which nobody is asked twice about one call.
 
-    It asks even about a tool that its `interrupt_on` sets to False, since it does not keep such entries.
+    A HumanInTheLoopMiddleware of LangChain stands for `interrupt_on`, and asks about tools with the effect of those
+    that it names as well, even if it sets one to False, since it does not keep such entries. If rules ask too, an
+    ApprovalMiddleware with the returned `interrupt_on` takes its place.
     """
-    return [_covering(each) for each in middleware]
+    covered = [_covering(each) for each in middleware]
+    asking = [each for each in covered if each.name == HumanInTheLoopMiddleware.__name__]
+    if not asking:
+        return covered, interrupt_on
+    last = asking[-1]
+    if not has_interrupts(rules) or type(last) is not HumanInTheLoopMiddleware:
+        return covered, None
+    wording = partial(_worded, last.description_prefix)
+    named = {
+        name: InterruptOnConfig(**{"description": wording, **config}) for name, config in last.interrupt_on.items()
+    }
+    return [each for each in covered if each not in asking], named
 
 
 def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
@@ -329,50 +344,3 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
     extended: dict[str, Any] = with_kin(middleware.interrupt_on)
     other.interrupt_on = extended
     return other
-
-
-# --- calls without a result ------------------------------------------------------------------------------------------
-
-
-class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Adds an error message for each tool call that has no result in the conversation.
-
-    A result is missing if the user continues without answering an interrupt, if a run was stopped while its tools ran,
-    or if the model wrote invalid arguments. Providers refuse such a conversation. Only the request to the model is
-    changed, not the stored messages.
-    """
-
-    trace_policy = TRACE_POLICY
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Add the missing results to the request."""
-        return handler(request.override(messages=list(_answered(request.messages))))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(request.override(messages=list(_answered(request.messages))))
-
-
-def _answered(messages: Sequence[AnyMessage]) -> Iterator[AnyMessage]:
-    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    for message in messages:
-        yield message
-        if isinstance(message, AIMessage):
-            yield from (_answer(call) for call in message.tool_calls if call["id"] not in known)
-            wrong = (call for call in message.invalid_tool_calls if call["id"] and call["id"] not in known)
-            yield from map(_objection, wrong)
-
-
-def _answer(call: ToolCall) -> ToolMessage:
-    text = f"Error: {call['name']} was interrupted or cancelled, and has no result. Call it again where it is needed."
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
-
-
-def _objection(call: InvalidToolCall) -> ToolMessage:
-    name = call["name"] or "The tool"
-    text = f"Error: {name} was not called, because its arguments are no valid JSON. Correct them and call it again."
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")

@@ -6,7 +6,7 @@ from math import inf
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from deepfs.middleware.advice import closest
 from deepfs.search.query import MAX_CONTEXT_LINES
@@ -243,12 +243,31 @@ def wrong_arguments(error: Any) -> str:
     """The error text for a call with wrong arguments: the reason for each, and the arguments that there are."""
     if not isinstance(error, ValidationError):
         return f"Error: The arguments are wrong: {error}"
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    wrong = "; ".join(f"{'.'.join(map(str, each['loc'])) + ': ' if each['loc'] else ''}{each['msg']}" for each in found)
-    schema = _BY_TITLE.get(error.title)
+    found = error.errors(include_url=False, include_context=False)
+    wrong = "; ".join(map(_reason, found))
+    schema = _BY_TITLE.get(error.title) if any(each["type"] in _NAMES for each in found) else None
     known = f" {schema.tool} takes {_listed(schema)}." if schema else ""
     end = "" if wrong.endswith(("?", ".")) else "."
     return f"Error: The arguments are wrong: {wrong}{end}{known} Correct them and call the tool again."
+
+
+_NAMES: Final = frozenset({"missing", "unknown_argument"})
+"""The errors after which a model has to know the names of the arguments."""
+
+
+def _reason(error: ErrorDetails) -> str:
+    """What is wrong with an argument."""
+    name, given = ".".join(map(str, error["loc"])), error["input"]
+    if error["type"] == "missing":
+        return f"{name} is missing"
+    if error["type"] != "string_type":
+        return f"{name}: {error['msg']}" if name else error["msg"]
+    several = isinstance(given, list)
+    return f"{name} must be a string, not {'a list: make one call for each' if several else _kind(given)}"
+
+
+def _kind(given: object) -> str:
+    return "an object" if isinstance(given, dict) else f"a {type(given).__name__}"
 
 
 def _listed(schema: type[ToolArguments]) -> str:

@@ -3,12 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from json import dumps
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
 
 import anyio
 from langchain.agents.middleware import hook_config
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
@@ -18,18 +17,18 @@ from deepfs.middleware._backends import AgentState, PromptMiddleware
 from deepfs.middleware._delegation import described, fork_messages, initial_state, merged_files
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import (
-    MEDIA,
+from deepfs.middleware.remote_tasks import RemoteTasks
+from deepfs.middleware.task_events import TaskEvent, listed, noted, notification, report, sent, stopped
+from deepfs.middleware.task_records import (
     UNFINISHED,
-    WAITING,
     AsyncSubAgent,
     AsyncTask,
     Observation,
-    RemoteTasks,
     checked_subagents,
-    now,
+    continued_task,
+    new_task,
+    observed_task,
 )
-from deepfs.middleware.task_events import TaskEvent, noted, notification, updated_task
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.sync import run_sync
 
@@ -46,7 +45,6 @@ __all__ = [
     "StartAsyncTaskSchema",
     "TaskEvent",
     "UpdateAsyncTaskSchema",
-    "split_subagents",
 ]
 
 ASYNC_TASK_TOOL_DESCRIPTION: Final = PROMPTS["start_async_task"]
@@ -57,8 +55,8 @@ Runtime: TypeAlias = ToolRuntime[Any, Any]
 StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "error", "cancelled", "all"]
 
 
-def _merged(existing: dict[str, AsyncTask] | None, update: dict[str, AsyncTask]) -> dict[str, AsyncTask]:
-    return {**(existing or {}), **update}
+def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
+    return {**(known or {}), **changed}
 
 
 class AsyncSubAgentState(AgentState[Any]):
@@ -163,15 +161,6 @@ def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**update, "jump_to": "model"} if update is not None and update.get("messages") else update
 
 
-def split_subagents(specs: Sequence[Any] | None) -> tuple[list[Any], list[AsyncSubAgent], list[Any]]:
-    """Divide specifications: those for the tool `task`, those of servers, and those of the mode `"async"`."""
-    given = list(specs or ())
-    remote = [spec for spec in given if isinstance(spec, Mapping) and "graph_id" in spec]
-    here = [spec for spec in given if isinstance(spec, Mapping) and spec.get("mode") == "async"]
-    inline = [spec for spec in given if not any(spec is each for each in (*remote, *here))]
-    return inline, cast("list[AsyncSubAgent]", remote), here
-
-
 # --- what the tools do -----------------------------------------------------------------------------------------------
 
 
@@ -190,10 +179,12 @@ class _Tasks:
     # --- looking ---
 
     async def look(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
-        spec = self.spec_of(task)
-        if "runnable" in spec:
-            return self.local.observe(task)
-        return await self.remote.observe(spec, task, in_sync=in_sync)
+        spec = self.specs.get(task["agent_name"])
+        if spec is None:
+            return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
+        return (
+            self.local.observe(task) if "runnable" in spec else await self.remote.observe(spec, task, in_sync=in_sync)
+        )
 
     async def looks(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
@@ -230,7 +221,7 @@ class _Tasks:
 
     def collected(self, task: AsyncTask, seen: Observation, state: Any, place: str) -> tuple[AsyncTask, list[str]]:
         """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
-        updated = updated_task(task, seen.status, seen.run_id)
+        updated = observed_task(task, seen.status, seen.run_id)
         here = "runnable" in self.specs.get(task["agent_name"], {})
         files = self.local.files(task) if here and seen.status not in UNFINISHED else None
         if files is None:
@@ -257,18 +248,7 @@ class _Tasks:
         return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
 
     def started(self, runtime: Runtime, ids: tuple[str, str], description: str, subagent_type: str) -> "Command[Any]":
-        (task_id, run_id), time = ids, now()
-        task = AsyncTask(
-            task_id=task_id,
-            agent_name=subagent_type,
-            thread_id=task_id,
-            run_id=run_id,
-            status="running",
-            created_at=time,
-            last_checked_at=time,
-            last_updated_at=time,
-        )
-        return _command(runtime, f"Started in the background. task_id: {task_id}", task)
+        return _command(runtime, f"Started in the background. task_id: {ids[0]}", new_task(subagent_type, *ids))
 
     # --- check ---
 
@@ -278,20 +258,7 @@ class _Tasks:
     def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
         updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
-        return _command(runtime, self._report(task, seen, notes), updated)
-
-    @staticmethod
-    def _report(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
-        facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
-        facts |= {"error": seen.error} if seen.error else {}
-        facts |= {"interrupts": list(seen.interrupts)} if seen.interrupts else {}
-        remarks = [*filter(None, [seen.note, _WAITS if seen.status == WAITING else None]), *notes]
-        facts |= {"note": " ".join(remarks)} if remarks else {}
-        if seen.status != "success":
-            return _json(facts)
-        facts["result"] = "".join(str(block["text"]) for block in seen.content if block["type"] == "text")
-        media = [dict(block) for block in seen.content if block["type"] in MEDIA]
-        return [{"type": "text", "text": _json(facts)}, *media] if media else _json(facts)
+        return _command(runtime, report(task, seen, notes), updated)
 
     # --- update, cancel, list ---
 
@@ -301,8 +268,8 @@ class _Tasks:
         strategy = spec.get("update_strategy", "interrupt")
         if not message.strip():
             raise ToolException("Error: The message is empty. Say what is to be done.")
-        if strategy == "enqueue":
-            _refuse_second(runtime, task["task_id"])
+        if strategy == "enqueue" and not _is_first(runtime, task["task_id"]):
+            raise ToolException("Error: Not sent: this turn sends the task a message already. Send one, or wait.")
         if "runnable" in spec:
             return await self.local.update(task, message, strategy)
         return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
@@ -310,99 +277,73 @@ class _Tasks:
     def updated(self, runtime: Runtime, found: tuple[str, str], task_id: str, message: str) -> "Command[Any]":
         task = _task(runtime, task_id)
         run_id, status = found
-        changed: AsyncTask = {**task, "run_id": run_id, "status": status, "last_updated_at": now()}
         enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
-        if enqueued:
-            earlier = task.get("superseded_run_ids", []) if task["status"] in UNFINISHED else []
-            changed["superseded_run_ids"] = [*earlier, task["run_id"]]
-        text = f"Sent. task_id: {task['task_id']}"
-        if enqueued and task["status"] in {"running", "pending"}:
-            text = f"Sent: it starts when the current run has ended. task_id: {task['task_id']}"
-        elif task["status"] == WAITING:
-            text += ". Its question to a person is dropped."
-        return _command(runtime, text, changed)
+        followed = continued_task(task, status, run_id, enqueued=enqueued)
+        return _command(runtime, sent(task, enqueued=enqueued), followed)
 
     async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
         if "runnable" in spec:
-            await self.local.cancel(task)
-            return self.local.observe(task)
-        await self.remote.cancel(spec, task, in_sync=in_sync)
-        return Observation("cancelled", task["run_id"])
+            return await self.local.cancel(task)
+        return await self.remote.cancel(spec, task, in_sync=in_sync)
 
     def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
         updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
-        texts = {
-            "cancelled": f"Cancelled. task_id: {task['task_id']}",
-            "running": "It is being stopped, and has not ended yet. Check it later.",
-        }
-        text = texts.get(seen.status, f"It had ended before, with the status {seen.status}: check it for its result.")
-        return _command(runtime, " ".join([text, *notes]), updated)
+        return _command(runtime, " ".join([stopped(task, seen), *notes]), updated)
 
     async def list(
         self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
     ) -> dict[str, Observation]:
-        unfinished = [task for task in _listed(runtime, status_filter) if task["status"] in UNFINISHED]
-        return await self.looks(unfinished, in_sync=in_sync)
+        return await self.looks(_unfinished(runtime.state), in_sync=in_sync)
 
     def shown(
         self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
-    ) -> "Command[Any] | str":
-        tasks = _listed(runtime, status_filter)
-        if not tasks:
-            return "There are no background tasks" + (f" with the status {status_filter}." if status_filter else ".")
-        lines = [f"{len(tasks)} background tasks:"]
-        for task in tasks:
-            status = seen[task["task_id"]].status if task["task_id"] in seen else task["status"]
-            lines.append(f"- task_id: {task['task_id']}  agent: {task['agent_name']}  status: {status}")
-        # What has ended stays as it is in the state: the agent is told of it before its next turn.
-        return "\n".join(lines)
+    ) -> str:
+        # The state stays as it is: the agent is told of what has ended before its next turn.
+        return listed(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
-            raise ToolException(f"Error: There is no background subagent {task['agent_name']!r} any more.")
+            raise ToolException(f"Error: {_no_subagent(task['agent_name'])}")
         return spec
 
 
-_WAITS: Final = "A person must answer it; you cannot. Go on with other work."
+def _no_subagent(name: str) -> str:
+    return f"There is no background subagent {name!r} any more. Start the task anew with another one if it is needed."
 
 
-def _json(facts: Mapping[str, Any]) -> str:
-    return dumps(facts, ensure_ascii=False, default=str)
+def _tasks_in(state: Any) -> Mapping[str, AsyncTask]:
+    return state.get("async_tasks") or {}
 
 
 def _unfinished(state: Any) -> list[AsyncTask]:
-    return [task for task in (state.get("async_tasks") or {}).values() if task["status"] in UNFINISHED]
+    return [task for task in _tasks_in(state).values() if task["status"] in UNFINISHED]
 
 
 def _task(runtime: Runtime, task_id: str) -> AsyncTask:
-    tasks: dict[str, AsyncTask] = runtime.state.get("async_tasks") or {}
-    task = tasks.get(task_id.strip())
+    task = _tasks_in(runtime.state).get(task_id.strip())
     if task is None:
-        raise ToolException(f"Error: There is no background task {task_id!r}. list_async_tasks shows all.")
+        raise ToolException(f"Error: There is no background task {task_id!r:.100}. list_async_tasks shows all.")
     return task
 
 
-def _listed(runtime: Runtime, status: StatusFilter | None) -> list[AsyncTask]:
-    tasks = (runtime.state.get("async_tasks") or {}).values()
-    return [task for task in tasks if status in (None, "all", task["status"])]
+def _is_first(runtime: Runtime, task_id: str) -> bool:
+    """Whether a call is the first follow-up of its turn to a task. A second one would replace the first's record."""
+    for message in reversed(runtime.state.get("messages") or []):
+        if isinstance(message, AIMessage):
+            followed_up = (call["id"] for call in message.tool_calls if _follows_up(call, task_id))
+            return next(followed_up, runtime.tool_call_id) == runtime.tool_call_id
+    return True
 
 
-def _refuse_second(runtime: Runtime, task_id: str) -> None:
-    """Refuse a further follow-up of one turn: the calls read the same state, and the record would lose one."""
-    messages: Sequence[BaseMessage] = runtime.state.get("messages") or []
-    last = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    calls = last.tool_calls if last is not None else []
-    ids = [
-        call["id"]
-        for call in calls
-        if call["name"] == "update_async_task" and str(call["args"].get("task_id", "")).strip() == task_id
-    ]
-    if runtime.tool_call_id in ids[1:]:
-        raise ToolException("Error: Not sent: this turn sends the task a message already. Send one message, or wait.")
+def _follows_up(call: ToolCall, task_id: str) -> bool:
+    match call:
+        case {"name": "update_async_task", "args": {"task_id": str(named)}}:
+            return named.strip() == task_id
+    return False
 
 
 def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 from uuid import uuid4
+from weakref import WeakSet
 
 import anyio
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import ToolException
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from deepfs.middleware._delegation import answer_of
-from deepfs.middleware.remote_tasks import MEDIA, WAITING, AsyncTask, Observation, content_of
+from deepfs.middleware._delegation import content_of_answer, detached, followed_up, input_id, messages_of, task_config
+from deepfs.middleware.task_records import UNFINISHED, WAITING, AsyncTask, Observation
 from deepfs.threads.background import background_loop, start_in_background
 from deepfs.threads.loop_bridge import (
     LoopCallbacks,
@@ -39,6 +38,7 @@ _LOST: Final = (
     "This process does not know the task: the process that ran it has ended or is another one, or the task ended long "
     "ago. Its result is lost, with files that were not merged. Start it again if it is still needed."
 )
+_FORGOTTEN: Final = "This process no longer has the answer of the task. Start it again if the answer is still needed."
 _LOOP_ENDED: Final = (
     "The event loop that ran the task ended before it did. Start it again. To the programmer: run all turns in one "
     "event loop, or use tasks=BackgroundTasks(own_loop=True)."
@@ -50,9 +50,11 @@ class _Run:
     """One run of a task: its input, and its outcome once it has ended."""
 
     given: Any
+    """A state, the messages of a follow-up, or a command."""
     id: str = field(default_factory=lambda: str(uuid4()))
     status: str = "pending"
     values: Mapping[str, Any] = field(default_factory=dict)
+    """The state that it has reached."""
     error: str | None = None
     interrupts: Sequence[Mapping[str, Any]] = ()
     is_stopped: bool = False
@@ -63,6 +65,14 @@ class _Run:
     @property
     def has_ended(self) -> bool:
         return self.status not in {"pending", "running"}
+
+    def end(self, status: str, error: str | None = None) -> None:
+        """Set the outcome, unless there is one, and wake those that wait for it."""
+        if not self.has_ended:
+            self.error, self.status = error, status  # In this order: observers do not wait for the lock.
+            self.given, self.scope, self.loop = None, None, None
+            while self.waiting:
+                self.waiting.pop().set()
 
 
 @dataclass(eq=False)
@@ -81,7 +91,15 @@ class _Task:
 
     @property
     def has_ended(self) -> bool:
+        """Whether all runs have ended; those whose event loop was closed end here."""
+        if any(run.loop is not None and run.loop.is_closed() for run in self.runs):
+            self.lose()
         return all(run.has_ended for run in self.runs)
+
+    def lose(self) -> None:
+        """End all runs that have not ended: their event loop has."""
+        for run in self.runs:
+            run.end("error", _LOOP_ENDED)
 
 
 class BackgroundTasks:
@@ -102,6 +120,10 @@ class BackgroundTasks:
         self._limit = limit
         self._kept = kept
         self._own_loop = own_loop
+        self._forget()
+        _all.add(self)
+
+    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._tasks: dict[str, _Task] = {}
 
@@ -130,12 +152,13 @@ class BackgroundTasks:
         task_id = str(uuid4())
         context = getattr(runtime, "context", None)
         task = _Task(
-            runnable=_detached(runnable, getattr(runtime, "store", None)),
-            config=_config(name, task_id, runtime),
+            runnable=detached(runnable, getattr(runtime, "store", None)),
+            config=task_config(name, task_id, runtime),
             options={} if context is None else {"context": context},
             files=dict(state.get("files") or {}),
         )
         run = _Run(dict(state))
+        input_id(state)
         with self._lock:
             self._check_room()
             self._forget_oldest()
@@ -151,21 +174,7 @@ class BackgroundTasks:
             task: The task, as the state of its agent has it.
         """
         known = self._tasks.get(task["task_id"])
-        if known is None:
-            return _unknown(task)
-        run = known.latest
-        content = _content(run.values) if run.status == "success" else ()
-        note = "The latest follow-up has not started yet." if run.status == "pending" else None
-        return Observation(run.status, run.id, content, run.error, run.interrupts, note)
-
-    def values(self, task: AsyncTask) -> Mapping[str, Any]:
-        """The state in which the latest run ended; empty if it has not, or is not known.
-
-        Args:
-            task: The task, as the state of its agent has it.
-        """
-        known = self._tasks.get(task["task_id"])
-        return known.latest.values if known is not None and known.latest.has_ended else {}
+        return _unknown(task) if known is None else _observation(known)
 
     def files(self, task: AsyncTask) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         """The files before and after what was not merged yet; None if there is nothing to merge.
@@ -173,12 +182,13 @@ class BackgroundTasks:
         Args:
             task: The task, as the state of its agent has it.
         """
-        known, values = self._tasks.get(task["task_id"]), self.values(task)
-        merged = task.get("merged_run_id")
-        if known is None or "files" not in values or merged == known.latest.id:
+        known, merged = self._tasks.get(task["task_id"]), task.get("merged_run_id")
+        if known is None or not known.latest.has_ended or merged == known.latest.id:
             return None
+        files = known.latest.values.get("files")
         before = next((run.values.get("files") for run in known.runs if run.id == merged), None)
-        return known.files if before is None else before, values["files"]
+        given = known.files if before is None else before
+        return (given, files) if isinstance(files, Mapping) else None
 
     async def update(
         self, task: AsyncTask, message: str, strategy: Literal["interrupt", "enqueue"] = "interrupt"
@@ -193,10 +203,12 @@ class BackgroundTasks:
         Raises:
             ToolException: If the task is not known, or does not stop.
         """
-        known = self._known(task)
+        known = self._tasks.get(task["task_id"])
+        if known is None:
+            raise ToolException(f"Error: {_LOST}")
         if strategy == "interrupt" and not await self._stop(known):
             raise ToolException("Error: The current run does not stop. Try again later, or start another task.")
-        return self._follow(known, _Run([HumanMessage(message)]))
+        return self._follow(known, _Run([HumanMessage(message, id=str(uuid4()))]))
 
     async def resume(self, task_id: str, answer: Any) -> None:
         """Answer what a task that waits asks a person, as `Command(resume=answer)` would.
@@ -213,25 +225,27 @@ class BackgroundTasks:
             raise ValueError(f"no background task {task_id!r} waits for an answer")
         self._follow(known, _Run(Command(resume=answer)))
 
-    async def cancel(self, task: AsyncTask) -> None:
-        """Stop a task, and wait for its end, at most 10 seconds.
+    async def cancel(self, task: AsyncTask) -> Observation:
+        """Stop a task, wait for its end, at most 10 seconds, and return what became of it.
 
         Args:
             task: The task, as the state of its agent has it.
-
-        Raises:
-            ToolException: If the task is not known.
         """
-        known = self._known(task)
+        known = self._tasks.get(task["task_id"])
+        if known is None:
+            return _unknown(task)
         await self._stop(known)
-        if known.latest.status == WAITING:
-            known.latest.status = "cancelled"
+        with self._lock:
+            if known.latest.status == WAITING:
+                known.latest.status, known.latest.interrupts = "cancelled", ()
+        return _observation(known)
 
     async def await_all(self) -> None:
         """Wait until no task runs. Tasks that wait for a person do not count."""
         for task in list(self._tasks.values()):
             while not task.has_ended:
-                await _ended(next(run for run in task.runs if not run.has_ended), self._lock)
+                for run in task.runs:
+                    await self._ended(run)
 
     async def aclose(self) -> None:
         """Stop all tasks, wait for their ends, and forget them."""
@@ -242,17 +256,9 @@ class BackgroundTasks:
 
     # --- runs ---
 
-    def _known(self, task: AsyncTask) -> _Task:
-        known = self._tasks.get(task["task_id"])
-        if known is None:
-            raise ToolException(f"Error: {_LOST}")
-        return known
-
     def _check_room(self) -> None:
         if sum(not task.has_ended for task in self._tasks.values()) >= self._limit:
-            raise ToolException(
-                f"Error: {self._limit} background tasks run already. Wait until one has ended, or cancel one."
-            )
+            raise ToolException(f"Error: {self._limit} background tasks run already. Wait for an end, or cancel one.")
 
     def _forget_oldest(self) -> None:
         ended = [task_id for task_id, task in self._tasks.items() if task.has_ended]
@@ -271,140 +277,96 @@ class BackgroundTasks:
         return run.id, run.status
 
     def _begin(self, task: _Task, run: _Run) -> None:
-        run.status = "running"
-        start = start_in_background if self._own_loop or not _is_in_lasting_loop() else start_task
+        # The loop of deepfs serves sync calls, which must not wait for what a task does.
+        stays = runs_loop() and not background_loop().is_here() and not self._own_loop
+        run.status, run.loop = "running", loop_callbacks() if stays else None
         try:
-            start(partial(self._work, task, run))
+            (start_task if stays else start_in_background)(partial(self._work, task, run))
         except RuntimeError as error:
-            run.error, run.status = str(error), "error"
+            run.end("error", str(error))
 
     async def _work(self, task: _Task, run: _Run) -> None:
         var_child_runnable_config.set(None)  # The task is no part of the graph that started it,
         waiting_threads.set(frozenset())  # and nobody waits for it.
         run.loop, run.scope = loop_callbacks(), anyio.CancelScope()
-        status, run.error = "cancelled", None
+        status, error = "cancelled", None
         try:
+            given = _input(task, run)
             with run.scope:
                 if not run.is_stopped:
-                    status = await self._invoked(task, run)
-        except Exception as error:
-            status, run.error = "error", f"{type(error).__name__}: {error}"
+                    status = await _invoked(task, run, given)
+        except Exception as failure:
+            status, error = "error", f"{type(failure).__name__}: {failure}"
         except BaseException:  # Not raised: nobody is there to take it.
-            status, run.error = "error", _LOOP_ENDED
-        if status in {"cancelled", "error"}:
+            status = "lost"
+        if status not in {"success", WAITING}:
             with anyio.CancelScope(shield=True), suppress(BaseException):
                 run.values = await _reached(task, run)
-        self._end(task, run, status)
+        self._end(task, run, status, error)
 
-    async def _invoked(self, task: _Task, run: _Run) -> str:
-        result = await task.runnable.ainvoke(await _input(task, run), task.config, **task.options)
-        run.values = result if isinstance(result, Mapping) else {}
-        run.interrupts = [{"id": each.id, "value": each.value} for each in run.values.get("__interrupt__", ())]
-        return WAITING if run.interrupts else "success"
-
-    def _end(self, task: _Task, run: _Run, status: str) -> None:
+    def _end(self, task: _Task, run: _Run, status: str, error: str | None) -> None:
         with self._lock:
-            run.status = status
-            run.given, run.scope = None, None
-            waiting, run.waiting = run.waiting, []
+            if status == "lost":
+                task.lose()
+            else:
+                run.end(status, error)
             following = next((each for each in task.runs if each.status == "pending"), None)
-            if following is not None and run.error == _LOOP_ENDED:
-                following.status, following.error, following = "error", _LOOP_ENDED, None
-        for event in waiting:
-            event.set()
         if following is not None:
             self._begin(task, following)
 
     async def _stop(self, task: _Task) -> bool:
-        """Stop all runs of a task, the newest first. Return whether they have ended."""
-        for run in reversed(task.runs):
+        """Stop all runs of a task, the newest first. Return whether they have ended in time."""
+        runs = [] if task.has_ended else [*reversed(task.runs)]
+        for run in runs:
             with self._lock:
                 run.is_stopped = True
                 if run.status == "pending":
-                    run.status = "cancelled"
-            if not await _stopped(run, self._lock):
-                return False
-        return True
+                    run.end("cancelled")
+                loop, scope = run.loop, run.scope
+            if loop is not None and scope is not None:  # Else it has not begun, or has ended.
+                with suppress(RuntimeError):
+                    loop.call(scope.cancel)
+            with anyio.move_on_after(_STOP_SECONDS):
+                await self._ended(run)
+        return all(run.has_ended for run in runs)
+
+    async def _ended(self, run: _Run) -> None:
+        ended = loop_callbacks().event()
+        with self._lock:
+            if run.has_ended:
+                return
+            run.waiting.append(ended)
+        await ended.wait()
 
 
-def _is_in_lasting_loop() -> bool:
-    """Whether the caller runs in an event loop of the program. That of deepfs serves sync calls, which are short."""
-    return runs_loop() and not background_loop().is_here()
-
-
-async def _stopped(run: _Run, lock: threading.Lock) -> bool:
-    """Stop a run that may not have begun. Return whether it has ended in time."""
-    with lock:
-        loop, scope = run.loop, run.scope
-    if loop is not None and scope is not None:
-        with suppress(RuntimeError):
-            loop.call(scope.cancel)
-    with anyio.move_on_after(_STOP_SECONDS):
-        await _ended(run, lock)
-    return run.has_ended
-
-
-async def _ended(run: _Run, lock: threading.Lock) -> None:
-    ended = loop_callbacks().event()
-    with lock:
-        if run.has_ended:
-            return
-        run.waiting.append(ended)
-    await ended.wait()
-
-
-def _content(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The answer of a subagent, and the media of its last message."""
-    media = [block for block in content_of(values) if block["type"] in MEDIA]
-    text = answer_of(values.get("messages") or (), values.get("structured_response"))
-    return [{"type": "text", "text": text}, *media]
+def _observation(task: _Task) -> Observation:
+    is_over, run = task.has_ended, task.latest
+    if run.has_ended and not is_over:
+        return Observation("running", run.id)  # An earlier run has not stopped yet.
+    content = content_of_answer(run.values) if run.status == "success" else ()
+    note = "The latest follow-up has not started yet." if run.status == "pending" else None
+    return Observation(run.status, run.id, content, run.error, run.interrupts, note)
 
 
 def _unknown(task: AsyncTask) -> Observation:
-    if task["status"] in {"running", "pending", WAITING}:
+    if task["status"] in UNFINISHED:
         return Observation("error", task["run_id"], error=_LOST)
-    return Observation(task["status"], task["run_id"], note="This process no longer has the answer of the task.")
+    return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
-# --- graphs ----------------------------------------------------------------------------------------------------------
-
-
-def _detached(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
-    """A graph with a checkpointer, so that it can go on, and with the store of the supervisor."""
-    if not isinstance(runnable, Pregel):
-        return runnable
-    own = runnable.checkpointer if isinstance(runnable.checkpointer, BaseCheckpointSaver) else InMemorySaver()
-    return runnable.copy({"checkpointer": own, "store": runnable.store or store})
-
-
-def _config(name: str, task_id: str, runtime: Any) -> RunnableConfig:
-    config = getattr(runtime, "config", None) or {}
-    parent = (config.get("configurable") or {}).get("thread_id")
-    metadata = {"lc_agent_name": name, "subagent_name": name, **({"parent_thread_id": str(parent)} if parent else {})}
-    configurable = {"thread_id": task_id, "ls_agent_type": "subagent"}
-    return RunnableConfig(configurable=configurable, metadata=metadata, run_name=name)
-
-
-async def _input(task: _Task, run: _Run) -> Any:
+def _input(task: _Task, run: _Run) -> Any:
     """The input of a run. A follow-up adds to what the runs before have reached, even if they were stopped."""
-    if not isinstance(run.given, list):
-        return run.given
     before = next((each.values for each in reversed(task.runs[: task.runs.index(run)]) if each.values), {})
-    messages = list(before.get("messages") or ())
-    files = {"files": before["files"]} if before.get("files") else {}
-    return {**files, "messages": [*messages, *_results(messages), *run.given]}
+    given = followed_up(before, run.given) if isinstance(run.given, list) else run.given
+    run.values = given if isinstance(given, Mapping) else before
+    return given
 
 
-def _results(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
-    """Results for calls that were stopped: providers refuse calls without any."""
-    known = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-    text = "Error: The call was stopped, and its result is not known."
-    return [
-        ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
-        for call in calls
-        if call["id"] not in known
-    ]
+async def _invoked(task: _Task, run: _Run, given: Any) -> str:
+    result = await task.runnable.ainvoke(given, task.config, **task.options)
+    run.values = result if isinstance(result, Mapping) else {}
+    run.interrupts = [{"id": each.id, "value": each.value} for each in run.values.get("__interrupt__", ())]
+    return WAITING if run.interrupts else "success"
 
 
 async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
@@ -412,14 +374,25 @@ async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
     if not isinstance(task.runnable, Pregel):
         return run.values
     values = (await task.runnable.aget_state(task.config)).values
-    return values if isinstance(values, Mapping) else {}
+    if input_id(run.values) in {None, *(message.id for message in messages_of(values))}:
+        return values if isinstance(values, Mapping) else {}
+    # The graph was stopped before its first step, or dropped its input.
+    return {**run.values, **values, "messages": messages_of(run.values)}
 
 
-_default: Final = BackgroundTasks()
+_all: "Final[WeakSet[BackgroundTasks]]" = WeakSet()
+
+
+def _forget_after_fork() -> None:
+    """Forget the tasks in a forked child: the threads and the loops that run them stay in the parent."""
+    for tasks in list(_all):
+        tasks._forget()
+
 
 if hasattr(os, "register_at_fork"):
-    # The threads and the loops that run the tasks stay in the parent.
-    os.register_at_fork(after_in_child=_default.__init__)  # type: ignore[misc]
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+_default: Final = BackgroundTasks()
 
 
 def default_tasks() -> BackgroundTasks:

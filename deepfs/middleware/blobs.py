@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import ErrorCode
+from deepfs.errors import BackendError, ErrorCode
 from deepfs.middleware._backends import artifacts_root
 from deepfs.middleware._media_blocks import (
     Inline,
@@ -24,6 +24,7 @@ from deepfs.middleware._media_blocks import (
     has_references,
     inline,
     inline_size,
+    is_digest,
     is_reference,
     referring,
 )
@@ -31,7 +32,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.threads import pool
-from deepfs.types import FileDownloadResponse
+from deepfs.types import FileDownloadResponse, FileInfo
 
 __all__ = ["Blobs"]
 
@@ -89,6 +90,28 @@ class Blobs:
         )
         found = await self._payloads([digest for digest in digests if digest is not None]) if digests else {}
         return [filled(message, found) if has_references(message) else message for message in messages]
+
+    async def unreferenced(self, messages: Iterable[BaseMessage]) -> list[FileInfo]:
+        """Find the stored media to which no message refers.
+
+        A run that stores media saves the message that refers to them a moment later, so files that are about to be
+        referred to can be among those returned: delete only old ones.
+
+        Args:
+            messages: The messages of all threads, and of the older checkpoints that are still needed.
+
+        Returns:
+            The files.
+
+        Raises:
+            BackendError: If the directory cannot be listed.
+        """
+        known = {digest_of(block) for each in messages for block in filter(is_reference, blocks_of(each))}
+        listed = await self._backend.als(self._directory)
+        if listed.error is not None and listed.code is not ErrorCode.FILE_NOT_FOUND:
+            raise BackendError(listed.error)
+        names = {each: each.path.rpartition("/")[2] for each in listed.entries or ()}
+        return [each for each, name in names.items() if is_digest(name) and name not in known]
 
     # --- storing ---
 

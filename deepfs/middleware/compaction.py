@@ -1,8 +1,10 @@
 """The messages of a conversation as a model sees them: a summary in the place of the older ones."""
 
+import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import filterfalse
 from typing import Annotated, Any, Final, NamedTuple, NotRequired, TypeAlias, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
@@ -122,8 +124,8 @@ def _start(shown: Sequence[AnyMessage], messages: Sequence[AnyMessage], count: i
     return max((place + 1 for place, message in enumerate(shown) if message.id in removed), default=0)
 
 
-_REASONING: Final = frozenset({"thinking", "redacted_thinking", "reasoning_content"})
-_BEDROCK: Final = frozenset({"bedrock", "bedrock_converse"})
+_THOUGHTS: Final = frozenset({"redacted_thinking", "reasoning_content", "thinking"})
+"""The types of blocks with reasoning in the APIs that serve Claude."""
 
 
 def _from_before(message: AnyMessage) -> AnyMessage:
@@ -136,20 +138,25 @@ def _from_before(message: AnyMessage) -> AnyMessage:
         return message
     content: Any = message.content
     if isinstance(content, list):
-        bound = _bound_reasoning(message)
-        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in bound)]
+        dropped = _dropped_types(message.response_metadata)
+        content = [*filterfalse(lambda block: isinstance(block, dict) and block.get("type") in dropped, content)]
         content = content or ("" if message.tool_calls else "[No answer]")  # Providers refuse an empty answer.
     return message.model_copy(update={"content": content, "usage_metadata": None})
 
 
-def _bound_reasoning(message: AIMessage) -> frozenset[str]:
-    """The types of blocks whose reasoning is bound to the conversation before it, which is so for Claude only."""
-    provider = message.response_metadata.get("model_provider")
-    if provider is None:
-        return _REASONING
-    model = str(message.response_metadata.get("model_name", "")).lower()
-    is_claude = provider == "anthropic" or (provider in _BEDROCK and ("claude" in model or "anthropic" in model))
-    return _REASONING | {"reasoning"} if is_claude else frozenset()
+def _dropped_types(origin: Mapping[str, Any]) -> frozenset[str]:
+    """The types of blocks that only hold for the conversation before them, by what the message says of its model."""
+    match origin:
+        case {"model_provider": "anthropic"}:
+            return _THOUGHTS | {"reasoning"}
+        case {"model_provider": "bedrock" | "bedrock_converse", "model_name": str(name)} if _CLAUDE.search(name):
+            return _THOUGHTS | {"reasoning"}
+        case {"model_provider": str()}:
+            return frozenset()
+    return _THOUGHTS  # Of an unknown model. Others than Claude have no such blocks in general.
+
+
+_CLAUDE: Final = re.compile("anthropic|claude", re.IGNORECASE)
 
 
 # --- a conversation --------------------------------------------------------------------------------------------------

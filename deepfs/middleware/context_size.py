@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from json import dumps
 from typing import Any, Final
 
@@ -48,25 +49,25 @@ class SummarizationDefaults(TypedDict):
     truncate_args_settings: TruncateArgsSettings
 
 
+_KNOWN_CONTEXT: Final = SummarizationDefaults(
+    trigger=("fraction", 0.85),
+    keep=("fraction", 0.10),
+    truncate_args_settings=TruncateArgsSettings(trigger=("fraction", 0.85), keep=("fraction", 0.10)),
+)
+_UNKNOWN_CONTEXT: Final = SummarizationDefaults(
+    trigger=("tokens", 170_000),
+    keep=("messages", 6),
+    truncate_args_settings=TruncateArgsSettings(trigger=("messages", 20), keep=("messages", 20)),
+)
+
+
 def compute_summarization_defaults(model: BaseChatModel) -> SummarizationDefaults:
     """The settings for a model: by the size of its context if it reports one, otherwise for a context of 200,000.
 
     Args:
         model: The chat model.
     """
-    if _context_tokens(model) is not None:
-        trigger: ContextSize = ("fraction", 0.85)
-        keep: ContextSize = ("fraction", 0.10)
-        return {
-            "trigger": trigger,
-            "keep": keep,
-            "truncate_args_settings": {"trigger": trigger, "keep": keep},
-        }
-    return {
-        "trigger": ("tokens", 170_000),
-        "keep": ("messages", 6),
-        "truncate_args_settings": {"trigger": ("messages", 20), "keep": ("messages", 20)},
-    }
+    return deepcopy(_UNKNOWN_CONTEXT if _context_tokens(model) is None else _KNOWN_CONTEXT)
 
 
 # --- arguments of old calls ------------------------------------------------------------------------------------------
@@ -307,8 +308,14 @@ def input_budget(request: ModelRequest[Any]) -> float:
     limit = _context_tokens(request.model)
     if limit is None:
         return float("inf")
-    asked = (request.model_settings.get(key, getattr(request.model, key, None)) for key in _OUTPUT_LIMITS)
-    return limit * _HEADROOM - max((tokens for tokens in asked if isinstance(tokens, int)), default=0)
+    return limit * _HEADROOM - _most_output(request)
+
+
+def _most_output(request: ModelRequest[Any]) -> int:
+    """The most tokens that the model may answer; 0 if neither the request nor the model limits them."""
+    limits = {name: getattr(request.model, name, None) for name in _OUTPUT_LIMITS}
+    limits |= {name: value for name, value in request.model_settings.items() if name in limits}
+    return max((value for value in limits.values() if isinstance(value, int)), default=0)
 
 
 def _context_tokens(model: object) -> int | None:

@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
+from deepfs.middleware.rendering import output_and_notes
 from deepfs.policy.permissions import approved
 from deepfs.text.visible import fenced, one_line
 
@@ -17,8 +18,8 @@ __all__ = ["CHARS_PER_TOKEN", "Evictor"]
 MessageT = TypeVar("MessageT", bound=BaseMessage)
 
 CHARS_PER_TOKEN: Final = 4
-_HEAD: Final = 2_000
-_TAIL: Final = 1_000
+_HEAD: Final = 1_000
+_TAIL: Final = 500
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -61,12 +62,12 @@ class Evictor:
         """
         if not self.is_oversized(message):
             return message
-        text = _text(message.content)
+        text, notes = _text_and_notes(message)
         path = f"{self._directory}/{_name(key, text)}"
-        failed = await self._failure(path, text, reader or self._backend)
+        failed = await self._failure(path, "\n".join([text, *notes]), reader or self._backend)
         # Tools may have cut what they return.
         whole = "All that the tool returned" if isinstance(message, ToolMessage) else "All of it"
-        preview = self._preview(text, path if failed is None else None, failed or whole)
+        preview = "\n".join([self._preview(text, path if failed is None else None, failed or whole), *notes])
         return message.model_copy(update={"content": _replaced(message.content, preview)})
 
     async def _failure(self, path: str, text: str, reader: BackendProtocol) -> str | None:
@@ -146,6 +147,12 @@ def _length(content: Content) -> int:
 
 def _text(content: Content) -> str:
     return "\n".join(_texts(content))
+
+
+def _text_and_notes(message: BaseMessage) -> tuple[str, list[str]]:
+    """The text of a message; of the result of a command, the output, and the notes that follow it."""
+    text = _text(message.content)
+    return output_and_notes(text) if isinstance(message, ToolMessage) and message.name == "execute" else (text, [])
 
 
 def _replaced(content: Content, text: str) -> Any:

@@ -5,6 +5,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 
+from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -39,7 +40,7 @@ from deepfs.middleware.tools import (
     Limits,
     made_tools,
 )
-from deepfs.middleware.unsupported_content import ModelInvalidRequestError, acceptable, without_new_media
+from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.sync import call_sync
@@ -112,7 +113,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self._chosen = _checked_choice(tools)
         self.offload_binary_content = offload_binary_content
-        self._model_tools = _checked_tools(model_tools)
+        self.model_tools: Sequence[ModelTool] = _checked_tools(model_tools)
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
         chars = _result_chars(tool_token_limit_before_evict)
@@ -130,7 +131,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
-        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self._model_tools]
+        self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:

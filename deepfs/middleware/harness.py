@@ -7,16 +7,20 @@ from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
 from deepfs.middleware._messages import ToolResult, with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, UnansweredCallsMiddleware
+from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.subagents import SubAgentMiddleware
+from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.profiles.settings import HarnessProfile
 
 __all__ = [
+    "DelegationMiddleware",
     "LeftOut",
     "Middleware",
+    "TodoMiddleware",
     "Tools",
     "agreeing",
     "combined",
@@ -60,7 +64,7 @@ def described(tools: Tools, profile: HarnessProfile) -> list[Any]:
 
 def _with_description(tool: Any, descriptions: Mapping[str, str]) -> Any:
     name = _name_of(tool)
-    if name is None or name not in descriptions:
+    if name not in descriptions:
         return tool
     if isinstance(tool, BaseTool):
         return tool.model_copy(update={"description": descriptions[name]})
@@ -135,8 +139,7 @@ class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
         self._names = names
 
     def _offering(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        tools = [tool for tool in request.tools if _name_of(tool) not in self._names]
-        return request.override(tools=tools)
+        return request.override(tools=[tool for tool in request.tools if _name_of(tool) not in self._names])
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -150,23 +153,54 @@ class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
         """As `wrap_model_call`."""
         return await handler(self._offering(request))
 
-    def _refusal(self, call: ToolCall) -> ToolMessage | None:
-        if call["name"] not in self._names:
-            return None
-        text = f"Error: There is no tool {call['name']!r} here. Use one of those that you are offered."
-        return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
-
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Refuse a call of a hidden tool."""
-        return self._refusal(request.tool_call) or handler(request)
+        return _refused(request.tool_call) if self._hides(request) else handler(request)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         """As `wrap_tool_call`."""
-        return self._refusal(request.tool_call) or await handler(request)
+        return _refused(request.tool_call) if self._hides(request) else await handler(request)
+
+    def _hides(self, request: ToolCallRequest) -> bool:
+        return request.tool_call["name"] in self._names
 
 
-def _name_of(tool: Any) -> str | None:
-    name = tool.get("name") if isinstance(tool, dict) else getattr(tool, "name", None)
-    return name if isinstance(name, str) else None
+def _refused(call: ToolCall) -> ToolMessage:
+    text = f"Error: There is no tool {call['name']!r} here. Use one of those that you are offered."
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+def _name_of(tool: Any) -> str:
+    """The name of a tool, or of the description of one that the provider runs; `""` for a function."""
+    return str((tool.get("name") if isinstance(tool, dict) else getattr(tool, "name", "")) or "")
+
+
+# --- without a prompt ------------------------------------------------------------------------------------------------
+
+
+class TodoMiddleware(TodoListMiddleware[Any, Any]):
+    """The todo tool without a system prompt. LangChain's class appends even an empty prompt, which providers refuse."""
+
+    trace_policy = TRACE_POLICY
+
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
+    @property
+    def name(self) -> str:
+        """The name of LangChain's class, so that each of the two classes can replace the other."""
+        return "TodoListMiddleware"
+
+
+class DelegationMiddleware(SubAgentMiddleware):
+    """SubAgentMiddleware without a prompt of its own. LangChain leaves it out of the way to the model."""
+
+    wrap_model_call: Any = AgentMiddleware.wrap_model_call
+    awrap_model_call: Any = AgentMiddleware.awrap_model_call
+
+    @property
+    def name(self) -> str:
+        """The name of the base class, which middleware of the user may replace."""
+        return "SubAgentMiddleware"

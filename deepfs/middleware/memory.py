@@ -69,7 +69,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         TypeError: If `sources` is not a list of strings, or `system_prompt` no text.
-        ValueError: If `system_prompt` has no `{agent_memory}`.
+        ValueError: If `system_prompt` has no `{agent_memory}`, or other places.
     """
 
     trace_policy = TRACE_POLICY
@@ -146,6 +146,12 @@ def _template(given: str | None) -> str | None:
         return None
     if "{agent_memory}" not in check_string("system_prompt", given):
         raise ValueError("system_prompt must have the place {agent_memory} for the files")
+    try:
+        given.format(agent_memory="")
+    except (LookupError, ValueError) as error:
+        raise ValueError(
+            f"system_prompt has braces that are not {{agent_memory}}: {error}. Write {{{{ for {{"
+        ) from None
     return given
 
 

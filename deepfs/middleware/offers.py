@@ -1,13 +1,14 @@
 """Which tools make sense over a backend, and what a model has to know about its commands."""
 
 from collections.abc import Iterator
+from math import inf
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path
 
-__all__ = ["about_commands", "not_offered", "offers_move"]
+__all__ = ["about_commands", "longest_command", "not_offered", "offers_move"]
 
 
 def not_offered(backend: BackendProtocol) -> set[str]:
@@ -38,6 +39,16 @@ def offers_move(backend: BackendProtocol) -> bool:
 
 def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:
     return (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+
+
+def longest_command(backend: BackendProtocol) -> float:
+    """The most seconds of a command; infinite if it is not known."""
+    while not isinstance(backend, SandboxBackendProtocol):
+        inner = backend.executor if isinstance(backend, CompositeBackend) else next(_inner(backend), None)
+        if inner is None:
+            return inf
+        backend = inner
+    return backend.command_timeout
 
 
 def about_commands(backend: BackendProtocol) -> str:

@@ -10,10 +10,10 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.middleware.anthropic_memory import inserted
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.asked_calls import equivalent_calls
+from deepfs.middleware.memory_texts import inserted
 from deepfs.policy.permissions import approved
 from deepfs.sync import in_thread, is_inline
 from deepfs.text import paths

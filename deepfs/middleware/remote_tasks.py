@@ -1,149 +1,33 @@
-"""Background tasks on a server that speaks the API of LangGraph, and the records of background tasks."""
+"""Background tasks on a server that speaks the API of LangGraph."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
+from itertools import chain
 from json import dumps
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import anyio
 from anyio import to_thread
 from anyio.lowlevel import RunVar
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage, convert_to_messages
-from langchain_core.runnables import Runnable
+from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
-from typing_extensions import TypedDict
+
+from deepfs.middleware.task_records import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
 
 if TYPE_CHECKING:
     from langgraph_sdk.client import LangGraphClient
 
-__all__ = [
-    "MEDIA",
-    "PARENT",
-    "UNFINISHED",
-    "WAITING",
-    "AsyncSubAgent",
-    "AsyncTask",
-    "Observation",
-    "RemoteTasks",
-    "checked_subagents",
-    "content_of",
-    "forwarded_context",
-    "now",
-    "open_client",
-]
+__all__ = ["PARENT", "RemoteTasks", "forwarded_context", "open_client"]
 
 PARENT: Final = "deepagents_parent"
 """The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
-WAITING: Final = "waiting"
-UNFINISHED: Final = frozenset({"running", "pending", WAITING})
-"""The statuses that can still change."""
-MEDIA: Final = frozenset({"image", "audio", "video", "file"})
-"""The types of content blocks that are handed on as they are."""
-_OF_THREAD: Final = {"interrupted": WAITING, "busy": "running", "error": "error"}
-
-
-class AsyncSubAgent(TypedDict):
-    """A subagent that works in the background: a graph on a server (`graph_id`), or a runnable in this process."""
-
-    name: str
-    description: str
-    """The supervisor chooses a subagent by its description."""
-    graph_id: NotRequired[str]
-    """The graph or the assistant on the server."""
-    runnable: NotRequired[Runnable[Any, Any]]
-    """Any runnable over a state with `messages`, run in this process."""
-    private_state_keys: NotRequired[frozenset[str]]
-    """Keys of the supervisor's state that a runnable does not get."""
-    url: NotRequired[str]
-    """The server; without it, the server that the supervisor runs on, which needs the async form (`ainvoke`)."""
-    headers: NotRequired[dict[str, str]]
-    """More headers for the requests."""
-    webhook: NotRequired[str]
-    """The URL that the server calls when a run has ended."""
-    update_strategy: NotRequired[Literal["interrupt", "enqueue"]]
-    """Whether a follow-up stops the current run (the default), or waits for its end."""
-    notify_parent: NotRequired[bool]
-    """Whether its end may wake the supervisor on the same server, while that is idle; True by default."""
-    mode: NotRequired[Literal["isolated", "fork"]]
-    """`"fork"`: it begins with the supervisor's conversation."""
-
-
-class AsyncTask(TypedDict):
-    """A background task, as the state of its supervisor has it. Times are in UTC, as `2026-01-31T12:00:00Z`."""
-
-    task_id: str
-    agent_name: str
-    thread_id: str
-    """The same as `task_id`."""
-    run_id: str
-    """The latest run that is known."""
-    superseded_run_ids: NotRequired[list[str]]
-    """Runs before those that were enqueued, oldest first."""
-    merged_run_id: NotRequired[str]
-    """The run of this process whose files were merged last."""
-    status: str
-    """`pending`, `running`, `waiting` for a person, `success`, `error`, `timeout` or `cancelled`."""
-    created_at: str
-    last_checked_at: str
-    last_updated_at: str
-
-
-def checked_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]:
-    """Return the specifications. Raises ValueError for one that cannot be used, and if there are none."""
-    specs = list(given)
-    if not specs:
-        raise ValueError("AsyncSubAgentMiddleware needs at least one subagent")
-    names = [spec.get("name", "") for spec in specs]
-    if len({*names}) < len(names):
-        raise ValueError(f"several subagents have the name {next(name for name in names if names.count(name) > 1)!r}")
-    for spec in specs:
-        _check(spec)
-    return specs
-
-
-def _check(spec: AsyncSubAgent) -> None:
-    name = spec.get("name", "")
-    missing = sorted({"name", "description"} - spec.keys())
-    if missing:
-        raise ValueError(f"subagent {name!r} lacks {', '.join(missing)}")
-    if ("graph_id" in spec) == ("runnable" in spec):
-        raise ValueError(f"subagent {name!r} needs either graph_id, of a graph on a server, or runnable")
-    for key, allowed in (("update_strategy", ("interrupt", "enqueue")), ("mode", ("isolated", "fork"))):
-        if spec.get(key, allowed[0]) not in allowed:
-            raise ValueError(f"subagent {name!r} has the {key} {spec.get(key)!r}, and not {' or '.join(allowed)}")
-
-
-class Observation(NamedTuple):
-    """What is known of a task at one moment."""
-
-    status: str
-    run_id: str
-    content: Sequence[Mapping[str, Any]] = ()
-    """The answer, as content blocks, after success."""
-    error: str | None = None
-    interrupts: Sequence[Mapping[str, Any]] = ()
-    note: str | None = None
-
-
-def now() -> str:
-    """The time for an `AsyncTask`."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def content_of(values: object) -> list[dict[str, Any]]:
-    """The last message of a state as content blocks."""
-    messages = (values.get("messages") or []) if isinstance(values, Mapping) else []
-    if not messages:
-        return [{"type": "text", "text": "[The subagent ended without a message]"}]
-    try:
-        return [dict(block) for block in convert_to_messages(messages[-1:])[0].content_blocks]
-    except (ValueError, NotImplementedError):  # A message of no form that LangChain knows, of another kind of server.
-        last = messages[-1]
-        return [{"type": "text", "text": str(last.get("content", "") if isinstance(last, Mapping) else last)}]
+_ACTIVE: Final = frozenset({"pending", "running"})
+_REQUEST_SECONDS: Final = 60
+"""How long the requests of one tool call may take."""
+_GONE: Final = "The server does not know the task any more. Start it again if it is still needed."
 
 
 class RemoteTasks:
@@ -160,34 +44,27 @@ class RemoteTasks:
             runtime: The runtime of the tool.
             in_sync: Whether the agent runs by `invoke`.
         """
+        given = [_full(message) for message in messages] if spec.get("mode") == "fork" else _plain(messages)
         async with _client(spec, "start", in_sync=in_sync) as client:
             thread = await client.threads.create(metadata=_metadata(spec, runtime))
-            run = await client.runs.create(
-                thread["thread_id"],
-                spec["graph_id"],
-                input=_serialized(spec, messages),
-                **_options(spec, runtime),
-            )
-            return thread["thread_id"], run["run_id"]
+            run = await _begun(client, spec, thread["thread_id"], given, runtime)
+            return str(thread["thread_id"]), str(run["run_id"])
 
     async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
-        """Look at the latest run, and at the thread, which alone shows whether a run waits for a person.
+        """Look at a task. One that the server does not know is an error; one that was cancelled stays so.
 
         Args:
             spec: The subagent.
             task: The task, as the state of its agent has it.
             in_sync: Whether the agent runs by `invoke`.
         """
+        if task["status"] == "cancelled":  # Its thread would show its last question on, and runs of others.
+            return Observation("cancelled", task["run_id"])
         async with _client(spec, "look at", in_sync=in_sync) as client:
-            run: Any = await client.runs.get(task["thread_id"], task["run_id"])
-            if run["status"] == "interrupted" and task["status"] != "cancelled":
-                run = await _newest(client, task, run)
-            if run["status"] != "success":
-                return _observation(run, None, task)
-            thread: Any = await client.threads.get(task["thread_id"])
-            if thread.get("status") in {"busy", "error"}:
-                run = await _newest(client, task, run)
-            return _observation(run, thread, task)
+            try:
+                return await _observed(client, task)
+            except _not_found():
+                return Observation("error", task["run_id"], error=_GONE)
 
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
@@ -203,31 +80,114 @@ class RemoteTasks:
         """
         strategy = spec.get("update_strategy", "interrupt")
         async with _client(spec, "send a message to", in_sync=in_sync) as client:
-            run = await client.runs.create(
-                task["thread_id"],
-                spec["graph_id"],
-                input=_serialized({**spec, "mode": "isolated"}, [HumanMessage(message)]),
-                multitask_strategy=strategy,
-                **_options(spec, runtime),
-            )
-            return run["run_id"], run["status"] if strategy == "enqueue" else "running"
+            given = _plain([HumanMessage(message)])
+            run = await _begun(client, spec, task["thread_id"], given, runtime, multitask_strategy=strategy)
+            # Servers begin a run in a moment: only one that waits for another is told to be pending.
+            return str(run["run_id"]), "pending" if strategy == "enqueue" and run["status"] == "pending" else "running"
 
-    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> None:
-        """Stop all runs of the task, the newest first, so that no enqueued one starts meanwhile.
+    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
+        """Stop all runs of the task; return what became of it, which may have ended before.
 
         Args:
             spec: The subagent.
             task: The task, as the state of its agent has it.
             in_sync: Whether the agent runs by `invoke`.
         """
-        if task["status"] == WAITING:
-            return  # No run is active.
         async with _client(spec, "cancel", in_sync=in_sync) as client:
-            await client.runs.cancel(task["thread_id"], task["run_id"])
-            for run_id in reversed(task.get("superseded_run_ids", [])):
-                run = await client.runs.get(task["thread_id"], run_id)
-                if run["status"] in {"running", "pending"}:
-                    await client.runs.cancel(task["thread_id"], run_id)
+            stopped = [run for run in await _runs(client, task) if await _stopped(client, task["thread_id"], run)]
+        seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
+        if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
+            return Observation("cancelled", task["run_id"])
+        return seen
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def _not_found() -> type[Exception]:
+    from langgraph_sdk.errors import NotFoundError
+
+    return NotFoundError
+
+
+def _full(message: AnyMessage) -> dict[str, Any]:
+    """A message as data, without what belongs to this process: its artifact, and the file of an evicted content."""
+    data = message.model_dump(exclude={"artifact"})
+    data["additional_kwargs"].pop("lc_evicted_to", None)
+    return data
+
+
+def _plain(messages: Sequence[AnyMessage]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": message.content} for message in messages]
+
+
+async def _begun(
+    client: "LangGraphClient", spec: AsyncSubAgent, thread: str, messages: Sequence[Any], runtime: Any, **options: Any
+) -> Any:
+    given: Any = {"messages": messages}
+    return await client.runs.create(thread, spec["graph_id"], input=given, **options, **_options(spec, runtime))
+
+
+async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
+    """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
+    run: Any = await client.runs.get(task["thread_id"], task["run_id"])
+    if run["status"] in _ACTIVE:
+        return Observation(run["status"], str(run["run_id"]))
+    thread: Any = await client.threads.get(task["thread_id"])
+    if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
+        run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
+    return _seen(run, thread)
+
+
+def _seen(run: Any, thread: Any) -> Observation:
+    run_id = str(run["run_id"])
+    match run["status"], thread["status"]:
+        case "success", "interrupted":  # A run that asks a person ends so.
+            asked = chain.from_iterable((thread.get("interrupts") or {}).values())
+            return Observation(WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked])
+        case ("success", "busy") | ("running", _):
+            return Observation("running", run_id)
+        case ("error", _) | ("success", "error"):
+            return Observation("error", run_id, error=_reason(run, thread))
+        case "success", _:
+            return Observation("success", run_id, content=content_of(thread.get("values")))
+        case "interrupted", _:
+            return Observation("cancelled", run_id)
+        case ("pending" | "timeout") as status, _:
+            return Observation(status, run_id)
+    raise ToolException(f"Error: The server gives the task a status that is not known: {run['status']!r:.100}.")
+
+
+def _reason(run: Any, thread: Any) -> str:
+    """Why a run failed: servers tell it with the run, or with the thread."""
+    match run.get("error") or thread.get("error"):
+        case {"error": kind, "message": text}:
+            return f"{kind}: {text}"
+        case None:
+            return "The server gives no reason."
+        case other:
+            return str(other)
+
+
+async def _runs(client: "LangGraphClient", task: AsyncTask) -> list[str]:
+    """The runs of a task that may be active, the newest first: so no enqueued one starts while they are stopped."""
+    try:
+        newest = [str(run["run_id"]) for run in await client.runs.list(task["thread_id"], limit=1)]
+    except _not_found():
+        newest = []
+    return [*dict.fromkeys([*newest, task["run_id"], *reversed(task.get("superseded_run_ids", []))])]
+
+
+async def _stopped(client: "LangGraphClient", thread: str, run_id: str) -> bool:
+    """Stop a run. Return whether it was active."""
+    try:
+        run = await client.runs.get(thread, run_id)
+        if run["status"] in _ACTIVE:
+            await client.runs.cancel(thread, run_id)
+            return True
+    except _not_found():  # It has ended meanwhile, or was deleted.
+        pass
+    return False
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -245,12 +205,17 @@ async def _client(spec: AsyncSubAgent, doing: str, *, in_sync: bool) -> "AsyncIt
             "ainvoke or astream. Do the task yourself."
         )
     try:
-        async with open_client(spec.get("url"), spec.get("headers")) as client:
-            yield client
+        with anyio.fail_after(_REQUEST_SECONDS):
+            async with open_client(spec.get("url"), spec.get("headers")) as client:
+                yield client
     except ToolException:
         raise
     except Exception as error:  # The SDK raises errors of several libraries.
-        raise ToolException(f"Error: Could not {doing} the background task of {spec['name']!r}: {error}") from error
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise ToolException(
+            f"Error: Could not {doing} the background task of {spec['name']!r}: {reason}. Try again later, or go on "
+            "without it."
+        ) from error
 
 
 @asynccontextmanager
@@ -285,45 +250,6 @@ def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClien
     return get_client(url=url, headers=headers)
 
 
-async def _newest(client: "LangGraphClient", task: AsyncTask, run: Any) -> Any:
-    return next(iter(await client.runs.list(task["thread_id"], limit=1)), run)
-
-
-def _observation(run: Any, thread: Any, task: AsyncTask) -> Observation:
-    status, run_id = _status(run, thread), run["run_id"]
-    if status == "success":
-        return Observation(status, run_id, content=content_of(thread.get("values") if thread else None))
-    if status == "error":
-        return Observation(status, run_id, error=str(run.get("error") or "The server gives no reason."))
-    if status == WAITING and task["status"] == "cancelled":
-        return Observation("cancelled", run_id)  # The thread of a cancelled task shows its last question on.
-    if status == WAITING:
-        asked = [item for items in (thread.get("interrupts") or {}).values() for item in items]
-        return Observation(status, run_id, interrupts=[{"id": each["id"], "value": each["value"]} for each in asked])
-    return Observation(status, run_id)
-
-
-def _status(run: Any, thread: Any) -> str:
-    """The status of a task. A run that asks a person ends with success; one that was stopped, as interrupted."""
-    if run["status"] == "interrupted":
-        return "cancelled"
-    if run["status"] != "success" or thread is None:
-        return str(run["status"])
-    return _OF_THREAD.get(str(thread.get("status")), "success")
-
-
-def _serialized(spec: AsyncSubAgent, messages: Sequence[AnyMessage]) -> Any:
-    if spec.get("mode") != "fork":
-        return {"messages": [{"role": "user", "content": message.content} for message in messages]}
-    # Artifacts are objects of this process; the mark of an evicted message names a file that the server lacks.
-    plain = [
-        message.model_copy(update={"artifact": None}) if isinstance(message, ToolMessage) else message
-        for message in messages
-    ]
-    hidden: Any = {"artifact": True, "additional_kwargs": {"lc_evicted_to"}}
-    return {"messages": deepcopy([message.model_dump(exclude=hidden) for message in plain])}
-
-
 # --- how the run knows its supervisor --------------------------------------------------------------------------------
 
 
@@ -348,7 +274,7 @@ def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     # A server takes a context or `configurable`, not both.
     origin = {"configurable": {PARENT: reference}} if context is None and reference else None
     options = {"webhook": spec.get("webhook"), "context": context, "config": origin}
-    return {"headers": _trace_headers(spec), **{name: value for name, value in options.items() if value}}
+    return {"headers": _tracing(spec), **{name: value for name, value in options.items() if value}}
 
 
 def forwarded_context(context: object) -> dict[str, Any] | None:
@@ -368,7 +294,7 @@ def _fields(context: object) -> dict[str, Any]:
             return asdict(context) if is_dataclass(context) and not isinstance(context, type) else {}
 
 
-def _trace_headers(spec: AsyncSubAgent) -> dict[str, str]:
+def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
     """Headers by which the run is traced beneath this one; only for the same server, which may know of it."""
     from langsmith.run_helpers import get_current_run_tree
 

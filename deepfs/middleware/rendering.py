@@ -1,8 +1,10 @@
 """Results of the file tools in the form that models read."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from math import inf
 from typing import Final, NamedTuple
 
 from deepfs.errors import InvalidContentError
@@ -20,6 +22,7 @@ __all__ = [
     "listing",
     "matches",
     "numbered",
+    "output_and_notes",
     "paged",
 ]
 
@@ -200,17 +203,52 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def command_output(response: ExecuteResponse) -> str:
+_TIME_UP: Final = re.compile(r"\n?\[The command was stopped: its time of (\d+(?:\.\d+)?(?:e[+-]\d+)?) s was up\]\n*\Z")
+"""Matches at the end of the output of a command that took too long."""
+
+
+def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     """The output of a command, with notes in brackets: no output, cut output, and its exit code or that it was stopped.
 
     Output that has lines like notes stands between delimiters that it cannot know.
+
+    Args:
+        response: What the command gave.
+        longest: The most seconds of a command.
     """
-    code = response.exit_code
-    output = output_text(response.output)
+    code, output = response.exit_code, response.output
+    time_up = _TIME_UP.search(output) if code is None else None
+    output = output_text(output[: time_up.start()] if time_up else output)
+    outcome = _stopped(time_up[1] if time_up else "", longest) if code is None else f"Exit code {code}"
     notes = [
         "" if output.strip() else "Only white space" if output else "No output",
         "Output was cut off: write it to a file, and read that" if response.truncated else "",
-        "No exit code: the command did not end. Do less at once" if code is None else f"Exit code {code}",
+        outcome,
     ]
     shown = fenced("output", output.removesuffix("\n")) if output else []
     return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
+
+
+def _stopped(seconds: str, longest: float) -> str:
+    """The note for a command that was stopped, after `seconds` if its time was up."""
+    if not seconds:
+        return "No exit code: the command did not end. Do less at once"
+    if float(seconds) >= longest:
+        return f"Stopped after {seconds} s, the maximum. Do less at once"
+    most = "" if longest == inf else f" (at most {longest:g})"
+    return f"Stopped after {seconds} s. Set a larger timeout{most}, or do less at once"
+
+
+_RESULT: Final = re.compile(
+    r"(?:<output ([0-9a-f]{8})>\n(?P<fenced>.*)\n</output \1>|(?P<plain>.*?))(?P<notes>(?:\n\[(?!stderr\] )[^\n]*\])+)",
+    re.DOTALL,
+)
+"""Matches a result of `execute`: output without delimiters has no lines like notes."""
+
+
+def output_and_notes(shown: str) -> tuple[str, list[str]]:
+    """The output in a result of `execute`, without its delimiters, and the notes."""
+    found = _RESULT.fullmatch(shown)
+    if found is None:
+        return shown, []
+    return found["plain"] if found["fenced"] is None else found["fenced"], found["notes"].strip("\n").split("\n")

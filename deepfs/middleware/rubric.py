@@ -2,26 +2,32 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NotRequired, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from langchain.agents.middleware.types import hook_config
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
-from pydantic import BaseModel, Discriminator, Field, model_validator
-from typing_extensions import TypedDict  # Pydantic takes no other before Python 3.12.
 
 from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
-    AgentState,
     Lazy,
-    PrivateStateAttr,
+    constructed_model,
     create_agent,
-    init_chat_model,
+)
+from deepfs.middleware.grading import (
+    CriterionEval,
+    CriterionFail,
+    CriterionPass,
+    GraderResponse,
+    GraderVerdict,
+    Grading,
+    RubricEvaluation,
+    RubricResult,
+    RubricState,
 )
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.profiles.registry import apply_provider_profile
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.text.visible import without_tags
 
@@ -45,102 +51,12 @@ __all__ = [
 
 _log = getLogger(__name__)
 
-GraderVerdict: TypeAlias = Literal["satisfied", "needs_revision", "failed"]
-"""What the grader may find."""
-RubricResult: TypeAlias = GraderVerdict | Literal["max_iterations_reached", "grader_error"]
-"""How an evaluation ended. Only after `needs_revision` the agent works on."""
-
 RUBRIC_GRADER_MESSAGE_SOURCE: Final = "rubric_grader"
 """The name of messages that ask for a revision, and their `lc_source`."""
 GRADER_SYSTEM_PROMPT: Final = PROMPTS["rubric"]
 
 _MAX_MESSAGES: Final = 30
 _MAX_CHARS: Final = 4_000
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
-
-
-class CriterionPass(TypedDict):
-    """A criterion that holds."""
-
-    name: Annotated[str, Field(description="What is checked, in words that stand without the rubric.")]
-    passed: Literal[True]
-
-
-class CriterionFail(TypedDict):
-    """A criterion that does not hold, or is not confirmed."""
-
-    name: Annotated[str, Field(description="What is checked, in words that stand without the rubric.")]
-    passed: Literal[False]
-    gap: Annotated[str, Field(description="What is missing or wrong, so that it can be acted on.")]
-
-
-CriterionEval: TypeAlias = Annotated[CriterionPass | CriterionFail, Discriminator("passed")]
-
-
-class RubricEvaluation(TypedDict):
-    """One evaluation. `iteration` counts from 0 within the run of gradings that has the id `grading_run_id`.
-
-    `unverified` says that the grader left out criteria twice, so that its `satisfied` was not accepted.
-    """
-
-    grading_run_id: str
-    iteration: int
-    result: RubricResult
-    explanation: str
-    criteria: list[CriterionEval]
-    unverified: bool
-
-
-class RubricState(AgentState[Any]):
-    """The state of an agent with a rubric, which the caller gives as `rubric`."""
-
-    rubric: NotRequired[str]
-    _rubric_status: NotRequired[Annotated[RubricResult | None, PrivateStateAttr]]
-    _rubric_iterations: NotRequired[Annotated[int, PrivateStateAttr]]
-    _rubric_evaluations: NotRequired[Annotated[list[RubricEvaluation], PrivateStateAttr]]
-    _current_grading_run_id: NotRequired[Annotated[str, PrivateStateAttr]]
-    _active_rubric: NotRequired[Annotated[str, PrivateStateAttr]]
-    _rubric_criteria: NotRequired[Annotated[list[str], PrivateStateAttr]]
-
-
-class GraderResponse(BaseModel):
-    """What the grader answers."""
-
-    result: GraderVerdict = Field(description="Whether every criterion holds, or the rubric cannot be judged.")
-    explanation: str = Field(description="One or two sentences for the one who did the work.")
-    criteria: list[CriterionEval] = Field(description="One entry for each criterion of the rubric, in its order.")
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> "GraderResponse":
-        misses = any(not criterion["passed"] for criterion in self.criteria)
-        if self.result == "satisfied" and misses:
-            raise ValueError("the result is satisfied, but a criterion is not passed")
-        if self.result == "needs_revision" and self.criteria and not misses:
-            raise ValueError("the result is needs_revision, but every criterion is passed")
-        return self
-
-
-# --- the middleware --------------------------------------------------------------------------------------------------
-
-
-class _Run(NamedTuple):
-    """A grading: the run that it belongs to, its number in it, and what the state holds."""
-
-    id: str
-    iteration: int
-    state: Mapping[str, Any]
-    runtime: Any
-
-    @property
-    def context(self) -> Any:
-        return getattr(self.runtime, "context", None)
-
-    @property
-    def expected(self) -> list[str]:
-        """The criteria that an earlier grading of this run found."""
-        return self.state.get("_rubric_criteria") or []
 
 
 class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -203,7 +119,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         self._prepare, self._build, self._on_evaluation = prepare_messages_for_grader, build_grader_state, on_evaluation
         self._grader: Lazy[Any] = Lazy(
             lambda: create_agent(
-                init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model,
+                constructed_model(model),
                 system_prompt=system_prompt or GRADER_SYSTEM_PROMPT,
                 tools=list(tools or ()),
                 middleware=list(grader_middleware or ()),
@@ -235,88 +151,36 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Grade the work. Unless it is done, ask for a revision and go back to the model."""
-        run = self._started(state, runtime)
-        if run is None:
-            return None
-        try:
-            graded = _response(self._grader.get().invoke(self._input(run), context=run.context))
-            objection = _objection(run, graded)
-            if objection:
-                graded = self._again(run, objection, graded)
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            return self._ended(run, _failed(run, error))
-        return self._ended(run, self._evaluation(run, graded))
-
-    def _again(self, run: _Run, objection: str, graded: GraderResponse) -> GraderResponse:
-        """Grade once more; if that fails, the first answer counts."""
-        try:
-            return _response(self._grader.get().invoke(self._input(run, objection), context=run.context))
-        except GraphBubbleUp:
-            raise
-        except Exception:
-            _log.exception("The grader failed when it was asked again")
-            return graded
+        grading = _begun(state, runtime)
+        while grading is not None and grading.is_open:
+            with grading.asking():
+                grading.take(self._grader.get().invoke(self._input(grading), context=grading.context))
+        return None if grading is None else self._ended(grading)
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
-        run = self._started(state, runtime)
-        if run is None:
-            return None
-        try:
-            graded = _response(await self._grader.get().ainvoke(self._input(run), context=run.context))
-            objection = _objection(run, graded)
-            if objection:
-                graded = await self._aagain(run, objection, graded)
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            return self._ended(run, _failed(run, error))
-        return self._ended(run, self._evaluation(run, graded))
+        grading = _begun(state, runtime)
+        while grading is not None and grading.is_open:
+            with grading.asking():
+                grading.take(await self._grader.get().ainvoke(self._input(grading), context=grading.context))
+        return None if grading is None else self._ended(grading)
 
-    async def _aagain(self, run: _Run, objection: str, graded: GraderResponse) -> GraderResponse:
-        try:
-            return _response(await self._grader.get().ainvoke(self._input(run, objection), context=run.context))
-        except GraphBubbleUp:
-            raise
-        except Exception:
-            _log.exception("The grader failed when it was asked again")
-            return graded
-
-    def _started(self, state: Any, runtime: Any) -> _Run | None:
-        if not state.get("rubric"):
-            return None
-        id_ = state.get("_current_grading_run_id") or str(uuid4())
-        run = _Run(id_, state.get("_rubric_iterations") or 0, state, runtime)
-        _emit(run, "rubric_evaluation_start", {})
-        return run
-
-    def _input(self, run: _Run, objection: str = "") -> dict[str, Any]:
+    def _input(self, grading: Grading) -> dict[str, Any]:
         """The input of the grader. Raises ValueError if `build_grader_state` returns messages."""
-        state = dict(run.state)
+        state = dict(grading.state)
         if self._prepare is not None:
             state["messages"] = self._prepare([*state.get("messages", ())])
-        built = dict(self._build(state, run.iteration)) if self._build is not None else {}
+        built = dict(self._build(state, grading.iteration)) if self._build is not None else {}
         if "messages" in built:
             raise ValueError("build_grader_state must not return messages")
-        return {**built, "messages": [HumanMessage(_task(state, run.expected, objection))]}
+        return {**built, "messages": [HumanMessage(_task(state, grading.expected, grading.objection))]}
 
-    def _evaluation(self, run: _Run, graded: GraderResponse) -> RubricEvaluation:
-        """The record of a grading. An incomplete one does not satisfy, and the last one ends the run."""
-        found = _record(run, graded.result, graded.explanation, [*graded.criteria])
-        if graded.result == "satisfied" and _objection(run, graded):
-            found["result"], found["unverified"] = "needs_revision", True
-            found["explanation"] = f"The grader did not judge every criterion. It said: {graded.explanation}"
-        if found["result"] == "needs_revision" and run.iteration + 1 >= self.max_iterations:
-            found["result"] = "max_iterations_reached"
-        return found
-
-    def _ended(self, run: _Run, found: RubricEvaluation) -> dict[str, Any]:
+    def _ended(self, grading: Grading) -> dict[str, Any]:
         """Tell of the evaluation, and return the update of the state for it."""
+        found = grading.evaluation(self.max_iterations)
         told: dict[str, Any] = {name: found[name] for name in ("result", "explanation", "criteria", "unverified")}
-        _emit(run, "rubric_evaluation_end", told)
+        grading.emit("rubric_evaluation_end", told)
         if self._on_evaluation is not None:
             try:
                 self._on_evaluation(found)
@@ -324,16 +188,16 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
                 raise
             except Exception:
                 _log.exception("on_evaluation of RubricMiddleware failed")
-        update: dict[str, Any] = {
-            "_rubric_evaluations": [*run.state.get("_rubric_evaluations", ()), found],
-            "_rubric_iterations": run.iteration + 1,
-            "_rubric_status": found["result"],
-        }
-        if not run.expected and found["criteria"] and found["result"] != "failed":
-            update["_rubric_criteria"] = [criterion["name"] for criterion in found["criteria"]]
-        if found["result"] != "needs_revision":
-            return update
-        return {**update, "messages": [_request(found)], "jump_to": "model"}
+        revision = {"messages": [_request(found)], "jump_to": "model"} if found["result"] == "needs_revision" else {}
+        return {**grading.update(found), **revision}
+
+
+def _begun(state: Mapping[str, Any], runtime: Any) -> Grading | None:
+    if not state.get("rubric"):
+        return None
+    grading = Grading(state, runtime)
+    grading.emit("rubric_evaluation_start", {})
+    return grading
 
 
 def _check(model: object, most: int, build: object, schema: object) -> None:
@@ -346,47 +210,6 @@ def _check(model: object, most: int, build: object, schema: object) -> None:
         raise ValueError(f"max_iterations must be 1 or more, not {most}")
     if build is not None and schema is None:
         raise ValueError("build_grader_state needs a grader_state_schema")
-
-
-def _emit(run: _Run, kind: str, told: Mapping[str, Any]) -> None:
-    """Write an event to the stream, if the run is streamed."""
-    write = getattr(run.runtime, "stream_writer", None)
-    if write is not None:
-        write({"type": kind, "grading_run_id": run.id, "iteration": run.iteration, **told})
-
-
-def _record(
-    run: _Run, result: RubricResult, explanation: str, criteria: list[CriterionEval] | None = None
-) -> RubricEvaluation:
-    return RubricEvaluation(
-        grading_run_id=run.id,
-        iteration=run.iteration,
-        result=result,
-        explanation=explanation,
-        criteria=criteria or [],
-        unverified=False,
-    )
-
-
-def _failed(run: _Run, error: Exception) -> RubricEvaluation:
-    _log.error("The grader of RubricMiddleware failed", exc_info=error)
-    return _record(run, "grader_error", f"The grader failed: {type(error).__name__}: {error}")
-
-
-def _response(state: Mapping[str, Any]) -> GraderResponse:
-    """The answer in the final state of the grader. Raises ValueError if there is none."""
-    given = state.get("structured_response")
-    if given is None:
-        raise ValueError("the grader gave no structured response")
-    return given if isinstance(given, GraderResponse) else GraderResponse.model_validate(given)
-
-
-def _objection(run: _Run, graded: GraderResponse) -> str:
-    """Why the answer is incomplete; empty if it is complete. A rubric that cannot be judged needs no criteria."""
-    if graded.result == "failed":
-        return ""
-    wanted, count = len(run.expected) or 1, len(graded.criteria)
-    return f"Your last answer had {count} of the {wanted} criteria or more that are due." if count < wanted else ""
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Skills as files: the front matter of SKILL.md by the Agent Skills format, and the listing of sources.
+"""The sources of skills: directories that are listed, and whose files are read when they change.
 
 A file is read again only if its size or time of change differs from what was read. That needs a storage that says where
 a path lies (`astorage_place`), since one backend may have other files for each user; elsewhere all files of skills are
@@ -6,101 +6,58 @@ read each time, in one call, and only parsed if they changed.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
-
-from typing_extensions import TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.skill_texts import MAX_SKILL_FILE_SIZE, SKILL_FILE, Skill, SkillMetadata, parsed, too_large
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.types import FileDownloadResponse, FileInfo, error_told
 
-__all__ = [
-    "MAX_SKILL_COMPATIBILITY_LENGTH",
-    "MAX_SKILL_DESCRIPTION_LENGTH",
-    "MAX_SKILL_FILE_SIZE",
-    "MAX_SKILL_NAME_LENGTH",
-    "Skill",
-    "SkillMetadata",
-    "SkillReader",
-    "Source",
-    "instructions",
-    "parsed",
-    "shown_error",
-]
+__all__ = ["SkillReader", "SkillSource", "Source", "normal_path", "path_and_label", "shown_error"]
 
-MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
-"""The largest SKILL.md, in bytes."""
-MAX_SKILL_NAME_LENGTH: Final = 64
-MAX_SKILL_DESCRIPTION_LENGTH: Final = 1024
-MAX_SKILL_COMPATIBILITY_LENGTH: Final = 500
+SkillSource: TypeAlias = str | tuple[str, str]
+"""A directory of skills: its path, or its path and a label for the prompt."""
 
-_FILE: Final = "SKILL.md"
-_MAX_FRONT_MATTER: Final = 64 * 1024
-_MAX_DEPTH: Final = 20
-"""The deepest nesting of lists and mappings. Parsers of YAML recurse, and that of libyaml would end the process."""
-_MAX_SHOWN_NAME: Final = 256
 _MAX_REMEMBERED: Final = 20_000
 
 
-class SkillMetadata(TypedDict):
-    """What the front matter of a SKILL.md says, by the Agent Skills format."""
-
-    path: str
-    """The path of the SKILL.md."""
-    name: str
-    """1 to 64 characters: lowercase letters, digits and single hyphens; the name of the directory."""
-    description: str
-    """What the skill does and when to use it, up to 1024 characters."""
-    license: str | None
-    compatibility: str | None
-    """What the skill needs of its environment, up to 500 characters."""
-    metadata: dict[str, str]
-    allowed_tools: list[str]
-    """The tools that the skill uses."""
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
-class Skill(NamedTuple):
-    """A parsed SKILL.md: what it says, or None if it cannot be used, and what is wrong with it."""
-
-    metadata: SkillMetadata | None
-    warnings: tuple[str, ...] = ()
-
-
-# --- front matter ----------------------------------------------------------------------------------------------------
-
-
-class _UnusableError(Exception):
-    """The file is no skill; the text says why."""
+def path_and_label(source: Any) -> tuple[str, str]:
+    """The path of a source, and its label for the prompt. Raises TypeError if it is neither a path nor a pair."""
+    match source:
+        case str():
+            return source, _label(source)
+        case tuple((str(path), str(label))):
+            return path, label
+    raise TypeError(f"a source of skills is a path or a pair of a path and a label, not {source!r}")
 
 
-def parsed(content: bytes, path: str) -> Skill:
-    """Parse the content of a SKILL.md. What the format does not allow but can be used is a warning."""
-    notes: list[str] = []
+_LAST: Final = re.compile(r"(?:([^/]+)/+)?([^/]+)/*\Z")
+
+
+def _label(path: str) -> str:
+    """The last directory of a path as a label; `skills` says nothing, so it is the one above then."""
+    found = _LAST.search(path.replace("\\", "/").replace("/./", "/"))
+    above, last = (found[1] or "", found[2]) if found else ("", "unnamed")
+    special = {"built_in_skills": "Built-in", "skills": re.sub("[_-]", " ", above.lstrip(".")).title()}
+    return special.get(last.lower()) or last.capitalize()
+
+
+def normal_path(path: str) -> str:
     try:
-        metadata = _metadata(_mapping(content), path, notes.append)
-    except _UnusableError as error:
-        return Skill(None, (f"{_shown(path)} is left out: {error}",))
-    return Skill(metadata, tuple(f"{_shown(path)}: {note}" for note in notes))
-
-
-def instructions(content: bytes) -> str | None:
-    """The text of a SKILL.md after its front matter; None if it is no text or too large."""
-    try:
-        text = content.decode("utf-8-sig") if len(content) <= MAX_SKILL_FILE_SIZE else None
-    except UnicodeDecodeError:
-        return None
-    if text is None:
-        return None
-    end = _end_of_front_matter(text)
-    return (text if end is None else text[end[1] :]).rstrip()
+        return paths.normalize(path)
+    except DeepFSError:
+        return path  # Loading it fails, with a warning.
 
 
 def shown_error(error: DeepFSError) -> str:
@@ -108,151 +65,7 @@ def shown_error(error: DeepFSError) -> str:
     return one_line(str(error).removeprefix("Error: "))
 
 
-def _shown(path: str) -> str:
-    return one_line(path)
-
-
-def _mapping(content: bytes) -> Mapping[Any, Any]:
-    if len(content) > MAX_SKILL_FILE_SIZE:
-        raise _UnusableError(_too_large(len(content)))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _UnusableError("it is not UTF-8 text") from None
-    end = _end_of_front_matter(text)
-    if end is None:
-        raise _UnusableError("it has no front matter, YAML between two lines `---` at its beginning")
-    loaded = _yaml(text[: end[0]])
-    if not isinstance(loaded, dict):
-        raise _UnusableError("its front matter is not a mapping such as `name: …`")
-    return loaded
-
-
-def _too_large(size: int) -> str:
-    return f"it has {size:,} bytes, and a SKILL.md may have {MAX_SKILL_FILE_SIZE:,}"
-
-
-_OPENING: Final = re.compile(r"---[ \t]*\r?\n")
-_CLOSING: Final = re.compile(r"\n---[ \t]*(?:\r?\n|\Z)")
-
-
-def _end_of_front_matter(text: str) -> tuple[int, int] | None:
-    """Where the closing line of the front matter begins and ends; None if there is none."""
-    opening = _OPENING.match(text)
-    closing = opening and _CLOSING.search(text, opening.end() - 1, opening.end() + _MAX_FRONT_MATTER)
-    return (closing.start() + 1, closing.end()) if closing else None
-
-
-def _yaml(text: str) -> Any:
-    from yaml import YAMLError, load, parse
-
-    loader = _loader()
-    try:
-        _check_events(parse(text, Loader=loader))
-        return load(text, Loader=loader)  # It is a safe loader.
-    except YAMLError as error:
-        raise _UnusableError(f"its front matter is not YAML: {_problem(error)}") from None
-    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-        # The constructors of PyYAML raise these for values such as a date in month 13.
-        raise _UnusableError(f"a value of its front matter cannot be read: {one_line(str(error), 200)}") from None
-
-
-@cache
-def _loader() -> Any:
-    import yaml
-
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _check_events(events: Iterable[Any]) -> None:
-    """Refuse aliases, with which a few lines could stand for gigabytes, and deep nesting."""
-    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent
-
-    depth = documents = 0
-    for event in events:
-        documents += isinstance(event, DocumentStartEvent)
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if isinstance(event, AliasEvent):
-            raise _UnusableError("its front matter has aliases (`*name`), which are not allowed")
-        if depth > _MAX_DEPTH:
-            raise _UnusableError(f"its front matter is nested deeper than {_MAX_DEPTH} levels")
-        if documents > 1:
-            return
-
-
-def _problem(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    place = f" (line {mark.line + 1})" if mark is not None else ""
-    hint = ". Put a value that holds `: ` in quotes" if "mapping values" in problem else ""
-    return one_line(f"{problem}{place}{hint}", 300)
-
-
-def _metadata(given: Mapping[Any, Any], path: str, note: Callable[[str], None]) -> SkillMetadata:
-    name, description = (_text(given.get(key)) for key in ("name", "description"))
-    missing = [key for key, value in (("name", name), ("description", description)) if not value]
-    if missing:
-        raise _UnusableError(f"its front matter has no {' and no '.join(missing)}")
-    if len(name) > _MAX_SHOWN_NAME:
-        raise _UnusableError(f"its name has {len(name):,} characters, and {MAX_SKILL_NAME_LENGTH} are allowed")
-    if problem := _problem_of_name(name, paths.parent(path).rpartition("/")[2]):
-        note(problem)
-    compatibility = _clipped("compatibility", _text(given.get("compatibility")), MAX_SKILL_COMPATIBILITY_LENGTH, note)
-    return SkillMetadata(
-        path=path,
-        name=name,
-        description=_clipped("description", description, MAX_SKILL_DESCRIPTION_LENGTH, note),
-        license=_text(given.get("license")) or None,
-        compatibility=compatibility or None,
-        metadata=_strings(given.get("metadata"), note),
-        allowed_tools=_tools(given.get("allowed-tools"), note),
-    )
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
-
-
-def _problem_of_name(name: str, directory: str) -> str | None:
-    shown = repr(name[:MAX_SKILL_NAME_LENGTH])
-    if len(name) > MAX_SKILL_NAME_LENGTH:
-        return f"the name {shown}… has more than {MAX_SKILL_NAME_LENGTH} characters"
-    letters = name.replace("-", "")
-    is_plain = all((each.isalpha() and each.islower()) or each.isdigit() for each in letters)
-    if not is_plain or not letters or name.startswith("-") or name.endswith("-") or "--" in name:
-        return f"the name {shown} may have only lowercase letters, digits and single hyphens between them"
-    return None if name == directory else f"the name {shown} differs from that of the directory, {one_line(directory)}"
-
-
-def _clipped(key: str, text: str, most: int, note: Callable[[str], None]) -> str:
-    if len(text) <= most:
-        return text
-    note(f"the {key} has {len(text):,} characters; only the first {most:,} are used")
-    return text[:most]
-
-
-def _strings(value: Any, note: Callable[[str], None]) -> dict[str, str]:
-    if not isinstance(value, dict):
-        if value:
-            note("metadata is left out, since it is not a mapping")
-        return {}
-    tools = value.get("include_tools")
-    if isinstance(tools, list) or (isinstance(tools, str) and "," in tools):
-        note("metadata.include_tools should be names with spaces between them")
-    return {str(key): str(item) for key, item in value.items()}
-
-
-def _tools(value: Any, note: Callable[[str], None]) -> list[str]:
-    if isinstance(value, str):
-        return [tool for tool in re.split(r"[\s,]+", value) if tool]
-    if isinstance(value, list):
-        return [tool.strip() for tool in value if isinstance(tool, str) and tool.strip()]
-    if value is not None:
-        note("allowed-tools is left out, since it is neither a text nor a list")
-    return []
-
-
-# --- sources ---------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class _Seen(NamedTuple):
@@ -314,7 +127,7 @@ class SkillReader:
 
     async def _read(self, source: str, with_files: bool) -> Source:
         warnings: list[str] = []
-        found = await self._listed(source, "*" if with_files else f"*/{_FILE}", warnings)
+        found = await self._listed(source, "*" if with_files else f"*/{SKILL_FILE}", warnings)
         if found is None:
             return Source(source)
         is_whole = not warnings
@@ -322,7 +135,7 @@ class SkillReader:
         count = len(warnings)
         seen = await self._known(source, wanted, warnings)
         is_whole = is_whole and count == len(warnings)
-        if not any(_is_skill(path, source) for path in found) and await self._is_file(paths.join(source, _FILE)):
+        if not any(_is_skill(path, source) for path in found) and await self._is_file(paths.join(source, SKILL_FILE)):
             warnings.append(f"{one_line(source)} is a skill itself and no directory of skills: name its parent")
         skills: list[SkillMetadata] = []
         for path in sorted(seen):
@@ -363,19 +176,19 @@ class SkillReader:
             if not info.is_dir or name in entered or name.startswith("."):
                 continue
             directory = paths.join(source, name)
-            inner = await self._backend.aglob(pattern.rpartition("/")[2], directory)
+            inner = await self._backend.aglob(f"/{SKILL_FILE}" if "/" in pattern else pattern, directory)
             found = {match.path: match for match in inner.matches or ()}
-            files |= found or {paths.join(directory, _FILE): FileInfo(paths.join(directory, _FILE))}
+            files |= found or {paths.join(directory, SKILL_FILE): FileInfo(paths.join(directory, SKILL_FILE))}
 
     def _is_fit(self, path: str, info: FileInfo, source: str, warnings: list[str]) -> bool:
         """Whether to read a file. Those that are too large are not, and those whose names do not print."""
         is_skill = _is_skill(path, source)
         if is_skill and (info.size or 0) > MAX_SKILL_FILE_SIZE:
-            warnings.append(f"{_shown(path)} is left out: {_too_large(info.size or 0)}")
+            warnings.append(f"{one_line(path)} is left out: {too_large(info.size or 0)}")
         elif not is_skill and (info.size or 0) > self._max_bytes:
-            warnings.append(f"{_shown(path)} is not copied to the sandbox: it has {info.size:,} bytes")
+            warnings.append(f"{one_line(path)} is not copied to the sandbox: it has {info.size:,} bytes")
         elif not path.isprintable() or (not is_skill and "\\" in path):
-            warnings.append(f"{_shown(path)} is left out: its path has characters that do not print, or a backslash")
+            warnings.append(f"{one_line(path)} is left out: its path has characters that do not print, or a backslash")
         else:
             return True
         return False
@@ -409,7 +222,7 @@ class SkillReader:
             if response.content is not None:
                 contents.append((path, response.content))
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
-                warnings.append(f"{_shown(path)} cannot be read: {one_line(_reason(response))}")
+                warnings.append(f"{one_line(path)} cannot be read: {one_line(_reason(response))}")
         return await in_thread(partial(self._digested, contents, stale, source, now))
 
     def _digested(
@@ -447,7 +260,7 @@ def _keeps_directories(backend: object) -> bool:
 
 def _is_skill(path: str, source: str) -> bool:
     directory, _, name = path.rpartition("/")
-    return name == _FILE and directory != "" and paths.parent(directory) == source
+    return name == SKILL_FILE and directory != "" and paths.parent(directory) == source
 
 
 def _is_current(seen: _Seen, info: FileInfo) -> bool:

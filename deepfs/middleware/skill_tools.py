@@ -9,6 +9,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
@@ -18,31 +19,18 @@ from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from deepfs.errors import DeepFSError
-from deepfs.middleware.skill_files import SkillMetadata
+from deepfs.middleware.skill_texts import SkillMetadata, known_skills
 from deepfs.text import paths
 
-__all__ = [
-    "DISCLOSED",
-    "PINNED",
-    "SKILL_STATE_KEYS",
-    "Offer",
-    "Reading",
-    "SkillToolResolver",
-    "acalled",
-    "called",
-    "disclosed",
-    "offer_of",
-    "resolver_of",
-    "wanted_names",
-]
+__all__ = ["DISCLOSED", "PINNED", "SKILL_STATE_KEYS", "Offer", "SkillToolResolver", "SkillTools", "disclosed"]
 
 _log = logging.getLogger("deepfs")
 
 SkillToolResolver: TypeAlias = Callable[[str, Any], Sequence[BaseTool] | Awaitable[Sequence[BaseTool]]]
 """Returns the tools for a name that a skill lists, given the name and the `Runtime` of the graph.
 
-It is called for every request to the model after the skill was read, and again before one of its tools runs, so it
-should be fast, and its answer for a name should not change. One that is async needs `ainvoke`.
+Each request after the skill was read calls it, and so does each call of one of the tools: it should be fast, and give
+the same answer for a name. One that is async needs `ainvoke`.
 """
 
 DISCLOSED: Final = "_skill_tools_disclosed"
@@ -52,36 +40,95 @@ PINNED: Final = "pinned_skill"
 SKILL_STATE_KEYS: Final = frozenset({"pinned_skills", "skills_load_errors", "skills_metadata", DISCLOSED})
 """The keys of the state that an agent and its subagents do not share."""
 
-_INCLUDED: Final = "include_tools"
 _DEFERRED: Final = "defer_loading"
-_REFUSED_BY_ANTHROPIC: Final = ("oneOf", "anyOf", "allOf")
+_REFUSED_BY_ANTHROPIC: Final = frozenset({"oneOf", "anyOf", "allOf"})
 """Keys at the root of a schema for which Anthropic refuses the whole request."""
 
 
-# --- resolving -------------------------------------------------------------------------------------------------------
+class SkillTools:
+    """The tools that skills name.
 
-
-def resolver_of(tools: Any) -> SkillToolResolver:
-    """Return the resolver for the argument `tools`: a list of tools and functions, a resolver, or None.
+    Args:
+        tools: A list of tools and functions, a resolver, or None.
 
     Raises:
         TypeError: For a single tool, and for an item that is neither a tool nor a function.
         ValueError: If two tools have the same name.
     """
-    if not isinstance(tools, Sequence | None):
-        return _checked_resolver(tools)
-    by_name: dict[str, BaseTool] = {}
-    for tool in map(_made_tool, tools or ()):
-        if by_name.setdefault(tool.name, tool) is not tool:
+
+    def __init__(self, tools: Any) -> None:
+        self._resolve = _checked_resolver(tools) if not isinstance(tools, Sequence | None) else _by_name(tools or ())
+
+    def called(self, name: str, runtime: Any) -> list[BaseTool]:
+        """The tools for a name.
+
+        Args:
+            name: A name that a skill lists.
+            runtime: The `Runtime` of the graph.
+
+        Raises:
+            TypeError: If the resolver needs an event loop, or its answer is anything but tools.
+        """
+        answer: Any = self._resolve(name, runtime)
+        if not inspect.isawaitable(answer):
+            return _tools_in(answer, name)
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke")
+
+    async def acalled(self, name: str, runtime: Any) -> list[BaseTool]:
+        """As `called`, for a resolver that may be async.
+
+        Args:
+            name: A name that a skill lists.
+            runtime: The `Runtime` of the graph.
+
+        Raises:
+            TypeError: If its answer is anything but tools.
+        """
+        answer: Any = self._resolve(name, runtime)
+        return _tools_in(await answer if inspect.isawaitable(answer) else answer, name)
+
+    def offer(self, request: Any) -> "Offer":
+        """The tools of the skills that were read.
+
+        Args:
+            request: The request to the model.
+        """
+        wanted = list(_wanted(request))
+        found: dict[str, list[BaseTool]] = {}
+        for name, refusals in _names_to_resolve(wanted, request).items():
+            with suppress(*refusals):
+                found[name] = self.called(name, request.runtime)
+        return _offer_of(wanted, request, found)
+
+    async def aoffer(self, request: Any) -> "Offer":
+        """As `offer`, for a resolver that may be async.
+
+        Args:
+            request: The request to the model.
+        """
+        wanted = list(_wanted(request))
+        found: dict[str, list[BaseTool]] = {}
+        for name, refusals in _names_to_resolve(wanted, request).items():
+            with suppress(*refusals):
+                found[name] = await self.acalled(name, request.runtime)
+        return _offer_of(wanted, request, found)
+
+
+def _by_name(tools: Iterable[Any]) -> SkillToolResolver:
+    named: dict[str, BaseTool] = {}
+    for tool in map(_made_tool, tools):
+        if named.setdefault(tool.name, tool) is not tool:
             raise ValueError(f"two items of tools have the name {tool.name!r}")
-    return lambda name, runtime: [by_name[name]] if name in by_name else []
+    return lambda name, runtime: [tool for tool in [named.get(name)] if tool is not None]
 
 
 def _checked_resolver(given: Any) -> SkillToolResolver:
     if callable(given) and not isinstance(given, BaseTool):
         resolver: SkillToolResolver = given
         return resolver
-    raise TypeError(f"tools is a list of tools or a resolver, not {type(given).__name__}")
+    raise TypeError(f"tools is a list, or a function of a name and the runtime, not {type(given).__name__}")
 
 
 def _made_tool(given: Any) -> BaseTool:
@@ -93,102 +140,84 @@ def _made_tool(given: Any) -> BaseTool:
     raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
 
 
-def called(resolver: SkillToolResolver, name: str, runtime: Any) -> list[BaseTool]:
-    """The tools that a sync resolver returns.
-
-    Raises:
-        TypeError: If it is async, or returns anything but tools.
-    """
-    result = resolver(name, runtime)
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError(f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke")
-    return _checked(name, result)
-
-
-async def acalled(resolver: SkillToolResolver, name: str, runtime: Any) -> list[BaseTool]:
-    """The tools that a resolver returns.
-
-    Raises:
-        TypeError: If it returns anything but tools.
-    """
-    result = resolver(name, runtime)
-    return _checked(name, await result if inspect.isawaitable(result) else result)
-
-
-def _checked(name: str, result: object) -> list[BaseTool]:
-    given = result if isinstance(result, Sequence) and not isinstance(result, str) else [None]
-    tools: dict[str, BaseTool] = {}
-    for tool in given:
-        if not isinstance(tool, BaseTool):
-            raise TypeError(f"the resolver of skill tools must return tools for {name!r}, not {result!r:.200}")
-        tools.setdefault(tool.name, tool)
-    return list(tools.values())
+def _tools_in(answer: Any, name: str) -> list[BaseTool]:
+    """What a resolver answered. Of tools with the same name the first one counts."""
+    is_list = isinstance(answer, Sequence) and not isinstance(answer, str)
+    if not is_list or not all(isinstance(each, BaseTool) for each in answer):
+        raise TypeError(f"the resolver of skill tools must return tools for {name!r}, not {answer!r:.200}")
+    return list({tool.name: tool for tool in reversed(answer)}.values())[::-1]
 
 
 # --- what was read ---------------------------------------------------------------------------------------------------
 
-Reading: TypeAlias = tuple[int, SkillMetadata]
-"""The index of the message by which a skill was read, and the skill."""
+
+class _Wanted(NamedTuple):
+    """A name that a skill lists which was read."""
+
+    name: str
+    read_at: int
+    """The index of the message by which the skill was read."""
+    is_included: bool
+    """Whether it is in `metadata.include_tools`. Others may be those of the whole agent, or of other programs."""
 
 
-def readings(messages: Sequence[AnyMessage], skills: Iterable[SkillMetadata]) -> list[Reading]:
-    """The readings of skills that name tools. A part of the file counts, and so does a result that was cut later."""
-    by_path = {_normal(skill["path"]): skill for skill in skills if _names(skill)}
-    if not by_path:
-        return []
-    asked = {
-        call["id"]: call["args"].get("file_path")
-        for message in messages
-        if isinstance(message, AIMessage)
-        for call in message.tool_calls
-        if call["name"] == "read_file"
-    }
-    read = ((index, _normal(_path_read(message, asked))) for index, message in enumerate(messages))
-    return [(index, by_path[path]) for index, path in read if path is not None and path in by_path]
+def _wanted(request: Any) -> Iterator[_Wanted]:
+    """The names of the skills that were read, in the order of reading."""
+    listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
+    if any(listed.values()):
+        for index, path in _paths_read(request.messages):
+            for name, is_included in listed.get(_normal(path), {}).items():
+                yield _Wanted(name, index, is_included)
 
 
-def _path_read(message: AnyMessage, asked: Mapping[str | None, Any]) -> Any:
-    if isinstance(message, ToolMessage):
-        return asked.get(message.tool_call_id) if message.status != "error" else None
-    if isinstance(message, HumanMessage) and message.additional_kwargs.get("lc_source") == PINNED:
-        skill = message.additional_kwargs.get("skill")
-        return skill.get("path") if isinstance(skill, dict) else None
-    return None
+def _names(skill: SkillMetadata) -> dict[str, bool]:
+    """The names of tools that a skill lists, and whether each is included. `Bash(git:*)` is the tool `Bash`."""
+    metadata: Any = skill.get("metadata")
+    allowed: Any = skill.get("allowed_tools")
+    included = str(metadata.get("include_tools", "")).split() if isinstance(metadata, dict) else []
+    others = [str(each).partition("(")[0] for each in allowed] if isinstance(allowed, list) else []
+    return {name: name in included for name in [*included, *others] if name}
 
 
-def _normal(path: Any) -> str | None:
-    try:
-        return paths.normalize(path) if isinstance(path, str) else None
-    except DeepFSError:
-        return None
+def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
+    """The paths that were read, each with the index of the message that has the text, or a part of it.
 
-
-def _names(skill: SkillMetadata) -> list[str]:
-    """The names of tools that a skill lists. `Bash(git:*)` is the tool `Bash`."""
-    included = str((skill.get("metadata") or {}).get(_INCLUDED, "")).split()
-    allowed = (name.partition("(")[0] for name in skill.get("allowed_tools") or ())
-    return list(dict.fromkeys([*included, *filter(None, allowed)]))
-
-
-def wanted_names(
-    messages: Sequence[AnyMessage], skills: Iterable[SkillMetadata], offered: Iterable[Any]
-) -> tuple[list[Reading], dict[str, bool]]:
-    """The readings, and the names to ask the resolver for: those that are not offered anyway.
-
-    The value of a name says whether a skill lists it in `metadata.include_tools`. Resolvers may fail for other names,
-    which tools of the whole agent or of other programs have.
+    A result counts also if it was cut later.
     """
-    read = readings(messages, skills)
-    present = {_name_of(tool) for tool in offered}
-    names: dict[str, bool] = {}
-    for _, skill in read:
-        included = str((skill.get("metadata") or {}).get(_INCLUDED, "")).split()
-        for name in _names(skill):
-            if name not in present:
-                names[name] = names.get(name, False) or name in included
-    return read, names
+    asked: dict[Any, Any] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            asked |= {each["id"]: each["args"].get("file_path") for each in message.tool_calls if _is_reading(each)}
+        elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
+            yield index, asked[message.tool_call_id]
+        elif isinstance(message, HumanMessage):
+            yield index, _pinned_path(message.additional_kwargs)
+
+
+def _pinned_path(marks: Mapping[str, Any]) -> Any:
+    skill: Any = marks.get("skill")
+    return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
+
+
+def _is_reading(call: Mapping[str, Any]) -> bool:
+    name: str = call["name"]
+    return name == "read_file"
+
+
+def _normal(path: Any) -> str:
+    """The normalised path; an empty text for what is no path."""
+    try:
+        return paths.normalize(path) if isinstance(path, str) else ""
+    except DeepFSError:
+        return ""
+
+
+def _names_to_resolve(wanted: Iterable[_Wanted], request: Any) -> dict[str, list[type[Exception]]]:
+    """The names that no tool of the request has, each with the exceptions by which a resolver may refuse it."""
+    present = {_name_of(tool) for tool in request.tools}
+    included = {each.name for each in wanted if each.is_included}
+    names = dict.fromkeys(each.name for each in wanted if each.name not in present)
+    return {name: [] if name in included else [LookupError] for name in names}
 
 
 def _name_of(tool: Any) -> str | None:
@@ -231,15 +260,9 @@ class Offer(NamedTuple):
         build = _inline_builder(request.model)
         if build is not None:
             return request.override(messages=[*self._inserted(request.messages, build)])
-        own = [self._undeferred(tool) for tool in request.tools]
+        replaced = {each.tool.name: _undeferred(each.tool) for each in self.found.values() if each.name is None}
+        own = [replaced.get(_name_of(tool) or "", tool) for tool in request.tools]
         return request.override(tools=[*own, *(self.found[name].tool for name in self.record)])
-
-    def _undeferred(self, tool: Any) -> Any:
-        found = self.found.get(_name_of(tool) or "")
-        if found is None or found.name is not None or found.tool is not tool:
-            return tool
-        extras = {key: value for key, value in (tool.extras or {}).items() if key != _DEFERRED}
-        return tool.model_copy(update={"extras": extras})
 
     def _inserted(
         self, messages: Sequence[AnyMessage], build: Callable[[BaseTool], dict[str, Any]]
@@ -254,36 +277,36 @@ class Offer(NamedTuple):
             yield from messages[index : index + 1]
 
 
-def offer_of(read: Sequence[Reading], request: Any, resolved: Mapping[str, Sequence[BaseTool]]) -> Offer:
-    """The tools of the skills that were read, each at the first message by which one was.
+def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Sequence[BaseTool]]) -> Offer:
+    """The tools of the names, each at the first message by which a skill with it was read.
 
     A tool that the request has already wins over one of a skill, since it is the one that runs; if it is deferred, it
     is offered now.
     """
     present = {_name_of(tool): tool for tool in request.tools}
     found: dict[str, _Found] = {}
-    for index, skill in read:
-        for name in _names(skill):
-            for tool in [present[name]] if name in present else resolved.get(name, ()):
-                if isinstance(tool, BaseTool) and tool.name not in found:
-                    found |= _classified(tool, present.get(tool.name), index, name)
+    for name, read_at, _ in wanted:
+        tools = {tool.name: tool for tool in resolved.get(name, ())}
+        for each in [name, *tools]:
+            own = present.get(each)
+            if own is None and each in tools:
+                found.setdefault(each, _Found(tools[each], read_at, name))
+            elif isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
+                found.setdefault(each, _Found(own, read_at, None))
     return Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
 
 
-def _classified(tool: BaseTool, own: Any, index: int, name: str) -> dict[str, _Found]:
-    if own is None:
-        return {tool.name: _Found(tool, index, name)}
-    if isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
-        return {tool.name: _Found(own, index, None)}
-    return {}
+def _undeferred(tool: BaseTool) -> BaseTool:
+    extras = dict(tool.extras or {})
+    extras.pop(_DEFERRED, None)
+    return tool.model_copy(update={"extras": extras})
 
 
 def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
     """The tools that the last request offered, from the state; empty if the state has something else there."""
     record: Any = state.get(DISCLOSED)
-    if not isinstance(record, dict) or not all(isinstance(each, str) for item in record.items() for each in item):
-        return {}
-    return dict(record)
+    is_known = isinstance(record, dict) and {str}.issuperset(map(type, [*record, *record.values()]))
+    return {**record} if is_known else {}
 
 
 # --- the forms of providers ------------------------------------------------------------------------------------------
@@ -294,19 +317,20 @@ def _end_of_turn(messages: Sequence[AnyMessage], index: int) -> int:
 
     Providers refuse a message of the system between the results of one turn, or before a message of a person.
     """
-    index += 1
-    while index < len(messages) and _continues(messages[index]):
-        index += 1
-    return index
+    answers = (place for place in range(index + 1, len(messages)) if _is_answer(messages[place]))
+    return next(answers, len(messages))
 
 
-def _continues(message: AnyMessage) -> bool:
-    is_empty = isinstance(message, AIMessage) and not message.content and not message.tool_calls
-    return isinstance(message, ToolMessage | HumanMessage) or is_empty
+def _is_answer(message: AnyMessage) -> bool:
+    """Whether a message is one of the model that providers keep: they drop those that are empty."""
+    is_kept = isinstance(message, AIMessage) and bool(message.content or message.tool_calls)
+    return is_kept or isinstance(message, SystemMessage)
 
 
 def _chat_model(model: Any) -> Any:
-    return model.bound if isinstance(model, RunnableBinding) else model
+    while isinstance(model, RunnableBinding):
+        model = model.bound
+    return model
 
 
 def _is_of(model: Any, module: str, name: str) -> bool:
@@ -347,7 +371,7 @@ def _is_accepted(tool: BaseTool, model: Any) -> bool:
     from langchain_anthropic import convert_to_anthropic_tool
 
     schema: Any = convert_to_anthropic_tool(tool).get("input_schema")
-    refused = [key for key in _REFUSED_BY_ANTHROPIC if isinstance(schema, dict) and key in schema]
+    refused = _REFUSED_BY_ANTHROPIC.intersection(schema if isinstance(schema, dict) else ())
     if refused:
-        _log.warning("Tool %s is not offered: Anthropic takes no %s at the root of a schema", tool.name, refused[0])
+        _log.warning("Tool %s is not offered: Anthropic takes no %s at the root of a schema", tool.name, min(refused))
     return not refused

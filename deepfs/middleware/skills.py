@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -28,33 +28,28 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skill_files import (
+from deepfs.middleware.skill_files import SkillReader, SkillSource, Source, normal_path, path_and_label, shown_error
+from deepfs.middleware.skill_texts import (
     MAX_SKILL_COMPATIBILITY_LENGTH,
     MAX_SKILL_DESCRIPTION_LENGTH,
     MAX_SKILL_FILE_SIZE,
+    MAX_SKILL_LOAD_WARNING_LENGTH,
     MAX_SKILL_NAME_LENGTH,
+    MAX_SKILLS_LOAD_WARNINGS,
     SkillMetadata,
-    SkillReader,
-    Source,
-    instructions,
-    shown_error,
+    bounded,
+    checked_template,
+    known_skills,
+    pinned_text,
+    shown_skills,
+    shown_warnings,
 )
-from deepfs.middleware.skill_tools import (
-    DISCLOSED,
-    PINNED,
-    Reading,
-    SkillToolResolver,
-    acalled,
-    called,
-    disclosed,
-    offer_of,
-    resolver_of,
-    wanted_names,
-)
-from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, command_path, executor_of, reachable_path
+from deepfs.middleware.skill_tools import DISCLOSED, PINNED, SkillToolResolver, SkillTools, disclosed
+from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
+from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
 from deepfs.sync import call_sync
 from deepfs.text import paths
-from deepfs.text.visible import one_line, shown_path, without_tags
+from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDownloadResponse
 
 if TYPE_CHECKING:
@@ -80,20 +75,13 @@ __all__ = [
 
 _log = logging.getLogger("deepfs")
 
-MAX_SKILLS_LOAD_WARNINGS: Final = 20
-"""The most warnings that the model is shown."""
-MAX_SKILL_LOAD_WARNING_LENGTH: Final = 1000
 SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
 """The text of the system prompt, with the places `{skills_locations}`, `{skills_load_warnings}` and `{skills_list}`."""
-_PLACES: Final = ("{skills_locations}", "{skills_load_warnings}", "{skills_list}")
 _READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
-
-SkillSource: TypeAlias = str | tuple[str, str]
-"""A directory of skills: its path, or its path and a label for the prompt."""
 
 
 def _added(left: list[str] | None, right: list[str] | None) -> list[str]:
-    return [*(left or ()), *(right or ())]
+    return [name for names in (left, right) for name in names or ()]
 
 
 class SkillsState(AgentState[Any]):
@@ -143,7 +131,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         TypeError: For an argument of another type.
-        ValueError: If `system_prompt` lacks a place, or two tools have the same name.
+        ValueError: If `system_prompt` lacks a place or has others, or two tools have the same name.
     """
 
     trace_policy = TRACE_POLICY
@@ -162,16 +150,16 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         if isinstance(sources, str):
             raise TypeError(f"sources is a list of paths, not {sources!r}")
-        pairs = [_pair(source) for source in sources]
+        pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = _checked_template(system_prompt)
+        self.system_prompt_template: str | None = checked_template(system_prompt)
         self.backend: BackendProtocol = resolve_backend(backend)
-        self._resolver = resolver_of(tools)
+        self._tools = SkillTools(tools)
         self._reader = SkillReader(self.backend)
         self._sandbox = sandbox = executor_of(self.backend)
         copied = self.sources if sandbox is not None and copy_files else []
-        self._mirrors = {path: SandboxMirror(sandbox, _normal(path)) for path in copied if sandbox is not None}
+        self._mirrors = {path: SandboxMirror(sandbox, normal_path(path)) for path in copied if sandbox is not None}
         self._reachable: set[str] = set()
         """The sources that commands reach as they are."""
         self._command_paths: dict[str, str] = {}
@@ -205,7 +193,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         turn = next((each for each in reversed(state.get("messages") or ()) if isinstance(each, AIMessage)), None)
         calls = turn.tool_calls if turn is not None else ()
         values = [str(value) for call in calls if call["name"] not in _READING for value in call["args"].values()]
-        return any(source.rstrip("/") in value for source in self.sources for value in values)
+        sources = [normal_path(source).rstrip("/") for source in self.sources]
+        return any(source in value for source in sources for value in values)
 
     async def _before_model(self, state: Any) -> dict[str, Any] | None:
         update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
@@ -221,9 +210,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         warnings: list[str] = []
         for source in loaded:
             if source is not None:
-                skills |= {skill["name"]: skill for skill in _skills_of(source, before or (), warnings)}
+                skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), _bounded(warnings)
+        found, told = list(skills.values()), bounded(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:
@@ -243,14 +232,14 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         if self._sandbox is None or path in self._reachable:
             return False
         try:
-            found = await reachable_path(self.backend, self._sandbox, _normal(path))
+            found = await reachable_path(self.backend, self._sandbox, normal_path(path))
         except DeepFSError:
             return False
         is_copied = found is None and path in self._mirrors
         if found is not None:
             self._reachable.add(path)
         elif is_copied and path not in self._command_paths:
-            found = await command_path(self._sandbox, _normal(path))
+            found = await command_path(self._sandbox, normal_path(path))
         if found is not None:
             self._command_paths[path] = found
         return is_copied
@@ -274,9 +263,10 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- pinned skills ---
 
     async def _pinned(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        known = {skill["name"]: skill for skill in state.get("skills_metadata") or ()}
+        known = {skill["name"]: skill for skill in known_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
-        responses = await self.backend.adownload_files([skill["path"] for skill in skills]) if skills else []
+        places = [skill["path"] for skill in skills]
+        responses = await self.backend.adownload_files(places) if places else []
         made = (_pinned_message(*each) for each in zip(skills, responses, strict=True))
         messages = [message for message in made if message is not None]
         return {"pinned_skills": Overwrite([]), **({"messages": messages} if messages else {})}
@@ -290,8 +280,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         state: Mapping[str, Any] = request.state
         section = self.system_prompt_template.format(
             skills_locations=self._locations(),
-            skills_load_warnings=_shown_warnings(state.get("skills_load_errors") or ()),
-            skills_list=self._listed(state.get("skills_metadata") or ()),
+            skills_load_warnings=shown_warnings(state.get("skills_load_errors") or ()),
+            skills_list=shown_skills(known_skills(state), self.sources),
         )
         return request.override(system_message=with_prompt(request.system_message, section))
 
@@ -304,30 +294,16 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _command_note(self, path: str) -> str:
         """Where commands find the files of a source, if that is another path."""
-        source = _normal(path)
+        source = normal_path(path)
         found = self._command_paths.get(path, source)
         return "" if found == source else f"- For `execute`, {shown_path(source)} is {shown_path(found)}"
-
-    def _listed(self, skills: Iterable[SkillMetadata]) -> str:
-        lines = "\n".join(map(_line, skills))
-        if not lines:
-            return f"(none yet; a new one is `<name>/SKILL.md` in {' or '.join(map(shown_path, self.sources))})"
-        return f"<skills>\n{without_tags(lines, 'skill')}\n</skills>"
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Any:
         """Append the skills to the system message, and offer the tools of those that were read."""
         request = self.modify_request(request)
-        read, names = _wanted(request)
-        resolved: dict[str, list[BaseTool]] = {}
-        for name, is_included in names.items():
-            try:
-                resolved[name] = called(self._resolver, name, request.runtime)
-            except LookupError:
-                if is_included:
-                    raise
-        offer = offer_of(read, request, resolved)
+        offer = self._tools.offer(request)
         return _recorded(handler(offer.applied(request)), offer.record)
 
     async def awrap_model_call(
@@ -335,15 +311,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> Any:
         """As `wrap_model_call`."""
         request = self.modify_request(request)
-        read, names = _wanted(request)
-        resolved: dict[str, list[BaseTool]] = {}
-        for name, is_included in names.items():
-            try:
-                resolved[name] = await acalled(self._resolver, name, request.runtime)
-            except LookupError:
-                if is_included:
-                    raise
-        offer = offer_of(read, request, resolved)
+        offer = await self._tools.aoffer(request)
         return _recorded(await handler(offer.applied(request)), offer.record)
 
     # --- calls of tools of skills ---
@@ -353,7 +321,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         name = _name_for(request)
         if name is None:
             return handler(request)
-        return handler(_with_tool(request, called(self._resolver, name, get_runtime())))
+        return handler(_with_tool(request, self._tools.called(name, get_runtime())))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -362,7 +330,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         name = _name_for(request)
         if name is None:
             return await handler(request)
-        return await handler(_with_tool(request, await acalled(self._resolver, name, get_runtime())))
+        return await handler(_with_tool(request, await self._tools.acalled(name, get_runtime())))
 
     def _waited(self, call: Callable[[], Any]) -> Any:
         return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
@@ -387,48 +355,6 @@ def skills_of(
     return [SkillsMiddleware(backend=backend, sources=sources)]
 
 
-# --- sources ---------------------------------------------------------------------------------------------------------
-
-
-def _pair(source: Any) -> tuple[str, str]:
-    if isinstance(source, str):
-        return source, _label(source)
-    if not isinstance(source, tuple) or len(source) != 2 or not all(isinstance(each, str) for each in source):
-        raise TypeError(f"a source of skills is a path or a pair of a path and a label, not {source!r}")
-    return source
-
-
-def _label(path: str) -> str:
-    """The last directory of a path as a label; `skills` says nothing, so it is the one above then."""
-    parts = [part for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
-    if not parts:
-        return "Unnamed"
-    last, above = parts[-1], parts[-2].lstrip(".") if len(parts) > 1 else ""
-    if last.lower() == "built_in_skills":
-        return "Built-in"
-    if last.lower() == "skills" and above:
-        return above.replace("_", " ").replace("-", " ").title()
-    return last.capitalize()
-
-
-def _normal(path: str) -> str:
-    try:
-        return paths.normalize(path)
-    except DeepFSError:
-        return path  # Loading it fails, with a warning.
-
-
-def _checked_template(template: Any) -> str | None:
-    if template is None:
-        return None
-    if not isinstance(template, str):
-        raise TypeError(f"system_prompt is a text or None, not {template!r}")
-    missing = [place for place in _PLACES if place not in template]
-    if missing:
-        raise ValueError(f"system_prompt lacks {', '.join(missing)}")
-    return template
-
-
 def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[str]) -> Sequence[SkillMetadata]:
     """The skills of a source; those from before if it cannot be listed now. Later ones of the same name win."""
     if not source.is_listed:
@@ -441,55 +367,16 @@ def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[s
     return source.skills
 
 
-def _bounded(warnings: Sequence[str]) -> list[str]:
-    cut = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
-    if len(cut) == len(warnings):
-        return cut
-    return [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SKILL_LOAD_WARNING_LENGTH else f"{text[: MAX_SKILL_LOAD_WARNING_LENGTH - 1]}…"
-
-
-# --- texts for the model ---------------------------------------------------------------------------------------------
-
-
-def _line(skill: SkillMetadata) -> str:
-    description = one_line(" ".join(skill["description"].split()), MAX_SKILL_DESCRIPTION_LENGTH)
-    needs = skill.get("compatibility")
-    needed = f" [Needs: {one_line(' '.join(needs.split()), MAX_SKILL_COMPATIBILITY_LENGTH)}]" if needs else ""
-    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({shown_path(skill['path'])}): {description}{needed}"
-
-
-def _shown_warnings(warnings: Sequence[str]) -> str:
-    if not warnings:
-        return ""
-    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in _bounded(warnings))
-    return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
-
-
 def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> HumanMessage | None:
-    text = instructions(response.content) if response.content else None
+    text = pinned_text(skill, response.content) if response.content else None
     if text is None:
         _log.info("Skill %s is not pinned: %s cannot be read", skill["name"], skill["path"])
         return None
-    name, path = (one_line(skill[key]).replace('"', "&quot;").replace("<", "&lt;") for key in ("name", "path"))
-    return HumanMessage(
-        f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>',
-        additional_kwargs={
-            "lc_source": PINNED,
-            "skill": {"name": skill["name"], "path": skill["path"], "description": skill["description"]},
-        },
-    )
+    told = {key: skill[key] for key in ("name", "path", "description")}
+    return HumanMessage(text, additional_kwargs={"lc_source": PINNED, "skill": told})
 
 
 # --- tools of skills -------------------------------------------------------------------------------------------------
-
-
-def _wanted(request: ModelRequest[Any]) -> tuple[list[Reading], dict[str, bool]]:
-    state: Mapping[str, Any] = request.state
-    return wanted_names(request.messages, state.get("skills_metadata") or (), request.tools)
 
 
 def _recorded(response: Any, record: dict[str, str]) -> Any:
@@ -502,9 +389,8 @@ def _name_for(request: ToolCallRequest) -> str | None:
 
 
 def _with_tool(request: ToolCallRequest, tools: Iterable[BaseTool]) -> ToolCallRequest:
-    name = request.tool_call["name"]
-    tool = next((tool for tool in tools if tool.name == name), None)
-    if tool is None:
-        _log.warning("The tool %s of a skill was offered, but the resolver no longer returns it", name)
-        return request
-    return request.override(tool=tool)
+    """The request with the tool that it calls; as it is, so that it fails as unknown, if the tool is gone."""
+    found = {tool.name: tool for tool in tools}.get(request.tool_call["name"])
+    if found is None:
+        _log.warning("A skill offered the tool %s, which is gone by now", request.tool_call["name"])
+    return request if found is None else request.override(tool=found)

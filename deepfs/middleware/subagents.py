@@ -1,8 +1,8 @@
 """The middleware that lets a LangChain agent hand tasks to subagents."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Literal, NotRequired, Protocol, TypeAlias, cast, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import SystemMessage
@@ -10,29 +10,40 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langsmith.run_helpers import get_tracing_context, tracing_context
-from pydantic import BaseModel, Field, model_validator
-from typing_extensions import TypedDict
+from pydantic import Field
 
+from deepfs.backends.state import FilesystemState
 from deepfs.middleware._backends import (
     TRACE_POLICY,
     AgentMiddleware,
-    InterruptOnConfig,
     Lazy,
     PromptMiddleware,
+    constructed_model,
     create_agent,
-    init_chat_model,
     resolve_backend,
 )
 from deepfs.middleware._delegation import described, forked_state, initial_state, outcome
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, covering
+from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
+from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import AsyncSubAgent
-from deepfs.middleware.skills import SkillSource, skills_of
+from deepfs.middleware.skills import skills_of
+from deepfs.middleware.subagent_specs import (
+    DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
+    DEFAULT_SUBAGENT_PROMPT,
+    GENERAL_PURPOSE_SUBAGENT,
+    CompiledSubAgent,
+    InterruptOn,
+    Middleware,
+    SubAgent,
+    Tools,
+    checked,
+    mappings,
+)
+from deepfs.middleware.task_records import AsyncSubAgent
 from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.profiles.registry import apply_provider_profile
 
 __all__ = [
     "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
@@ -47,71 +58,19 @@ __all__ = [
     "create_sub_agent",
 ]
 
-Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
-InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
-Middleware: TypeAlias = AgentMiddleware[Any, Any, Any]
 
 SUBAGENT_RESPONSE_FORMAT_CONFIG_KEY: Final = "__deepagents_subagent_response_format"
 """The key of `configurable` with the `response_format` of the subagents of a run. deepagents has the same key."""
 
 
-class SubAgent(TypedDict):
-    """A subagent to build. The defaults of the middleware apply to keys that are left out."""
-
-    name: str
-    description: str
-    """The supervisor chooses a subagent by its description."""
-    system_prompt: NotRequired[str]
-    """With the mode `"fork"` it follows the supervisor's prompt."""
-    tools: NotRequired[Tools]
-    model: NotRequired[str | BaseChatModel]
-    middleware: NotRequired[Sequence[Middleware]]
-    """Comes after the default middleware."""
-    interrupt_on: NotRequired[InterruptOn]
-    skills: NotRequired[Sequence[SkillSource]]
-    """Directories of its skills. A fork has those of the supervisor instead."""
-    permissions: NotRequired[Sequence[FilesystemPermission]]
-    """Rules about files that replace the default ones."""
-    backend: NotRequired[Any]
-    """A backend for its files in place of the supervisor's."""
-    response_format: NotRequired[Any]
-    """The form of its answer, as `create_agent` takes it; the supervisor gets the answer as JSON."""
-    mode: NotRequired[Literal["isolated", "fork", "async"]]
-    """`"isolated"` (the default) knows its task only; `"fork"` continues the supervisor's conversation. `"async"` runs
-    in the background by the tools of `AsyncSubAgentMiddleware`, and is for `create_deep_agent`."""
-
-
-class CompiledSubAgent(TypedDict):
-    """A subagent that is already built: any runnable over a state with `messages`."""
-
-    name: str
-    description: str
-    runnable: Runnable[Any, Any]
-    mode: NotRequired[Literal["isolated", "fork", "async"]]
-    """As in `SubAgent`; the prompt of a fork is that of the runnable."""
-
-
-DEFAULT_SUBAGENT_PROMPT: Final = PROMPTS["general_purpose"]
-DEFAULT_GENERAL_PURPOSE_DESCRIPTION: Final = PROMPTS["general_purpose_description"]
 TASK_TOOL_DESCRIPTION: Final = PROMPTS["task"]
-GENERAL_PURPOSE_SUBAGENT: Final = SubAgent(
-    name="general-purpose", description=DEFAULT_GENERAL_PURPOSE_DESCRIPTION, system_prompt=DEFAULT_SUBAGENT_PROMPT
-)
-"""The subagent that is added if there is none of its name."""
 
 
-class TaskToolSchema(BaseModel):  # Without a docstring, which would be sent to models.
+class TaskToolSchema(ToolArguments):  # Without a docstring, which would be sent to models.
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"description": ("prompt", "task", "instructions")}
+    ignored: ClassVar[tuple[str, ...]] = ("runtime",)  # ToolNode adds it.
     description: str = Field(description="The whole task, and what to report.")
     subagent_type: str = Field(description="Name of the subagent.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        # `extra="forbid"` would refuse the runtime that ToolNode adds.
-        unknown = sorted(given.keys() - cls.model_fields.keys() - {"runtime"}) if isinstance(given, Mapping) else []
-        if unknown:
-            raise ValueError(f"unknown argument {', '.join(unknown)}: the whole task belongs into `description`")
-        return given
 
 
 class SubAgentMiddleware(PromptMiddleware):
@@ -142,6 +101,7 @@ class SubAgentMiddleware(PromptMiddleware):
             there are no subagents.
     """
 
+    state_schema: type[Any] = FilesystemState
     private_state_keys: frozenset[str]
     """Keys of the agent's state that subagents neither get nor change."""
 
@@ -176,8 +136,8 @@ class SubAgentMiddleware(PromptMiddleware):
         self._fork_prompt, self._fork_middleware = fork_system_prompt, fork_middleware
         self.system_prompt: str | None = system_prompt
         self.private_state_keys = private_state_keys or frozenset()
-        own = _mappings(subagents or ())
-        specs = _checked([*self._general_purpose(general_purpose_agent, own), *own])
+        own = mappings(subagents or ())
+        specs = checked([*self._general_purpose(general_purpose_agent, own), *own])
         self._specs = {spec["name"]: spec for spec in specs}
         self.subagent_names: frozenset[str] = frozenset(self._specs)
         """The names of the subagents."""
@@ -192,8 +152,8 @@ class SubAgentMiddleware(PromptMiddleware):
             ValueError: If it lacks a key or a model, or has an unknown key.
         """
         isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
-        (checked,) = _checked(_mappings([isolated]))
-        runnable = self._runnable(checked).get()
+        (complete,) = checked(mappings([isolated]))
+        runnable = self._runnable(complete).get()
         return AsyncSubAgent(
             name=spec["name"],
             description=spec["description"],
@@ -230,7 +190,7 @@ class SubAgentMiddleware(PromptMiddleware):
             raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
         rules = checked_rules(spec.get("permissions", self._permissions))
         complete: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on, **spec}
-        complete["model"] = init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
+        complete["model"] = constructed_model(model)
         complete["permissions"] = rules
         return cast("SubAgent", complete)
 
@@ -292,7 +252,8 @@ class SubAgentMiddleware(PromptMiddleware):
         spec = self._specs[name]
         fork = spec.get("mode") == "fork"
         if fork and "runnable" not in spec:
-            return forked_state(runtime.state, description)
+            task = f"{PROMPTS['fork_files']}\n\n{description}" if "backend" in spec else description
+            return forked_state(runtime.state, task)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
 
 
@@ -327,14 +288,14 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
         if key not in spec:
             raise ValueError(f"subagent {spec['name']!r} lacks {key}")
     rules = checked_rules(spec.get("permissions", ()))
-    given = inheriting(rules, spec.get("middleware", ()))
-    asking = ApprovalMiddleware.where_needed(rules, spec.get("interrupt_on"), given)
+    given, asked = asked_once(rules, spec.get("interrupt_on"), inheriting(rules, spec.get("middleware", ())))
+    asking = ApprovalMiddleware.where_needed(rules, asked, given)
     return create_agent(
         spec["model"],
         tools=list(spec["tools"]),
         system_prompt=spec.get("system_prompt"),
         response_format=response_format if response_format is not None else spec.get("response_format"),
-        middleware=_last_of_each_name(covering([*given, *asking])),
+        middleware=_last_of_each_name([*given, *asking]),
         state_schema=state_schema,
         name=spec["name"],
     )
@@ -374,46 +335,6 @@ def _joined(prompt: str | SystemMessage | None, own: str | None) -> str | System
     return with_prompt(prompt, own) if isinstance(prompt, SystemMessage) else f"{prompt}\n\n{own}"
 
 
-# --- specifications --------------------------------------------------------------------------------------------------
-
-
-def _mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
-    subagents = list(given)
-    for spec in subagents:
-        if not isinstance(spec, Mapping):
-            raise TypeError(f"subagents is a list of SubAgent and CompiledSubAgent, and {spec!r} is none")
-    return subagents
-
-
-def _checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
-    if not specs:
-        raise ValueError("SubAgentMiddleware needs at least one subagent")
-    seen: set[str] = set()
-    for spec in specs:
-        kind = CompiledSubAgent if "runnable" in spec else SubAgent
-        missing = sorted(kind.__required_keys__ - spec.keys())
-        if missing:
-            raise ValueError(f"subagent {spec.get('name', '')!r} lacks {', '.join(missing)}")
-        unknown = sorted(spec.keys() - kind.__annotations__.keys())
-        if unknown:
-            raise ValueError(f"subagent {spec['name']!r} has keys that are not known: {', '.join(unknown)}")
-        _check_mode(spec)
-        if spec["name"] in seen:
-            raise ValueError(f"two subagents have the name {spec['name']!r}")
-        seen.add(spec["name"])
-    return specs
-
-
-def _check_mode(spec: SubAgent | CompiledSubAgent) -> None:
-    mode = spec.get("mode", "isolated")
-    if mode == "async":
-        raise ValueError(f"subagent {spec['name']!r} is async: give it to create_deep_agent, or use as_async")
-    if mode not in ("isolated", "fork"):
-        raise ValueError(f"subagent {spec['name']!r} has the mode {mode!r}, and not isolated, fork or async")
-    if mode == "fork" and spec.get("skills"):
-        raise ValueError(f"subagent {spec['name']!r} is a fork, which has the skills of its supervisor: omit skills")
-
-
 # --- the tool --------------------------------------------------------------------------------------------------------
 
 
@@ -431,14 +352,17 @@ def _tool(
     )
 
 
+_MARK: Final = {"ls_agent_type": "subagent"}
+"""By this, LangSmith knows a subagent."""
+
+
 def _config(runtime: ToolRuntime[Any, Any]) -> RunnableConfig:
-    """The mark that LangSmith knows a subagent by. The rest is repeated, since older LangGraph would drop it."""
-    return {"configurable": {**(runtime.config.get("configurable") or {}), "ls_agent_type": "subagent"}}
+    """The mark of a subagent."""
+    return {"configurable": dict(_MARK)}
 
 
-@contextmanager
-def _traced() -> Iterator[None]:
-    current = get_tracing_context()
-    metadata = {**(current.get("metadata") or {}), "ls_agent_type": "subagent"}
-    with tracing_context(**{**current, "metadata": metadata}):
-        yield
+def _traced() -> AbstractContextManager[None]:
+    """The tracing of the supervisor, with the mark in addition."""
+    outer = dict(get_tracing_context())
+    outer["metadata"] = (outer["metadata"] or {}) | _MARK
+    return tracing_context(**outer)

@@ -20,7 +20,7 @@ from deepfs.middleware._backends import (
     PromptMiddleware,
     TokenCounter,
     TriggerClause,
-    init_chat_model,
+    constructed_model,
 )
 from deepfs.middleware.compaction import (
     SUMMARIZATION_EVENT_KEY,
@@ -39,7 +39,6 @@ from deepfs.middleware.context_size import (
 )
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.summarizer import DEEPAGENTS_DEFAULT_SUMMARY_PROMPT, SummarizationMiddleware
-from deepfs.profiles.registry import apply_provider_profile
 
 __all__ = [
     "DEEPAGENTS_DEFAULT_SUMMARY_PROMPT",
@@ -149,10 +148,12 @@ def _half(clause: TriggerClause) -> Any:
 
 
 def _is_repeated(messages: Sequence[AnyMessage], tool_call_id: str | None) -> bool:
-    """Whether an earlier call of the same turn calls the tool as well."""
-    turn = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    asked = [call["id"] for call in turn.tool_calls if call["name"] == _TOOL] if turn else []
-    return tool_call_id in asked[1:]
+    """Whether another call of the tool precedes this one in the last turn."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            first = next((call for call in message.tool_calls if call["name"] == _TOOL), None)
+            return first is not None and first["id"] != tool_call_id
+    return False
 
 
 def _result(
@@ -214,7 +215,5 @@ def create_summarization_tool_middleware(
     Raises:
         TypeError: If `backend` is not a backend, or `system_prompt` not a str.
     """
-    chat_model = init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
-    return SummarizationToolMiddleware(
-        create_summarization_middleware(chat_model, backend), system_prompt=system_prompt
-    )
+    summarization = create_summarization_middleware(constructed_model(model), backend)
+    return SummarizationToolMiddleware(summarization, system_prompt=system_prompt)

@@ -52,9 +52,8 @@ __all__ = ["DEEPAGENTS_DEFAULT_SUMMARY_PROMPT", "SummarizationMiddleware"]
 
 _log = logging.getLogger("deepfs")
 
-DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = DEFAULT_SUMMARY_PROMPT.replace(
-    "\n<messages>\n", f"\n{PROMPTS['summary_media']}\n\n<messages>\n", 1
-)
+_instructions, _mark, _given = DEFAULT_SUMMARY_PROMPT.partition("<messages>")
+DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = f"{_instructions}{PROMPTS['summary_media']}\n\n{_mark}{_given}"
 """LangChain's prompt for summaries, and what the references to media files mean."""
 
 _TRIMMED_TOKENS: Final = 4_000

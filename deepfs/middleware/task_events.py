@@ -1,7 +1,7 @@
-"""What an agent is told of its background tasks, and how a server wakes it."""
+"""What an agent is told of its background tasks, what its tools answer, and how a server wakes it."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from json import dumps
 from secrets import token_hex
 from typing import Any, Final, Literal, NotRequired, cast
@@ -9,28 +9,21 @@ from typing import Any, Final, Literal, NotRequired, cast
 from langchain_core.messages import BaseMessage, HumanMessage
 from typing_extensions import TypedDict
 
-from deepfs.middleware.remote_tasks import (
-    MEDIA,
-    PARENT,
-    UNFINISHED,
-    WAITING,
-    AsyncTask,
-    Observation,
-    content_of,
-    forwarded_context,
-    now,
-    open_client,
-)
+from deepfs.middleware.remote_tasks import PARENT, forwarded_context, open_client
+from deepfs.middleware.task_records import MEDIA, UNFINISHED, WAITING, AsyncTask, Observation, content_of, observed_task
 
 __all__ = [
     "NOTIFICATION",
     "TaskEvent",
     "event_of",
     "has_parent",
+    "listed",
     "noted",
     "notification",
+    "report",
+    "sent",
+    "stopped",
     "telling_parent",
-    "updated_task",
     "wake_parent",
 ]
 
@@ -43,7 +36,7 @@ _NEXT: Final = {
     "success": "Go on with the result; tell the user if they wait for it.",
     "error": "Call check_async_task for details. Then try again, try another way, or tell the user.",
     "timeout": "It took too long and was stopped. Give it less to do, or tell the user.",
-    "cancelled": "It was stopped, and not by you. Start it again, or tell the user.",
+    "cancelled": "It was stopped, and not by you. Ask the user whether it is still needed.",
     WAITING: "A person must answer it; you cannot. Go on with other work.",
 }
 
@@ -59,8 +52,10 @@ class TaskEvent(TypedDict):
 
 def event_of(message: BaseMessage) -> TaskEvent | None:
     """The event that a message tells of; None for any other message."""
-    event: Any = message.additional_kwargs.get(NOTIFICATION)
-    return cast("TaskEvent", event) if isinstance(event, dict) and "task_id" in event else None
+    match message.additional_kwargs.get(NOTIFICATION):
+        case {"task_id": str(), "status": str(status)} as event if status in _NEXT:
+            return cast("TaskEvent", event)
+    return None
 
 
 def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
@@ -93,13 +88,11 @@ def _content(seen: Observation) -> list[Mapping[str, Any]]:
 
 def _shown(block: Mapping[str, Any]) -> dict[str, Any] | None:
     """A block as a message of a user may have it; None for one that it may not."""
-    if block["type"] == "text":
-        text = str(block["text"])
-        if not text.strip():
-            return None  # Providers refuse empty blocks.
-        cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
-        return _text(text[:_MAX_CHARS] + cut)
-    return dict(block) if block["type"] in MEDIA else None
+    if block["type"] in MEDIA:
+        return dict(block)
+    text = str(block["text"])
+    cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
+    return _text(text[:_MAX_CHARS] + cut) if text.strip() else None  # Providers refuse empty blocks.
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -130,15 +123,60 @@ def _noted(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | 
     if run in task.get("superseded_run_ids", ()):
         return {"messages": [_superseded(message)]}
     is_expected = run == task["run_id"] or task["status"] in UNFINISHED
-    return {"async_tasks": {task["task_id"]: updated_task(task, event["status"], run)}} if is_expected else None
+    return {"async_tasks": {task["task_id"]: observed_task(task, event["status"], run)}} if is_expected else None
 
 
-def updated_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
-    """The task as it was just seen."""
-    time = now()
-    changed = status != task["status"] or run_id != task["run_id"]
-    updated: AsyncTask = {**task, "status": status, "run_id": run_id, "last_checked_at": time}
-    return {**updated, "last_updated_at": time} if changed else updated
+# --- what its tools answer -------------------------------------------------------------------------------------------
+
+
+def report(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+    """The answer of `check_async_task`: facts as JSON, and the media of the result."""
+    facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
+    facts |= {"error": seen.error} if seen.error else {}
+    facts |= {"interrupts": list(seen.interrupts)} if seen.interrupts else {}
+    remarks = [*filter(None, [seen.note, _NEXT[WAITING] if seen.status == WAITING else None]), *notes]
+    facts |= {"note": " ".join(remarks)} if remarks else {}
+    if seen.status == "success":
+        facts["result"] = "".join(str(block["text"]) for block in seen.content if block["type"] == "text")
+    media = [dict(block) for block in seen.content if block["type"] in MEDIA]
+    return [_text(_json(facts)), *media] if media else _json(facts)
+
+
+def listed(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
+    """The answer of `list_async_tasks`: the tasks that have a status now."""
+    lines = []
+    for task in tasks:
+        found = seen.get(task["task_id"])
+        current = task["status"] if found is None else found.status
+        doubt = " when last seen: it cannot be reached now" if found is None and current in UNFINISHED else ""
+        if status in {None, "all", current}:
+            lines.append(f"- task_id: {task['task_id']} ({task['agent_name']}), {current}{doubt}")
+    if not lines:
+        return "There are no background tasks" + (f" with the status {status}." if status else ".")
+    return "\n".join([f"{len(lines)} background tasks:", *lines])
+
+
+def sent(task: AsyncTask, *, enqueued: bool) -> str:
+    """The answer of `update_async_task`, for the task as it was before."""
+    effect = "It starts when the current run has ended. " if enqueued and task["status"] in UNFINISHED else ""
+    if task["status"] == WAITING:
+        effect = "Its question to a person is dropped. "
+    return f"Sent. {effect}task_id: {task['task_id']}"
+
+
+def stopped(task: AsyncTask, seen: Observation) -> str:
+    """The answer of `cancel_async_task`."""
+    match seen.status:
+        case "cancelled":
+            return f"Cancelled. task_id: {task['task_id']}"
+        case "running":
+            return "It is being stopped, and has not ended yet. Check it later."
+        case status:
+            return f"It had ended before, with the status {status}: check_async_task tells more."
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    return dumps(facts, ensure_ascii=False, default=str)
 
 
 # --- waking the agent that started this one --------------------------------------------------------------------------
@@ -146,7 +184,7 @@ def updated_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
 
 def has_parent(config: Mapping[str, Any] | None) -> bool:
     """Whether the graph with this configuration was started as a background task, and not within another graph."""
-    return config is not None and bool(_parent(config)) and not (config.get("configurable") or {}).get("checkpoint_ns")
+    return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
 
 
 async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
@@ -163,7 +201,7 @@ async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, co
 
 
 def _has_checkpointer(config: Mapping[str, Any]) -> bool:
-    return "__pregel_checkpointer" in (config.get("configurable") or {})
+    return "__pregel_checkpointer" in _section(config, "configurable")
 
 
 async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseException | None, context: object) -> None:
@@ -180,39 +218,41 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
     parent = _parent(config)
     if "thread_id" not in parent or "assistant_id" not in parent:
         return
-    message: Any = _wake_message(config, values, error)
-    options: Any = {} if (given := forwarded_context(context)) is None else {"context": given}
+    given = forwarded_context(context)
+    options: Any = {"context": given} if given else {}
     try:
+        message = _wake_message(config, values, error)
         async with open_client(None) as client:
-            if (await client.threads.get(parent["thread_id"])).get("status") in {"idle", "error"}:
-                await client.runs.create(
-                    parent["thread_id"],
-                    parent["assistant_id"],
-                    input={"messages": [message]},
-                    multitask_strategy="reject",  # Another run, or a question to a person, must not be replaced.
-                    **options,
-                )
+            thread: Any = await client.threads.get(parent["thread_id"])
+            if thread["status"] not in {"busy", "interrupted"}:
+                # Another run, or a question to a person, must not be replaced.
+                options |= {"input": {"messages": [message]}, "multitask_strategy": "reject"}
+                await client.runs.create(parent["thread_id"], parent["assistant_id"], **options)
     except Exception:  # The SDK raises errors of several libraries.
         _log.debug("The agent that started this task was not told of its end", exc_info=True)
 
 
 def _parent(config: Mapping[str, Any]) -> Mapping[str, str]:
-    reference = (config.get("configurable") or {}).get(PARENT)
-    if isinstance(reference, Mapping):
-        return reference
-    metadata = config.get("metadata") or {}
-    found = {key: metadata.get(f"parent_{key}") for key in ("thread_id", "assistant_id")}
-    return {key: str(value) for key, value in found.items() if value}
+    """The agent that started a run: from its configuration, or from the metadata of its thread."""
+    configured = _section(config, "configurable").get(PARENT)
+    if isinstance(configured, Mapping):
+        return configured
+    metadata = _section(config, "metadata")
+    known = [(name, metadata.get(f"parent_{name}")) for name in ("thread_id", "assistant_id")]
+    return {name: str(value) for name, value in known if value}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return config.get(name) or {}
 
 
 def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException | None) -> dict[str, Any]:
-    metadata = config.get("metadata") or {}
-    task_id = str((config.get("configurable") or {}).get("thread_id", ""))
-    name = str(metadata.get("subagent_name") or metadata.get("graph_id") or "subagent")
-    task: Any = {"task_id": task_id, "agent_name": name}
-    run_id = str(metadata.get("run_id") or "")
+    about = {**_section(config, "metadata"), **_section(config, "configurable")}
+    names = filter(None, map(about.get, ("subagent_name", "graph_id")))
+    task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
+    run_id = str(about.get("run_id") or "")
     # The text of the error may tell what the other agent is not to know.
-    failed = Observation("error", run_id, error=f"The subagent failed ({type(error).__name__}).")
+    failed = Observation("error", run_id, error=f"It failed with {type(error).__name__}.")
     message = notification(task, failed if error else Observation("success", run_id, content_of(values)))
     if message is None:
         raise ValueError("an ended run has a notification")

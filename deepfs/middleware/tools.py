@@ -1,9 +1,7 @@
 """The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
-import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -12,10 +10,10 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import ERROR_CHARS, advised, no_file, no_line, suggestion
+from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, no_file, no_line
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
-from deepfs.middleware.offers import about_commands, not_offered, offers_move
+from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
     MAX_RESULT_CHARS,
@@ -32,7 +30,6 @@ from deepfs.middleware.rendering import (
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
-from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.visible import one_line, shown_path
@@ -70,14 +67,11 @@ GLOB_TRUNCATION_NOTE: Final = (
 )
 MAX_GREP_COUNT: Final = 1_000
 """As in deepagents."""
-_SMALLER: Final = "Give a smaller offset; one below 0 counts from the end."
 _MAX_GLOB_ROWS: Final = 1_000
 _MAX_LONG_LINES: Final = 20
 """The most lines of one search result that are read again to show the part around the match."""
 _MAX_WORK: Final = 50_000_000
 """The most bytes, times the instructions of the expression, that are searched again for places in lines."""
-_MAX_LEVELS: Final = 8
-"""The most directories above a missing path that are tried for a suggestion."""
 
 
 class Limits(NamedTuple):
@@ -97,14 +91,20 @@ FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
 class FileOperations:
     """The operations, one method for each tool; a failure raises a ToolException that says what to do next."""
 
-    def __init__(self, backend: BackendProtocol, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        backend: BackendProtocol,
+        limits: Limits = Limits(),  # noqa: B008
+        offered: Collection[str] = TOOL_NAMES,
+    ) -> None:
         self.backend = backend
+        self._advisor = Advisor(backend, offered)
         self._chars = max(limits.chars, MIN_CHARS)
         self._limits = limits
 
     async def ls(self, path: str, offset: int, limit: int) -> str:
         result = await self.backend.als(path)
-        failed = await self._partial(result, result.entries, path, "Directory")
+        failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
         shown = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
         return shown or f"[{_absolute(path)} is empty]"
@@ -115,16 +115,14 @@ class FileOperations:
         read = await self.backend.aread(file_path, offset, limit)
         if read.code is ErrorCode.TOO_LARGE:
             return f"[{one_line(read.error or '')}. {self._other_ways()}]"
-        if read.code is ErrorCode.INVALID_CONTENT:
-            raise ToolException(advised(read.error or "", read.code, _SMALLER))
-        data = (await self._done(read, file_path)).file_data
+        data = (await self._done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
             return f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown
         try:
             return numbered(_rooted(file_path), read, column, self._chars)
         except DeepFSError as error:
-            raise ToolException(advised(str(error), error.code, "Give a smaller column.")) from None
+            raise await self._failure("read_file", error, better="Give a smaller column.") from None
 
     async def _from_end(self, file_path: str, offset: int) -> int:
         """The lines to skip for an offset that counts from the end."""
@@ -135,25 +133,26 @@ class FileOperations:
 
     def _other_ways(self) -> str:
         """What to do about a file that cannot be shown."""
-        return "Look into it with execute" if supports_execute(self.backend) else "Go on without it, and say so"
+        return "Look into it with execute" if self._advisor.offers("execute") else "Go on without it, and say so"
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
-        done = await self._done(await approved_write(self.backend, file_path, content, overwrite=overwrite))
+        written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
+        done = await self._done("write_file", written, file_path)
         return f"Wrote {_absolute(done.path or file_path)}"
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
         if not old_string:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
-            raise ToolException("Error: old_string and new_string are the same: there is nothing to change. Go on.")
+            raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
         result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
-        done = await self._done(result, file_path)
+        done = await self._done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences} occurrences"
         return f"Replaced {times} in {_absolute(done.path or file_path)}"
 
     async def glob(self, pattern: str, path: str, offset: int) -> str:
         result = await self.backend.aglob(pattern, path)
-        failed = await self._partial(result, result.matches, path, "Directory")
+        failed = await self._partial("glob", result, result.matches, path)
         rows = [shown_path(info.path) for info in result.matches or ()]
         shown = paged(
             rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
@@ -173,7 +172,9 @@ class FileOperations:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, max_count=most, **options)
-        failed = await self._partial(result, result.matches, path, "Path")
+        is_wrong = options["regex"] and result.code is ErrorCode.INVALID_PATTERN
+        better = "Correct the pattern, or set regex=false to find plain text." if is_wrong else ""
+        failed = await self._partial("grep", result, result.matches, path, better=better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
         rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
@@ -189,13 +190,14 @@ class FileOperations:
         return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
 
     async def delete(self, file_path: str) -> str:
-        done = await self._done(await approved_delete(self.backend, file_path), file_path, "Path")
+        done = await self._done("delete", await approved_delete(self.backend, file_path), file_path)
         return f"Deleted {_absolute(done.path or file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
-        done = await self._done(
-            await approved_move(self.backend, source, destination, overwrite=overwrite), source, "Path"
-        )
+        moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
+        is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
+        better = into_directory(source, destination) if is_directory else ""
+        done = await self._done("move", moved, source, destination, better=better)
         return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
 
     async def execute(self, command: str, timeout: float) -> tuple[str, dict[str, Any]]:
@@ -203,45 +205,32 @@ class FileOperations:
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
+        longest = min(self._limits.execute_seconds, longest_command(self.backend))
         try:
             check_text(command, "command")
-            seconds = min(timeout, self._limits.execute_seconds) or None
-            done = await sandbox.aexecute(command, timeout=seconds)
+            done = await sandbox.aexecute(command, timeout=min(timeout, longest) or None)
         except DeepFSError as error:
-            raise ToolException(advised(str(error), error.code)) from error
+            raise await self._failure("execute", error) from error
         code = {} if done.exit_code is None else {"exit_code": done.exit_code}
-        return command_output(done), {"truncated": done.truncated, **code}
+        cut = f"\n[The timeout was {longest:g} s, the maximum]" if timeout > longest else ""
+        return f"{command_output(done, longest)}{cut}", {"truncated": done.truncated, **code}
 
     # --- failures ---
 
-    async def _partial(self, result: Result, found: object, path: str, kind: str = "File") -> str:
+    async def _partial(self, tool: str, result: Result, found: object, path: str, better: str = "") -> str:
         """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
         if not found:
-            await self._done(result, path, kind)
+            await self._done(tool, result, path, better=better)
         return one_line(result.error or "", ERROR_CHARS)
 
-    async def _done(self, result: ResultT, path: str = "", kind: str = "File") -> ResultT:
-        """Return the result of an operation. Raises ToolException if it failed; `path` is what it needed to exist."""
+    async def _done(self, tool: str, result: ResultT, *paths: str, better: str = "") -> ResultT:
+        """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        is_missing = path and result.code is ErrorCode.FILE_NOT_FOUND
-        better = await self._suggestion(path) if is_missing else ""
-        text = re.sub("^Error: File '", f"Error: {kind} '", result.error) if is_missing else result.error
-        raise ToolException(advised(text, result.code, better))
+        raise ToolException(await self._advisor.advised(tool, result.error, result.code, *paths, better=better))
 
-    async def _suggestion(self, path: str) -> str:
-        """A path like the missing one, by a listing of the nearest directory above it that exists; `""` without one."""
-        try:
-            wanted = paths.normalize(path)
-        except DeepFSError:
-            return ""
-        for directory in islice(reversed(["/", *paths.ancestors(wanted)]), _MAX_LEVELS):
-            listed = await self.backend.als(directory)
-            if listed.entries is not None:
-                return suggestion(wanted, directory, [info.path for info in listed.entries])
-            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
-                return ""
-        return ""
+    async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolException:
+        return ToolException(await self._advisor.advised(tool, str(error), error.code, better=better))
 
     # --- matches in long lines ---
 
@@ -326,7 +315,7 @@ def filesystem_tools(
     limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
     files = backend_from(backend)
     hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
-    return [tool for tool in made_tools(files, limits, descriptions, tools) if tool.name not in hidden]
+    return [tool for tool in made_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
 
 
 def made_tools(
@@ -334,14 +323,18 @@ def made_tools(
     limits: Limits,
     descriptions: Mapping[str, str] | None = None,
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
+    hidden: Collection[str] | None = None,
 ) -> list[BaseTool]:
-    """Make the chosen tools, also those that `not_offered` names, but no `move` where it would bypass an override."""
+    """Make the chosen tools, but no `move` where it would bypass an override.
+
+    Advice names none of those in `hidden`, which the caller offers to no model; None is those of `not_offered`.
+    """
     _check_limits(limits)
     given, chosen = descriptions or {}, TOOL_NAMES if tools is None or tools == "all" else tools
     _check_names([*given, *chosen])
-    operations = FileOperations(files, limits)
     usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
     names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
+    operations = FileOperations(files, limits, {*names}.difference(not_offered(files) if hidden is None else hidden))
     return [_tool(operations, name, given.get(name) or usual[name]) for name in names]
 
 

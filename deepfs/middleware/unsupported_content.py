@@ -6,19 +6,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import family, inline_size, label, media_type, retyped
+from deepfs.middleware._media_blocks import blocks_of, family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
-try:
-    from langchain_core.exceptions import ModelInvalidRequestError
-except ImportError:  # Older versions have no such class; then their errors are raised as they are.
-
-    class ModelInvalidRequestError(Exception):  # type: ignore[no-redef]
-        """Is never raised."""
-
-
-__all__ = ["ModelInvalidRequestError", "UnsupportedContentMiddleware", "acceptable", "without_new_media"]
+__all__ = ["UnsupportedContentMiddleware", "acceptable", "without_new_media"]
 
 MessageT = TypeVar("MessageT", HumanMessage, ToolMessage)
 
@@ -259,7 +251,7 @@ def _taken(block: Any, limits: _Limits) -> Any:
 
 
 def _has_media(message: AnyMessage) -> bool:
-    return not isinstance(message.content, str) and any(family(block) for block in message.content)
+    return any(map(family, blocks_of(message)))
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
-        seconds = seconds_of(timeout, self._timeout)
+        seconds = seconds_of(timeout, self.command_timeout)
         run = _Run(self._allowed)
         try:
             line, null = await pool.run(self._prepare, command, run)

@@ -77,7 +77,7 @@ class DenoSandbox(RemoteSandbox):
 
     async def _receive(self, path: str, most: int) -> bytes:
         # The SDK accepts messages of up to one mebibyte, and would read a file in a single message.
-        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self._timeout), most + 1)).stdout
+        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self.command_timeout), most + 1)).stdout
 
 
 class _Run:

@@ -173,7 +173,7 @@ class LandlockSandbox(WorkspaceSandbox):
     @asynccontextmanager
     async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
-        seconds, end = seconds_of(timeout, self._timeout), ExitStack()
+        seconds, end = seconds_of(timeout, self.command_timeout), ExitStack()
         try:
             yield await pool.run(self._prepare, command, seconds, end)
         finally:

@@ -79,7 +79,7 @@ class ModalSandbox(RemoteSandbox):
 
     async def _receive(self, path: str, most: int) -> bytes:
         # The SDK would read the whole file into memory, whatever its size.
-        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self._timeout), most + 1)).stdout
+        return (await self._executed(f"head -c {most + 1} {quote(path)}", ceil(self.command_timeout), most + 1)).stdout
 
 
 async def _read(stream: "StreamReader[bytes]", into: Output) -> None:

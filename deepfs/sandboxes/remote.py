@@ -171,7 +171,7 @@ class RemoteSandbox(BaseSandbox):
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)
         super().__init__(root, max_file_size_mb=max_file_size_mb)
-        self._timeout = timeout
+        self.command_timeout = timeout
         self._max_output_bytes = max_output_bytes
         self._home = HomeLoop() if self.loop_bound else None
 
@@ -205,7 +205,7 @@ class RemoteSandbox(BaseSandbox):
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command with `sh`; timeouts are rounded up to seconds. Raises BackendError if the service fails."""
         check_text(command, "command")
-        seconds = ceil(seconds_of(timeout, self._timeout))
+        seconds = ceil(seconds_of(timeout, self.command_timeout))
         done = await self._ran(command, seconds)
         captured = Captured(self._max_output_bytes)
         await captured.add(Chunk("stdout", done.stdout))
@@ -218,7 +218,7 @@ class RemoteSandbox(BaseSandbox):
         return ExecuteResponse(output, done.exit_code, captured.truncated or done.left_out > 0)
 
     async def _run_script(self, command: str) -> ExecuteResponse:
-        done = await self._ran(command, ceil(self._timeout))
+        done = await self._ran(command, ceil(self.command_timeout))
         return ExecuteResponse((done.stdout or done.stderr).decode(errors="replace"), done.exit_code)
 
     async def _ran(self, command: str, seconds: int) -> Done:

@@ -95,7 +95,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             root_dir = os.path.join(self._around, "workspace")
         super().__init__(root_dir, True, max_file_size_mb)
         self._id = f"{self._kind}-{name}"
-        self._timeout = timeout
+        self.command_timeout = timeout
         self._max_output_bytes = max_output_bytes
         self._read_only = tuple(read_only)
         self._allowed = limits or Limits()

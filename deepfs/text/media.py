@@ -3,7 +3,9 @@
 One table, so that the answers do not depend on the machine, as those of the standard library do.
 """
 
-__all__ = ["OCTET_STREAM", "extension", "is_binary_name", "is_binary_type", "mime_type", "sniff"]
+import re
+
+__all__ = ["OCTET_STREAM", "extension", "is_binary_name", "is_binary_type", "mime_type", "other_encoding", "sniff"]
 
 OCTET_STREAM = "application/octet-stream"
 """The type of bytes of an unknown format."""
@@ -224,3 +226,17 @@ def _sniff_container(head: bytes) -> str | None:
     if head.startswith(b"\x1aE\xdf\xa3"):
         return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
     return "application/x-tar" if head[257:262] == b"ustar" else None
+
+
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f\x7f]")
+_HIGH = re.compile(rb"[\x80-\xff]")
+_MOST_HIGH = 0.3
+"""The largest share of letters outside of ASCII in a text of a language with Latin script."""
+
+
+def other_encoding(start: bytes) -> str:
+    """The encoding of bytes that are text but not UTF-8: `UTF-16`, or most likely `Latin-1`; empty for other bytes."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) and len(start) % 2 == 0:
+        return "UTF-16"
+    is_latin = not _CONTROL.search(start) and 0 < len(_HIGH.findall(start)) <= len(start) * _MOST_HIGH
+    return "Latin-1" if is_latin else ""

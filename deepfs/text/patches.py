@@ -68,14 +68,17 @@ class Hunk(NamedTuple):
 
 
 class FilePatch(NamedTuple):
-    """What a patch does with one file."""
+    """The part of a patch that adds, updates or deletes one file."""
 
     action: Action
     path: str
+    """The file, by its path before the patch."""
     content: str = ""
     """The content of an added file."""
     hunks: tuple[Hunk, ...] = ()
+    """The changes of an updated file."""
     move_to: str | None = None
+    """The new path of an updated file; None if it stays where it is."""
 
 
 class Patched(NamedTuple):

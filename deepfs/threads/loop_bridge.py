@@ -171,6 +171,10 @@ class LoopCallbacks(ABC):
         """
         self._call(callback)
 
+    def is_closed(self) -> bool:
+        """Whether the loop was closed, so that its unfinished tasks never go on."""
+        return False  # trio ends its tasks first.
+
     def turn(self) -> object:
         """A token of the loop's current turn: all that runs before the loop next polls for events gets the same one."""
         if self._turn is None:
@@ -278,6 +282,10 @@ class _AsyncioCallbacks(LoopCallbacks):
         except RuntimeError:
             return False
         return loop is self._loop() and self._current_task(loop) is not None
+
+    def is_closed(self) -> bool:
+        loop = self._loop()
+        return loop is None or loop.is_closed()
 
     def _call(self, callback: Callable[[], object]) -> None:
         if loop := self._loop():

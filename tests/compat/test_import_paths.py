@@ -43,6 +43,7 @@ OF_DEEPAGENTS: Final = {
 
 # Import paths in the README, the documentation and the examples.
 DOCUMENTED: Final = {
+    "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.profiles": "apply_provider_profile",
     "deepfs": """DeepAgentState GeneralPurposeSubagentProfile HarnessProfile HarnessProfileConfig ProviderProfile
         register_harness_profile register_provider_profile
@@ -111,7 +112,6 @@ FORMER: Final = {
     "deepfs.core.trees": "EntryChange Omission TreeEntry TreeListing",
     "deepfs.middleware.patch_tool_calls": "PatchToolCallsMiddleware",
     "deepfs.middleware.permissions": "FilesystemPermission",
-    "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.policy.calls": "CHANGES Call call_of",
     "deepfs.policy.wrapper": "WrapperBackend",
     "deepfs.profiles.harness": "HarnessProfile HarnessProfileConfig register_harness_profile",

@@ -12,9 +12,16 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepfs import FilesystemPermission, MemoryBackend, StateBackend
+from deepfs import FilesystemPermission, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.middleware import (
+    MemoryMiddleware,
+    SkillsMiddleware,
+    SubAgentMiddleware,
+    create_summarization_middleware,
+    create_summarization_tool_middleware,
+)
 from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -192,6 +199,32 @@ def test_other_objects_are_refused_as_backends() -> None:
     with pytest.raises(TypeError, match="str is no backend"):
         FilesystemMiddleware(backend="/tmp")
     assert isinstance(FilesystemMiddleware().backend, StateBackend)
+
+
+_WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda backend: create_deep_agent(ScriptedModel(script=[]), backend=backend),
+        lambda backend: FilesystemMiddleware(backend=backend),
+        lambda backend: SubAgentMiddleware(
+            backend=backend, subagents=[{**_WORKER, "model": ScriptedModel(script=[])}], general_purpose_agent=False
+        ),
+        lambda backend: SkillsMiddleware(backend=backend, sources=["/skills/"]),
+        lambda backend: MemoryMiddleware(backend=backend, sources=["/notes.md"]),
+        lambda backend: create_summarization_middleware(ScriptedModel(script=[]), backend),
+        lambda backend: create_summarization_tool_middleware(ScriptedModel(script=[]), backend),
+    ],
+    ids=["agent", "files", "subagents", "skills", "memory", "summaries", "summary-tool"],
+)
+def test_the_class_of_files_in_state_stands_for_an_object(make: Any) -> None:
+    with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
+        made = make(StateBackend)
+    assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
+    with pytest.raises(TypeError, match="MemoryBackend is a class, not a backend: pass an object of it"):
+        make(MemoryBackend)
 
 
 def test_without_langchain_the_error_names_the_extra() -> None:

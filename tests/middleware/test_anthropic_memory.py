@@ -20,7 +20,7 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.middleware import memory_function, memory_tool
-from deepfs.middleware.anthropic_memory import inserted
+from deepfs.middleware.memory_texts import inserted
 
 pytestmark = pytest.mark.anyio
 
@@ -219,4 +219,6 @@ def test_the_tool_is_an_option_of_the_middleware_and_under_its_rules() -> None:
 async def test_the_function_for_other_frameworks_returns_errors_as_text() -> None:
     memory = memory_function(MemoryBackend())
     assert await memory("create", path="/memories/a", file_text="x") == "File created successfully at: /memories/a"
-    assert "is not under /memories" in await memory("view", path="/etc")
+    assert "is not under /memories. Name a path such as" in await memory("view", path="/etc")
+    assert "'..' is not allowed; name the path from '/'. Name a path such as" in await memory("view", path="/../a")
+    assert "/memories is a directory. Name a path such as" in await memory("create", path="/memories", file_text="")

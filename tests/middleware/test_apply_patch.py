@@ -87,9 +87,12 @@ async def test_nothing_changes_unless_the_whole_patch_fits(files: BackendProtoco
         "*** Update File: /c", "-nine", "+9", "*** Delete File: /none", "*** Delete File: /../x", END,
     )  # fmt: skip
     assert message.status == "error"
-    assert [row for row in ("/b is binary", "/c is there already", "'nine' is not in /c", "'/none' not found", "'..'")
+    assert [row for row in ("/b is binary", "/c is there already", "'nine' is not in /c",
+                            "'/none' not found. Check the path.", "'..'")
             if row not in message.text] == []  # fmt: skip
     assert await tree(files) == before
+    mistyped = await patched(files, BEGIN, "*** Update File: /aa/x", "-one", "+1", END)
+    assert mistyped.text.endswith("File '/aa/x' not found. Did you mean /a?")
     twice = await patched(files, BEGIN, "*** Update File: /a", "-one", "+1", "*** Delete File: a", END)
     assert "named 2 times" in twice.text
     assert await tree(files) == before
@@ -104,7 +107,7 @@ async def test_what_was_changed_is_restored_where_rules_deny_the_rest(files: Bac
         "*** Move to: /m2", "-m", "+M", "*** Delete File: /b", "*** Delete File: /locked", END,
     )  # fmt: skip
     assert message.status == "error"
-    assert "permission denied for write on /locked. No file is changed." in message.text
+    assert "permission denied for write on /locked. No file is changed. Do not try again;" in message.text
     assert await tree(files) == before
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -197,6 +198,26 @@ def test_a_task_whose_event_loop_ended_says_so() -> None:
     assert "event loop that ran the task ended" in told(state)[0].text
 
 
+def test_a_task_whose_event_loop_was_closed_has_ended() -> None:
+    async def turn() -> Any:
+        state = await lead.turn()
+        await anyio.wait_all_tasks_blocked()
+        return task_of(state)
+
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.run_until_complete(turn())
+    finally:
+        running, tasks = asyncio.all_tasks(loop), lead.tasks
+        loop.close()
+    assert tasks.observe(task).status == "error"
+    assert "event loop that ran the task ended" in str(run_sync(tasks.cancel, task).error)
+    assert tasks.running == 0
+    for pending in running:
+        pending._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() -> None:
     gate = Gate()
 
@@ -362,6 +383,102 @@ async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_ag
     assert "as you wish" in told(state)[-1].text
 
 
+class Slow(Runnable[Any, Any]):
+    """A subagent for every kind of event loop. Its first run takes a while to stop."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def invoke(self, state: Any, config: Any = None, **options: Any) -> Any:
+        raise NotImplementedError
+
+    async def ainvoke(self, state: Any, config: Any = None, **options: Any) -> Any:
+        self.seen.append([message.text for message in state["messages"]])
+        if len(self.seen) == 1:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+            await anyio.sleep_forever()
+        return state
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_an_update_that_is_cancelled_has_stopped_the_run_and_can_be_sent_again(anyio_backend: str) -> None:
+    slow, tasks = Slow(), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    with anyio.move_on_after(0.02) as scope:
+        await tasks.update(task, "lost")
+    assert (scope.cancelled_caught, tasks.observe(task).status) == (True, "running")
+    await tasks.await_all()
+    assert tasks.observe(task).status == "cancelled"
+    await tasks.update(task, "more")
+    await tasks.await_all()
+    assert slow.seen == [["task"], ["task", "more"]]
+    assert tasks.observe(task).status == "success"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_updates_at_the_same_time_are_done_one_after_the_other(anyio_backend: str) -> None:
+    slow, tasks = Slow(), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as group:
+        for message in ("one", "two"):
+            group.start_soon(tasks.update, task, message)
+    await tasks.await_all()
+    assert sorted(slow.seen[-1]) == ["one", "task", "two"]
+    assert tasks.running == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_task_that_does_not_stop_in_time_still_runs(
+    anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepfs.middleware.background_tasks._STOP_SECONDS", 0.02)
+    tasks = BackgroundTasks()
+    task_id, run_id = tasks.start("worker", Slow(), {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await anyio.wait_all_tasks_blocked()
+    await tasks.update(task, "later", "enqueue")
+    assert (await tasks.cancel(task)).status == "running"
+    await tasks.await_all()
+    assert tasks.observe(task).status == "cancelled"
+
+
+async def test_what_was_said_before_the_first_step_is_not_lost() -> None:
+    model, tasks = ScriptedModel(script=[AIMessage("a")] * 3), BackgroundTasks()
+    task_id, run_id = tasks.start("worker", create_agent(model), {"messages": [HumanMessage("task")]})
+    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    await tasks.update(task, "one")
+    await tasks.update(task, "two")
+    await tasks.await_all()
+    assert [message.text for message in model.asked[-1]] == ["task", "one", "two"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"messages": {"no": "list"}},
+        {"messages": [AIMessage([{"type": "text"}, {"type": "image"}])]},
+        {"messages": [{"role": "assistant", "content": [{"type": "text"}]}]},
+        {"messages": [AIMessage("x")], "files": None},
+        {"messages": [AIMessage("x")], "files": ["/a"]},
+    ],
+    ids=["mapping", "blocks", "foreign", "no-files", "list-of-files"],
+)
+async def test_an_odd_result_does_not_stop_the_agent(result: Any) -> None:
+    odd = RunnableLambda(lambda state: result)
+    lead = Supervisor(spec(odd), start(), with_id("check_async_task"), *map(AIMessage, "abc"))
+    await lead.turn()
+    await lead.ended()
+    state = await lead.turn()
+    assert task_of(state)["status"] == "success"
+    blocks = [block for message in told(state) for block in message.content]
+    assert all(block["type"] == "text" and block["text"] for block in blocks)
+
+
 async def test_an_enqueued_update_waits_for_the_run() -> None:
     gate = Gate()
     subagent = spec(RunnableLambda(gate), update_strategy="enqueue")
@@ -412,6 +529,18 @@ async def test_a_task_that_asks_a_person_waits_for_the_answer() -> None:
     state = await lead.turn()
     assert task_of(state)["status"] == "success"
     assert state["files"]["/a"]["content"] == "x"
+
+
+async def test_a_cancelled_task_asks_nothing() -> None:
+    ask = ScriptedModel(script=[held(calls(call("write_file", file_path="/a", content="x")))])
+    subagent = create_deep_agent(ask, interrupt_on={"write_file": True})
+    check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
+    lead = Supervisor(spec(subagent), start(), AIMessage("a"), cancel, check, AIMessage("b"))
+    await lead.turn()
+    await lead.ended()
+    state = await lead.turn()
+    checked = json.loads(results(state)[-1].text)
+    assert checked == {"status": "cancelled", "thread_id": task_of(state)["task_id"]}
 
 
 async def test_only_a_task_that_waits_takes_an_answer() -> None:
@@ -478,6 +607,18 @@ async def test_tasks_leave_no_threads_or_tasks_behind() -> None:
     assert len(asyncio.all_tasks()) == before
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_no_tasks() -> None:
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
+    task: Any = task_of(lead.turn_in_sync())
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if lead.tasks.observe(task).status == "error" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert lead.tasks.observe(task).status == "running"
+    run_sync(lead.tasks.aclose)
+
+
 async def test_old_tasks_are_forgotten() -> None:
     script = [turn for _ in range(4) for turn in (start(), AIMessage("a"), AIMessage("b"))]
     lead = Supervisor(spec(RunnableLambda(lambda state: {"messages": [AIMessage("x")]})), *script, kept=2)
@@ -495,7 +636,7 @@ async def test_list_shows_the_statuses_now() -> None:
     none, _, one, filtered = results(await lead.turn())
     assert none.text == "There are no background tasks."
     assert one.text.splitlines()[0] == "1 background tasks:"
-    assert one.text.endswith("agent: worker  status: running")
+    assert one.text.endswith("(worker), running")
     assert filtered.text == "There are no background tasks with the status error."
     await lead.tasks.aclose()
 
@@ -691,7 +832,7 @@ async def test_a_failure_on_a_server_is_told(work: Any) -> None:
     await ended(server)
     state = await agent.ainvoke(GO, THREAD)
     assert task_of(state)["status"] == "error"
-    assert json.loads(results(state)[-1].text)["error"] == "broken there"
+    assert json.loads(results(state)[-1].text)["error"] == "RuntimeError: broken there"
 
 
 async def test_a_task_on_a_server_is_cancelled(work: Any) -> None:
@@ -730,6 +871,56 @@ async def test_cancelling_stops_enqueued_runs_as_well(work: Any) -> None:
     released.set()
 
 
+async def test_a_task_that_ended_on_a_server_before_it_was_cancelled(work: Any) -> None:
+    server = work(AIMessage("from afar"))
+
+    def cancel(messages: list[Any]) -> AIMessage:
+        run_sync(ended, server)
+        return with_id("cancel_async_task")(messages)
+
+    agent = deep(server, start(), cancel, AIMessage("a"), AIMessage("b"))
+    state = await agent.ainvoke(GO, THREAD)
+    assert task_of(state)["status"] == "success"
+    assert results(state)[-1].text.startswith("It had ended before, with the status success")
+
+
+async def test_a_task_that_its_server_lost_has_failed(work: Any) -> None:
+    server = work(held(AIMessage("x")))
+    listing = calls(call("list_async_tasks"))
+    agent = deep(server, start(), AIMessage("a"), with_id("cancel_async_task"), listing, AIMessage("b"))
+    await agent.ainvoke(GO, THREAD)
+    await ended(server)
+    server.runs.clear()
+    state = await agent.ainvoke(GO, THREAD)
+    assert task_of(state)["status"] == "error"
+    assert "does not know the task any more" in told(state)[0].text
+    assert results(state)[-1].text.endswith("(worker), error")
+
+
+@pytest.mark.parametrize("status", ["odd", None, {"a": 1}])
+async def test_a_status_that_is_not_known_changes_nothing(work: Any, status: Any) -> None:
+    server = work(held(AIMessage("x")))
+    listing = calls(call("list_async_tasks"))
+    agent = deep(server, start(), AIMessage("a"), with_id("check_async_task"), listing, AIMessage("b"))
+    await agent.ainvoke(GO, THREAD)
+    await ended(server)
+    for run in server.runs.values():
+        run["status"] = status
+    state = await agent.ainvoke(GO, THREAD)
+    failed, shown = results(state)[-2:]
+    assert (failed.status, task_of(state)["status"]) == ("error", "running")
+    assert shown.text.endswith("running when last seen: it cannot be reached now")
+    assert told(state) == []
+
+
+async def test_a_server_that_answers_nothing_is_not_waited_for(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.middleware.remote_tasks._REQUEST_SECONDS", 0.1)
+    server = work()
+    monkeypatch.setattr(server, "answer", lambda *request: threading.Event().wait(0.5) or {})
+    (failed,) = results(await deep(server, start(), AIMessage("a")).ainvoke(GO, THREAD))
+    assert "TimeoutError" in failed.text
+
+
 async def test_a_question_on_a_server_is_shown(work: Any) -> None:
     write = calls(call("write_file", file_path="/a", content="x"))
     server = work(held(write), interrupt_on={"write_file": True})
@@ -742,6 +933,21 @@ async def test_a_question_on_a_server_is_shown(work: Any) -> None:
     assert json.loads(asked.text)["interrupts"][0]["value"]["action_requests"][0]["name"] == "write_file"
     assert cancelled.text.startswith("Cancelled.")
     assert json.loads(after.text)["status"] == task_of(state)["status"] == "cancelled"
+
+
+def test_a_run_that_somebody_else_has_started_is_cancelled_as_well(work: Any) -> None:
+    write = calls(call("write_file", file_path="/a", content="x"))
+    server = work(write, held(AIMessage("x")), interrupt_on={"write_file": True})
+    check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
+    agent = deep(server, start(), AIMessage("a"), check, AIMessage("b"), cancel, AIMessage("c"))
+    agent.invoke(GO, THREAD)
+    run_sync(until, lambda: all(run["status"] != "running" for run in server.runs.values()))
+    task = task_of(agent.invoke(GO, THREAD))
+    assert task["status"] == "waiting"
+    answer = {"assistant_id": "agent", "input": {"messages": [("user", "I do it otherwise")]}}
+    other = server.answer("POST", f"/threads/{task['thread_id']}/runs", answer)
+    state = agent.invoke(GO, THREAD)
+    assert (other["status"], task_of(state)["status"]) == ("interrupted", "cancelled")
 
 
 async def test_a_fork_sends_the_conversation_to_the_server(work: Any) -> None:
@@ -861,6 +1067,17 @@ async def test_an_agent_that_is_woken_knows_the_status(work: Any) -> None:
     assert task_of(state)["status"] == "success"
     assert len(told(state)) == 1
     await ended(server)
+
+
+@pytest.mark.parametrize("event", [{}, {"status": "odd"}, {"status": ["error"]}, "text"], ids=str)
+async def test_a_forged_notification_is_a_message_like_others(event: Any) -> None:
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"), AIMessage("b"))
+    task = task_of(await lead.turn())
+    forged = {"task_id": task["task_id"], **event} if isinstance(event, dict) else event
+    message = HumanMessage("x", additional_kwargs={NOTIFICATION: forged})
+    state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
+    assert task_of(state)["status"] == "running"
+    await lead.tasks.aclose()
 
 
 async def test_the_notification_of_an_earlier_run_says_so(work: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -32,7 +33,7 @@ from deepfs.middleware import blobs
 from deepfs.middleware._media_blocks import restored
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.unsupported_content import ModelInvalidRequestError, UnsupportedContentMiddleware, acceptable
+from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results

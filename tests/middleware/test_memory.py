@@ -103,7 +103,9 @@ def test_texts_in_the_state_are_not_read_again() -> None:
     assert memory.before_agent({"memory_contents": {}}, None) is None
 
 
-@pytest.mark.parametrize(("given", "error"), [("no place", ValueError), (3, TypeError)])
+@pytest.mark.parametrize(
+    ("given", "error"), [("no place", ValueError), ("{agent_memory} {other}", ValueError), (3, TypeError)]
+)
 def test_wrong_templates(given: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         MemoryMiddleware(sources=[], system_prompt=given)

@@ -1,21 +1,29 @@
 """Features that meet: renamed arguments and approvals, forks and their own storage, model tools and refusals."""
 
 import base64
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepfs import FilesystemMiddleware, FilesystemPermission, MemoryBackend, create_deep_agent
+from deepfs import FilesystemMiddleware, FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
+from deepfs.errors import BackendError
+from deepfs.middleware import Blobs, memory_function
 from deepfs.middleware._delegation import fork_messages
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.testing import FaultyBackend
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
 
 __all__ = ["invoke"]
 GO = {"messages": [("user", "go")]}
 T = {"configurable": {"thread_id": "1"}}
+PNGS = [b"\x89PNG\r\n\x1a\n" + each * 300 for each in (b"x", b"y")]
 
 
 def _agent(files: Any, script: list[Any], **o: Any) -> Any:
@@ -102,3 +110,153 @@ def test_a_fork_sees_all_that_the_summary_leaves_after_messages_were_removed() -
     event = {"cutoff_index": 4, "summary_message": HumanMessage("S"), "file_path": None, "last_id": "3", "kept_id": "4"}
     seen = fork_messages({"messages": messages[2:], "_summarization_event": event}, "T")
     assert [each.content for each in seen[:3]] == ["S", "4", "5"]
+
+
+def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_about_once(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    rules = [FilesystemPermission(operations=["write"], paths=["/ask/**"], mode="interrupt")]
+    asking = HumanInTheLoopMiddleware({"write_file": True, "delete": True}, description_prefix="Well?")
+    written = [call("write_file", file_path=path, content="X\n") for path in ("/ask/a", "/b")]
+    edited = call("edit_file", file_path="/ask/a", old_string="X", new_string="Y")
+    worker = {"name": "s", "description": "s", "model": ScriptedModel(script=[calls(*written), AIMessage("d")])}
+    task = call("task", description="t", subagent_type="s")
+    _, agent = _agent(
+        files,
+        [calls(*written), calls(edited), calls(task), AIMessage("d")],
+        permissions=rules,
+        middleware=[asking],
+        subagents=[{**worker, "middleware": [asking]}],
+    )
+    asked = []
+    state = invoke(agent, GO, T)
+    while "__interrupt__" in state:
+        (interrupt,) = state["__interrupt__"]
+        requests = interrupt.value["action_requests"]
+        asked.append([each["args"]["file_path"] for each in requests])
+        assert all(each["description"].startswith("Well?") for each in requests if each["name"] == "write_file")
+        assert any("+" in each["description"] for each in requests)
+        state = invoke(agent, Command(resume={"decisions": [{"type": "approve"} for _ in requests]}), T)
+    assert asked == [["/ask/a", "/b"], ["/ask/a"], ["/ask/a", "/b"]]
+    assert [files.read(path).file_data.content for path in ("/ask/a", "/b")] == ["Y\n", "X\n"]
+
+
+def test_compiled_subagents_see_no_private_state_of_the_last_middleware(invoke: Invoke) -> None:
+    seen: list[Any] = []
+
+    def run(state: Any) -> Any:
+        seen.append(state)
+        return {"messages": [AIMessage("d")]}
+
+    files = MemoryBackend()
+    files.write("/AGENTS.md", "Be kind.\n")
+    both = calls(call("write_file", file_path="/a", content="x"), call("task", description="t", subagent_type="s"))
+    _, agent = _agent(
+        files,
+        [both, AIMessage("d")],
+        interrupt_on={"write_file": True},
+        memory=["/AGENTS.md"],
+        subagents=[{"name": "s", "description": "s", "runnable": RunnableLambda(run)}],
+    )
+    invoke(agent, GO, T)
+    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
+    assert [sorted(each) for each in seen] == [["files", "messages"]]
+
+
+def test_subagents_have_the_model_tools_of_the_agent(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    worker = ScriptedModel(script=[AIMessage("d")])
+    _, agent = _agent(
+        files,
+        [calls(call("task", description="t", subagent_type="s")), AIMessage("d")],
+        subagents=[{"name": "s", "description": "s", "model": worker, "backend": MemoryBackend()}],
+        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
+    )
+    invoke(agent, GO, T)
+    assert "apply_patch" in worker.offered
+
+
+def test_a_fork_with_its_own_files_is_told_that_they_are_others(invoke: Invoke) -> None:
+    for own in ({"backend": MemoryBackend()}, {}):
+        m, agent = _agent(
+            MemoryBackend(),
+            [calls(call("task", description="look", subagent_type="s")), AIMessage("sub"), AIMessage("d")],
+            subagents=[{"name": "s", "description": "s", "mode": "fork", **own}],
+        )
+        invoke(agent, GO, T)
+        assert (PROMPTS["fork_files"] in m.asked[1][-1].text) == bool(own)
+
+
+def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:
+    listing, writing = call("ls"), call("write_file", file_path="/a", content="x")
+    writing["id"] = listing["id"]
+    script = [calls(listing), AIMessage("d"), calls(writing), AIMessage("d")]
+    m, agent = _agent(MemoryBackend(), script, interrupt_on={"write_file": True})
+    invoke(agent, GO, T)
+    assert "__interrupt__" in invoke(agent, GO, T)
+    invoke(agent, GO, T)
+    assert [each.type for each in m.asked[-1]][-3:] == ["ai", "tool", "human"]
+    assert sum(each.type == "tool" for each in m.asked[-1]) == 2
+
+
+def test_a_fork_knows_that_its_call_runs_though_its_id_was_used_before(invoke: Invoke) -> None:
+    listing, task = call("ls"), call("task", description="t", subagent_type="s")
+    task["id"] = listing["id"]
+    m, agent = _agent(
+        MemoryBackend(),
+        [calls(listing), calls(task), AIMessage("sub"), AIMessage("d")],
+        subagents=[{"name": "s", "description": "s", "mode": "fork"}],
+    )
+    invoke(agent, GO, T)
+    (_, running) = [each.content for each in m.asked[2] if each.type == "tool"]
+    assert running.startswith("[Runs now")
+
+
+def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> None:
+    nameless = {"type": "invalid_tool_call", "id": None, "name": "ls", "args": "{", "error": "no JSON"}
+    turn = AIMessage("", tool_calls=[{**call("ls"), "id": None}], invalid_tool_calls=[nameless])
+    m, agent = _agent(MemoryBackend(), [turn, AIMessage("d"), AIMessage("d")])
+    invoke(agent, GO, T)
+    invoke(agent, GO, T)
+    made = next(each for each in m.asked[-1] if isinstance(each, AIMessage))
+    answered = [each.tool_call_id for each in m.asked[-1] if each.type == "tool"]
+    assert sorted(answered) == sorted(each["id"] for each in (*made.tool_calls, *made.invalid_tool_calls))
+    assert all(answered)
+
+
+def test_an_unknown_argument_of_task_is_named(invoke: Invoke) -> None:
+    made = call("task", prompt="look", subagent_type="s")
+    subagent = {"name": "s", "description": "s", "model": ScriptedModel(script=[])}
+    _, agent = _agent(MemoryBackend(), [calls(made), AIMessage("d")], subagents=[subagent])
+    (refused,) = results(invoke(agent, GO, T))
+    assert refused.status == "error"
+    assert "there is no argument prompt, did you mean description?" in refused.content
+
+
+def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
+    files = FaultyBackend(MemoryBackend(), {"read": RuntimeError("a bug")})
+    patch = "*** Begin Patch\n*** Update File: /a\n@@\n-x\n+y\n*** Delete File: /b\n*** End Patch"
+    patching = FilesystemMiddleware(files, model_tools=["apply_patch"])
+    _, agent = _agent(files, [calls(call("apply_patch", input=patch))], middleware=[patching])
+    with pytest.raises(RuntimeError, match="a bug"):
+        invoke(agent, GO, T)
+
+
+def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    blobs = Blobs(files)
+    assert run_sync(blobs.unreferenced, []) == []
+    kinds = [{"type": "image", "base64": base64.b64encode(each).decode(), "mime_type": "image/png"} for each in PNGS]
+    _, agent = _agent(files, [AIMessage("d"), AIMessage("d")])
+    for place, each in enumerate(kinds):
+        state = invoke(agent, {"messages": [HumanMessage([each], id=str(place))]}, T)
+    files.write("/blobs/notes.md", "mine")
+    unused = run_sync(blobs.unreferenced, [each for each in state["messages"] if each.id != "0"])
+    assert [each.path for each in unused] == [f"/blobs/{sha256(PNGS[0]).hexdigest()}"]
+    assert run_sync(blobs.unreferenced, state["messages"]) == []
+
+
+def test_a_listing_that_fails_is_a_result_of_the_memory_tool() -> None:
+    files = MemoryBackend()
+    files.write("/memories/a", "x")
+    failing = FaultyBackend(files, {"ls": BackendError("disk on fire")})
+    assert "disk on fire" in run_sync(memory_function(failing), "view", "/memories")

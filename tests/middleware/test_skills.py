@@ -31,9 +31,10 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
-from deepfs.middleware.skill_files import parsed
+from deepfs.middleware.skill_texts import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
 from deepfs.policy import ReadOnlyBackend
+from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
@@ -130,9 +131,6 @@ BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nname: pdf\ndescription: [*b,*b]\n"
         (b"---\nname:\ndescription: ''\n---\n", "has no name and no description"),
         (b"---\n- a\n---\n", "not a mapping"),
         (b"---\nname: pdf\ndescription: Use when: always\n---\n", "(line 3). Put a value that holds `: ` in quotes"),
-        (b"---\nname: pdf\ndescription: 2020-13-99\n---\n", "cannot be read: month must be in"),
-        (b"---\nname: pdf\ndescription: !!bool x\n---\n", "cannot be read"),
-        (b"---\nname: pdf\ndescription: !!python/object:os.system x\n---\n", "could not determine a constructor"),
         (f"---\n{BOMB}---\n".encode(), "aliases"),
         (b"---\nname: " + b"[" * 30_000 + b"\n---\n", "nested deeper than 20"),
         (b"---\nname: " + b"x" * 300 + b"\ndescription: x\n---\n", "300 characters"),
@@ -149,6 +147,19 @@ def test_what_is_no_skill_says_why(content: bytes, problem: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "value",
+    ["2020-13-99", "!!bool x", "!!python/object:os.system x", "1.10", f"0x{'f' * 9_000}", "1:1:1", "!!binary x"],
+)
+def test_values_stay_texts(value: str) -> None:
+    content = f"---\nname: pdf\nlicense: ~\ndescription: {value}\nmetadata: {{version: {value}}}\n---\n"
+    metadata, _ = parsed(content.encode(), "/s/pdf/SKILL.md")
+    assert metadata is not None
+    text = value.rpartition(" ")[2]
+    assert (metadata["description"], metadata["metadata"]) == (text[:1024], {"version": text})
+    assert metadata["license"] is None
+
+
+@pytest.mark.parametrize(
     ("content", "warning", "key", "value"),
     [
         (skill("Pdf"), "the name 'Pdf' may have only lowercase letters", "name", "Pdf"),
@@ -158,7 +169,7 @@ def test_what_is_no_skill_says_why(content: bytes, problem: str) -> None:
         (skill("pdf", "x" * 1025), "the description has 1,025 characters", "description", "x" * 1024),
         (skill("pdf", extra=f"compatibility: {'x' * 501}\n"), "the compatibility has 501", "compatibility", "x" * 500),
         (skill("pdf", extra="metadata: 5\n"), "metadata is left out", "metadata", {}),
-        (skill("pdf", extra="allowed-tools: 5\n"), "allowed-tools is left out", "allowed_tools", []),
+        (skill("pdf", extra="allowed-tools: {a: 5}\n"), "allowed-tools is left out", "allowed_tools", []),
         (skill("pdf", extra="metadata: {include_tools: 'a,b'}\n"), "with spaces", "metadata", {"include_tools": "a,b"}),
     ],
 )
@@ -264,6 +275,7 @@ def test_a_template_of_ones_own(invoke: Invoke) -> None:
         ({"sources": [5]}, TypeError),
         ({"sources": [], "system_prompt": 5}, TypeError),
         ({"sources": [], "system_prompt": "{skills_list}"}, ValueError),
+        ({"sources": [], "system_prompt": f"{module.SKILLS_SYSTEM_PROMPT} {{other}}"}, ValueError),
         ({"sources": [], "tools": 5}, TypeError),
         ({"sources": [], "tools": [{"name": "x"}]}, TypeError),
     ],
@@ -300,6 +312,9 @@ def test_linked_directories_of_a_disk_are_skills(tmp_path: Path, invoke: Invoke)
     (tmp_path / "elsewhere/pdf/SKILL.md").write_bytes(skill("pdf"))
     (tmp_path / "skills/pdf").symlink_to("../elsewhere/pdf")
     (tmp_path / "skills/empty").symlink_to("../empty")
+    (tmp_path / "skills/all").symlink_to("..")  # Only its own SKILL.md counts, and it has none.
+    (tmp_path / "elsewhere/a\nb").mkdir()
+    (tmp_path / "elsewhere/a\nb/SKILL.md").write_bytes(skill("ab"))
     model, agent = agent_of(FilesystemBackend(tmp_path))
     invoke(agent, GO, THREAD)
     assert [line.split()[1] for line in listed(prompts(model)[0])] == ["own", "pdf"]
@@ -326,6 +341,21 @@ def test_changes_are_noticed_in_a_thread_that_goes_on(invoke: Invoke) -> None:
     agent.update_state(THREAD, {"skills_metadata": None})
     invoke(agent, GO, THREAD)
     assert prompts(model)[2] == prompts(model)[1]
+
+
+@pytest.mark.parametrize("source", ["//skills/", "/./skills", "skills"])
+def test_changes_are_noticed_however_the_source_is_written(source: str, invoke: Invoke) -> None:
+    new = calls(call("write_file", file_path="/skills/pdf/SKILL.md", content=skill("pdf").decode()))
+    model, agent = agent_of(MemoryBackend(), new, skills={"sources": [source]})
+    invoke(agent, GO, THREAD)
+    assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
+
+
+@pytest.mark.parametrize("before", ["x", 5, [5, {"name": "pdf"}, {"name": "pdf", "path": 5, "description": "x"}]])
+def test_skills_in_the_state_of_another_form_are_left_out(before: Any, invoke: Invoke) -> None:
+    model, agent = agent_of(FaultyBackend(holding(pdf=skill("pdf")), lambda *_: BackendError(None, "no connection")))
+    invoke(agent, {**GO, "skills_metadata": before}, THREAD)
+    assert listed(prompts(model)[0]) == []
 
 
 def test_skills_in_state_are_those_of_the_thread(invoke: Invoke) -> None:
@@ -596,6 +626,8 @@ class Mounted:
         self.state: Loaded = {}
 
     def session(self, **options: Any) -> SkillsMiddleware:
+        """Make the middleware of another process, which knows nothing of what was copied."""
+        mirror._known.clear()
         return SkillsMiddleware(backend=self.files, sources=["/skills"], **options)
 
     async def turn(self, middleware: SkillsMiddleware | None = None) -> int:
@@ -710,7 +742,7 @@ async def test_a_copy_too_long_for_a_command_is_uploaded(mounted: Mounted) -> No
     await mounted.turn()
     assert mounted.warnings == []
     assert (await mounted.disk())["skills/pdf/noise"] == noise
-    assert await mounted.turn(mounted.session()) == 2  # What is there is too long for an output.
+    assert await mounted.turn(mounted.session()) == 3  # What is there is too long for an output.
     await mounted.store.adelete("/pdf/noise")
     assert await mounted.turn() == 1
     assert await mounted.run("ls -A skills") == ".deepfs-files\npdf\n"

@@ -134,6 +134,14 @@ def test_a_subagent_sees_what_its_supervisor_wrote(invoke: Invoke) -> None:
     assert results(invoke(agent, GO))[-1].content == "did a: 1\tx"
 
 
+def test_a_supervisor_without_files_of_its_own_keeps_those_of_its_subagents(invoke: Invoke) -> None:
+    middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[spec(worker(write))])
+    agent = create_agent(ScriptedModel(script=[tasks("a"), tasks("b"), AIMessage("done")]), middleware=[middleware])
+    state = invoke(agent, GO)
+    assert [message.content for message in results(state)] == ["did a: Wrote /out/a.md", "did b: Wrote /out/b.md"]
+    assert contents(state) == {"/out/a.md": "a", "/out/b.md": "b"}
+
+
 def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
     rules = [FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
     agent = supervisor([spec(worker(write), permissions=rules)], tasks("a"), calls(write("b")))
@@ -186,7 +194,7 @@ def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
     agent = supervisor([spec(worker(write))], calls(call("task", subagent_type="worker")))
     (wrong,) = results(invoke(agent, GO))
     assert wrong.status == "error"
-    assert "description: Field required" in wrong.content
+    assert "description is missing" in wrong.content
 
 
 def test_a_subagent_that_asks_a_person_pauses_its_supervisor(invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+from functools import partial
 from importlib import import_module
 from inspect import isclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langsmith import Client, tracing_context
 
@@ -32,10 +33,12 @@ from deepfs.errors import BackendError
 from deepfs.middleware._backends import TRACE_POLICY
 from deepfs.middleware.advice import closest
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
+from deepfs.middleware.eviction import Evictor
+from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from deepfs.types import GrepMatch, GrepResult
+from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
 from support.agents import Invoke, Sandbox, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -164,11 +167,11 @@ TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/RE
         ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: did you mean /src/main.py?"),
         ("read_file", "/home/me/x", "Paths start at the root of this filesystem: list it with ls."),
         ("read_file", "/src/lib/x", "The nearest directory that exists is /src."),
-        ("read_file", "/README.md/x", "/README.md is a file."),
+        ("read_file", "/README.md/x", "/README.md is a file: use its own path."),
         ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
         ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
         ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
-        ("delete", "/src/utils.py", "Path '/src/utils.py' not found. Did you mean /src/util.py?"),
+        ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
     ],
 )
 def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, told: str) -> None:
@@ -176,6 +179,63 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
     text = says(stored(**TREE), name, **{argument: path})
     assert text.startswith("Error: ")
     assert text.endswith(told), text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("ls", {"path": "~/src"}, "start the path with '/'. Did you mean /src?"),
+        ("ls", {"path": "../"}, "name the path from '/'. List / with ls."),
+        ("ls", {"path": "/README.md"}, "is not a directory. Use read_file for a file."),
+        ("ls", {"path": "/README.md/x"}, "/README.md is a file: read it with read_file."),
+        ("read_file", {"file_path": "C:\\shop\\src\\main.py"}, "Did you mean /src/main.py?"),
+        ("read_file", {"file_path": "/shop/../src/util.py"}, "Did you mean /src/util.py?"),
+        ("read_file", {"file_path": "/a\0"}, "it holds a NUL character. Give another absolute path."),
+        ("read_file", {"file_path": "/set overwrite.md"}, "not found. Find the right path with ls or glob."),
+        ("write_file", {"file_path": "/README.md", "content": ""}, "To change a part of it, use edit_file."),
+        ("write_file", {"file_path": "/src", "content": ""}, "is a directory. Add the name of a file to the path."),
+        ("write_file", {"file_path": "/README.md/x", "content": ""}, "Choose a path that is not below a file."),
+        ("edit_file", {"file_path": "/a.bin", "old_string": "a", "new_string": "b"}, "Leave it as it is, and say so."),
+        ("edit_file", {"file_path": "/README.md", "old_string": "1\tone", "new_string": "b"}, "Leave them out."),
+        ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
+        ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
+        ("write_file", {"file_path": "C:\\out\\a.txt", "content": ""}, "Did you mean /out/a.txt?"),
+        ("move", {"source": "/README.md", "destination": "../a.md"}, "Did you mean /a.md?"),
+        ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
+        ("move", {"source": "/README.md", "destination": "/src", "overwrite": True}, "give /src/README.md."),
+        ("glob", {"pattern": "../*"}, "Correct the pattern, or set path."),
+        ("grep", {"pattern": "(", "regex": True}, "or set regex=false to find plain text."),
+        ("delete", {"file_path": "/zzz"}, "It may be deleted already; if not, find the right path with ls or glob."),
+        (
+            "move",
+            {"source": "/README.md", "destination": "/src"},
+            "To move it into the directory, give /src/README.md.",
+        ),
+        ("move", {"source": "/src", "destination": "/src/x"}, "it lies inside /src. Give another absolute path."),
+        ("move", {"source": "/src/main.py", "destination": "/README.md"}, "new path, or set overwrite to replace it."),
+        ("read_file", {"file_path": ["/a", "/b"]}, "file_path must be a string, not a list: make one call for each."),
+        ("write_file", {"file_path": "/a", "content": {"a": 1}}, "content must be a string, not an object."),
+    ],
+)
+def test_advice_is_that_of_the_tool_that_was_called(name: str, arguments: dict[str, Any], told: str) -> None:
+    backend = stored(**TREE)
+    backend.write("/README.md", "one\ntwo\n", overwrite=True)
+    backend.upload_files([("/a.bin", b"\xff\0")])
+    text = says(backend, name, **arguments).removesuffix(" Correct them and call the tool again.")
+    assert text.startswith("Error: ")
+    assert text.endswith(told), text
+
+
+def test_advice_names_only_tools_that_are_offered(tmp_path: Any) -> None:
+    few = tools(stored(**TREE), tools=["read_file", "write_file"])
+    assert few["read_file"].invoke({"file_path": "/zzz"}) == "Error: File '/zzz' not found. Check the path."
+    assert few["read_file"].invoke({"file_path": "/src"}) == "Error: '/src' is a directory. Name a file."
+    assert "edit_file" not in few["write_file"].invoke({"file_path": "/README.md", "content": ""})
+    (tmp_path / "a.bin").write_bytes(b"\xff\0")
+    shell = LocalShellBackend(tmp_path)
+    edit = {"file_path": "/a.bin", "old_string": "a", "new_string": "b"}
+    assert says(shell, "edit_file", **edit).endswith("Change it with execute.")
+    assert "execute" not in tools(shell, execute=False)["edit_file"].invoke(edit)
 
 
 class Counted(WrapperBackend):
@@ -206,6 +266,62 @@ def test_closest_names_are_found_in_bounded_time_among_many() -> None:
     names = [f"{'ab' * 100}{number}" for number in range(20_000)]
     assert closest("main.py", [*names[:3_000], "Main.py", *names]) == ["Main.py"]
     assert closest("ba" * 100, names)
+
+
+# --- files that are not shown -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("/a.txt", "d\xe9j\xe0 vu\n".encode("latin-1"), "is not UTF-8 but likely Latin-1 text (8 bytes)"),
+        ("/a.txt", "d\xe9j\xe0 vu\n".encode("utf-16"), "is not UTF-8 but likely UTF-16 text (18 bytes)"),
+        ("/a.txt", "\u65e5\u672c\u8a9e".encode("shift-jis"), "is a binary file (application/octet-stream, 6 bytes)"),
+        ("/a.txt", b"text\0\xff", "is a binary file (application/octet-stream, 6 bytes)"),
+        ("/a.png", b"no picture", "does not hold the image/png that its name says (10 bytes)"),
+        ("/a.zip", b"no archive", "is a binary file (application/zip, 10 bytes)"),
+    ],
+)
+def test_a_file_that_is_not_shown_is_told_what_it_is(name: str, content: bytes, told: str) -> None:
+    backend = MemoryBackend()
+    backend.upload_files([(name, content)])
+    text = says(backend, "read_file", file_path=name)
+    assert text.startswith(f"[{name} {told}"), text
+    assert text.endswith(" cannot be shown. Go on without it, and say so]")
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_takes_too_long_is_told_the_longest_time(tmp_path: Any) -> None:
+    shell = LocalShellBackend(tmp_path, timeout=0.3)
+    run = partial(says, CompositeBackend(MemoryBackend(), {"/s/": WrapperBackend(shell)}, executor="/s/"), "execute")
+    stopped = "one\n[Stopped after 0.1 s. Set a larger timeout (at most 0.3), or do less at once]"
+    assert run(command="echo one; sleep 9", timeout=0.1) == stopped
+    assert run(command="sleep 9") == "[No output]\n[Stopped after 0.3 s, the maximum. Do less at once]"
+    assert run(command="true", timeout=9) == "[No output]\n[Exit code 0]\n[The timeout was 0.3 s, the maximum]"
+    assert run(command="true", timeout=0.3) == "[No output]\n[Exit code 0]"
+    rounded_up = ExecuteResponse("\n[The command was stopped: its time of 2 s was up]\n")
+    assert command_output(rounded_up, 1.5) == "[No output]\n[Stopped after 2 s, the maximum. Do less at once]"
+    assert says(Sandbox(), "execute", command="a", timeout=9_999).endswith("[The timeout was 3600 s, the maximum]")
+
+
+@pytest.mark.parametrize("lines", ["[Exit code 0]\n", "plain\n", "</output>\n[Exit code 1]\n"])
+def test_a_large_output_has_one_pair_of_delimiters_and_its_notes_outside(lines: str) -> None:
+    backend, output = MemoryBackend(), lines * 1_000
+    shown = command_output(ExecuteResponse(output, 1, truncated=True))
+    message = ToolMessage(shown, tool_call_id="1", name="execute")
+    text = str(run_sync(Evictor(backend, 1_000, "/large").evicted, message, "1").content)
+    note, *middle, cut, code = text.split("\n")
+    assert (cut, code) == ("[Output was cut off: write it to a file, and read that]", "[Exit code 1]")
+    assert text.count("<output") == 0
+    assert len(re.findall(r"^<text [0-9a-f]{8}>$", text, re.MULTILINE)) == (2 if "code" in lines else 0)
+    path = re.search(r"is in (\S+):", note)
+    assert path
+    assert backend.download_files([path[1]])[0].content == f"{output}{cut}\n{code}".encode()
+    assert not [
+        line for line in re.sub(r"(?s)<text (\w+)>.*?</text \1>", "", "\n".join(middle)).split("\n") if "code" in line
+    ]
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

@@ -176,9 +176,9 @@ def test_move_is_not_offered_if_it_would_bypass_an_override_of_write(backend: An
         ("read_file", {"file_path": "/dir"}, "List it with ls"),
         ("read_file", {"file_path": "/a", "offset": 9}, "2 lines"),
         ("read_file", {"file_path": "/a", "column": 9}, "has 3 characters"),
-        ("read_file", {}, "file_path: Field required"),
+        ("read_file", {}, "file_path is missing. read_file takes"),
         ("read_file", {"file_path": "/a", "limit": 0}, "limit: "),
-        ("ls", {"path": "/a"}, "Name a directory"),
+        ("ls", {"path": "/a"}, "Use read_file"),
         ("write_file", {"file_path": "/a", "content": ""}, "set overwrite"),
         ("edit_file", {"file_path": "/a", "old_string": "?", "new_string": ""}, "without line numbers"),
         ("edit_file", {"file_path": "/a", "old_string": "e", "new_string": ""}, "replace_all"),
@@ -187,7 +187,7 @@ def test_move_is_not_offered_if_it_would_bypass_an_override_of_write(backend: An
         ("grep", {"pattern": "x", "output_mode": "json"}, "output_mode: "),
         ("delete", {"file_path": "/"}, "choose a path"),
         ("move", {"source": "/a", "destination": "/dir/b"}, "set overwrite"),
-        ("delete", {"file_path": "/../etc"}, "absolute path"),
+        ("delete", {"file_path": "/../etc"}, "List / with ls."),
     ],
 )
 def test_an_error_says_what_to_do_next(memory: Session, name: str, arguments: dict[str, Any], told: str) -> None:

@@ -58,7 +58,8 @@ class LangGraphServer:
     def _thread(self, thread: str) -> dict[str, Any]:
         state = next(iter(self.graphs.values())).get_state({"configurable": {"thread_id": thread}})
         asked = [{"id": each.id, "value": each.value} for each in state.interrupts]
-        status = "interrupted" if asked else self.threads[thread]["status"]
+        is_busy = any(run["status"] in {"running", "pending"} for run in self._of(thread))
+        status = "busy" if is_busy else "interrupted" if asked else self.threads[thread]["status"]
         return {**self.threads[thread], "status": status, "values": state.values, "interrupts": {"task": asked}}
 
     def _new_run(self, thread: str, body: Any) -> dict[str, Any]:
@@ -81,7 +82,8 @@ class LangGraphServer:
         try:
             self.graphs[run["body"]["assistant_id"]].invoke(run["body"]["input"], config)
         except Exception as error:
-            run["error"] = str(error)
+            reason = {"error": type(error).__name__, "message": str(error)}
+            self.threads[run["thread_id"]] |= {"status": "error", "error": reason}
             self._end(run["run_id"], "error")
         else:
             self._end(run["run_id"], "success")

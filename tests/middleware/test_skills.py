@@ -531,40 +531,6 @@ def test_a_deferred_tool_of_the_agent_is_offered_as_it_is(invoke: Invoke) -> Non
     assert bound == [{"defer_loading": True}, {}]
 
 
-def test_models_that_take_tools_in_messages_get_them_behind_the_turn() -> None:
-    from langchain_openai import ChatOpenAI
-
-    files = holding(pdf=skill("pdf", extra="metadata:\n  include_tools: merge_pdf\n"))
-    skills = SkillsMiddleware(backend=files, sources=["/skills"], tools=[merge_pdf])
-    state = skills.before_agent({}, None) or {}
-    model = ChatOpenAI(model="gpt-5", api_key="x", profile={"mid_conversation_tools": True})
-    turn, seen = reading(), []
-    history = [*_messages(turn), AIMessage("Read."), *_messages(reading("/skills/x/SKILL.md"))]
-    request = _Request(model, history, state)
-    skills.wrap_model_call(request, lambda sent: seen.append(sent))  # type: ignore[arg-type, func-returns-value]
-    assert [message.type for message in seen[0].messages] == ["ai", "tool", "system", "ai", "ai", "tool"]
-    [block] = seen[0].messages[2].content
-    assert (block["type"], block["tools"][0]["name"]) == ("additional_tools", "merge_pdf")
-    assert seen[0].tools == []
-
-
-def _messages(turn: AIMessage) -> list[Any]:
-    from langchain_core.messages import ToolMessage
-
-    return [turn, ToolMessage("text", tool_call_id=turn.tool_calls[0]["id"])]
-
-
-class _Request:
-    def __init__(self, model: Any, messages: Any, state: Any, **changed: Any) -> None:
-        self.__dict__.update(
-            {"model": model, "messages": messages, "state": state, "tools": [], "runtime": None, "system_message": None}
-            | changed
-        )
-
-    def override(self, **changed: Any) -> "_Request":
-        return _Request(**{**self.__dict__, **changed})
-
-
 # --- whole agents ----------------------------------------------------------------------------------------------------
 
 

@@ -93,9 +93,9 @@ def create_deep_agent(
 ) -> "CompiledStateGraph[Any, Any, Any, Any]":
     """Create a LangChain agent that plans, works with files, and hands tasks to subagents.
 
-    Long conversations are summarised; the removed messages are first saved in a file under `/conversation_history`. The
-    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt. Models
-    of Anthropic, Bedrock and Fireworks cache the prompt.
+    In a long conversation, the model sees a summary for the older messages, which stay in the state and are first saved
+    in a file under `/conversation_history`. The model is told which tool calls got no result, so a conversation can go
+    on without an answer to an interrupt. Models of Anthropic, Bedrock and Fireworks cache the prompt.
 
     Args:
         model: A chat model, or `"provider:name"`, which the profile of the provider completes; None is the current
@@ -125,6 +125,9 @@ def create_deep_agent(
         debug: Whether the graph logs its steps.
         name: The name of the graph.
         cache: The cache of the graph, as in `create_agent`.
+
+    Returns:
+        The agent, a compiled graph.
 
     Raises:
         ModuleNotFoundError: If a package is missing; it names what to install.

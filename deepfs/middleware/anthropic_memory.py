@@ -83,6 +83,12 @@ def memory_tool(backend: BACKEND_TYPES) -> BaseTool:
     Claude gets it as the tool `memory_20250818` that it was trained on, other models as a tool with arguments. Nothing
     outside of `/memories` is read or changed. The tool works async and sync.
 
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
+
     Raises:
         TypeError: If `backend` is not a backend.
     """
@@ -100,6 +106,12 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
     """Make an async function `memory` that does what the tool of `memory_tool` does, for other frameworks.
 
     A failed command returns the text of its error.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The function. Its docstring and its types describe the tool to a model.
 
     Raises:
         TypeError: If `backend` is not a backend.
@@ -316,7 +328,13 @@ def _is_shown(entry: TreeEntry, directory: str) -> bool:
 
 
 def memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAbstractMemoryTool":
-    """Make a memory tool for `client.beta.messages.run_tools` of Anthropic's SDK, over `/memories` of `backend`.
+    """Make a memory tool for `client.beta.messages.tool_runner` of Anthropic's SDK, over `/memories` of `backend`.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
 
     Raises:
         ModuleNotFoundError: If the package anthropic is missing.
@@ -337,7 +355,18 @@ def memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAbstractMemoryTool":
 
 
 def async_memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAsyncAbstractMemoryTool":
-    """As `memory_tool_of_sdk`, for the SDK's asynchronous client."""
+    """Make the memory tool for the asynchronous client of Anthropic's SDK, over `/memories` of `backend`.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
+
+    Raises:
+        ModuleNotFoundError: If the package anthropic is missing.
+        TypeError: If `backend` is not a backend.
+    """
     from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
 
     run = _sdk_command(_Commands(backend_from(backend)))

@@ -115,9 +115,16 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware in a list for `create_agent`; the list is empty if no call needs approval.
 
-        It shows diffs of the files of the last FilesystemMiddleware in `beside`, the agent's other middleware.
         Checkpoints store its name while an interrupt waits for an answer, so the name differs from
         `ApprovalMiddleware` only if one of `beside` has that name.
+
+        Args:
+            rules: The rules about files.
+            interrupt_on: The tools before which a person is asked.
+            beside: The agent's other middleware. The diffs are of the files of its last FilesystemMiddleware.
+
+        Raises:
+            TypeError: If an item of `rules` is not a rule.
         """
         if not interrupt_on and not has_interrupts(rules):
             return []

@@ -135,7 +135,14 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
-        """Return a copy over the same storage, with `permissions` as its rules."""
+        """Return a copy over the same storage, with other rules.
+
+        Args:
+            permissions: The rules, which replace those of this middleware.
+
+        Raises:
+            TypeError: If an item is not a rule.
+        """
         other = copy(self)
         other._equip(permissions)
         return other
@@ -146,6 +153,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         Args:
             backend: The backend.
             keeps_media: Whether the media of messages stay where they are, for a conversation that goes on.
+
+        Raises:
+            TypeError: If `backend` is not a backend.
         """
         other = copy(self)
         other._storage = resolve_backend(backend)

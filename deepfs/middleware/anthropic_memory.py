@@ -130,19 +130,10 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
         old_path: str | None = None,
         new_path: str | None = None,
     ) -> str:
-        given = {
-            "path": path,
-            "view_range": view_range,
-            "file_text": file_text,
-            "old_str": old_str,
-            "new_str": new_str,
-            "insert_line": insert_line,
-            "insert_text": insert_text,
-            "old_path": old_path,
-            "new_path": new_path,
-        }
+        edit = {"old_str": old_str, "new_str": new_str, "insert_line": insert_line, "insert_text": insert_text}
+        given = {"path": path, "view_range": view_range, "file_text": file_text, **edit}
         try:
-            return await commands.run(command, given)
+            return await commands.run(command, {**given, "old_path": old_path, "new_path": new_path})
         except ToolException as error:
             return str(error)
 

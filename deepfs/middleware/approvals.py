@@ -27,6 +27,7 @@ from deepfs.middleware._backends import (
     ModelResponse,
     PrivateStateAttr,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
@@ -35,7 +36,6 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_sync
 
 __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once", "asks_first"]
 
@@ -144,8 +144,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         if not calls or self._backend is None:
             return _with_previews(request, response, {})
         previews = partial(self._previewed, self._backend, calls)
-        made = call_sync(self._backend, previews, f"The sync form of {self.name}", "its async form (ainvoke)")
-        return _with_previews(request, response, made)
+        return _with_previews(request, response, wait_for(self._backend, previews, self.name))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]

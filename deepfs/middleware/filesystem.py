@@ -22,6 +22,7 @@ from deepfs.middleware._backends import (
     ModelResponse,
     artifacts_root,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
@@ -43,7 +44,6 @@ from deepfs.middleware.tools import (
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_sync
 from deepfs.text import paths
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
@@ -183,7 +183,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
-            prepared = self._waited(partial(self._filled, prepared))
+            prepared = self._wait_for(partial(self._filled, prepared))
         try:
             return renamed(handler(prepared), request.tools)
         except ModelInvalidRequestError as error:
@@ -220,7 +220,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Store a result that is too large."""
         result = handler(request)
-        return self._waited(partial(self._settled, request, result)) if self._has_work(request, result) else result
+        return self._wait_for(partial(self._settled, request, result)) if self._has_work(request, result) else result
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -256,7 +256,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Store messages of people that are too large, and media."""
         large = self._large(state)
-        return self._waited(partial(self._put_away, large)) if large else None
+        return self._wait_for(partial(self._put_away, large)) if large else None
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_agent`."""
@@ -284,8 +284,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             return message
         return await self._messages.evicted(message, message.id or "", self.backend)
 
-    def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+    def _wait_for(self, call: Callable[[], Any]) -> Any:
+        return wait_for(self.backend, call, self.name)
 
 
 def inheriting(

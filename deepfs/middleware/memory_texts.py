@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from langchain_core.tools import ToolException
 
-from deepfs.middleware.tools import MAX_RESULT_CHARS
+from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.text.visible import escaped
 
 __all__ = ["cut_list", "inserted", "line_range", "lines_of", "lines_with", "page", "size_text"]

@@ -401,11 +401,7 @@ def tool_of(
         args_schema=arguments,
         func=calls.call,
         coroutine=calls.acall,
-        handle_tool_error=_error_text,
+        handle_tool_error=True,
         handle_validation_error=wrong_arguments,
         **options,
     )
-
-
-def _error_text(error: ToolException) -> str:
-    return str(error)

@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     InterruptOnConfig,
     constructed_model,
     create_agent,

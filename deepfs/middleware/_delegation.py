@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from deepfs._langgraph.task_files import adopt_files
-from deepfs.middleware._backends import PrivateStateAttr
+from deepfs.middleware._base import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS

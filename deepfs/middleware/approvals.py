@@ -16,7 +16,7 @@ from langgraph.types import Command
 
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,

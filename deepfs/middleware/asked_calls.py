@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.errors import InvalidPathError
-from deepfs.middleware._backends import DecisionType, InterruptOnConfig
+from deepfs.middleware._base import DecisionType, InterruptOnConfig
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, decisions_beneath
 from deepfs.text.patches import PatchError, parse_patch
 

@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from deepfs.middleware._backends import AgentState, PromptMiddleware
+from deepfs.middleware._base import AgentState, PromptMiddleware
 from deepfs.middleware._delegation import fork_messages, initial_state, merged_files, tool_description
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks

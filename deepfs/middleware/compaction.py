@@ -12,7 +12,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.channel import FilesystemState
-from deepfs.middleware._backends import AgentState, ExtendedModelResponse, PrivateStateAttr
+from deepfs.middleware._base import AgentState, ExtendedModelResponse, PrivateStateAttr
 
 __all__ = [
     "SUMMARIZATION_EVENT_KEY",

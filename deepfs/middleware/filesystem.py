@@ -14,7 +14,7 @@ from langgraph.types import Command
 from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     ExtendedModelResponse,

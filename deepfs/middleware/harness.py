@@ -7,7 +7,7 @@ from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware

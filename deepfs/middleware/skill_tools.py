@@ -187,9 +187,8 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
     asked: dict[Any, Any] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            asked |= {
-                each["id"]: each["args"].get("file_path") for each in message.tool_calls if each["name"] == "read_file"
-            }
+            reads = (call for call in message.tool_calls if call["name"] == "read_file")
+            asked |= {call["id"]: call["args"].get("file_path") for call in reads}
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
         elif isinstance(message, HumanMessage):

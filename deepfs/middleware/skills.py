@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from deepfs.backends.gathering import gather
 from deepfs.errors import DeepFSError
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,

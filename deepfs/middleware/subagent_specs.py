@@ -8,7 +8,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from typing_extensions import TypedDict
 
-from deepfs.middleware._backends import AgentMiddleware
+from deepfs.middleware._base import AgentMiddleware
 from deepfs.middleware.asked_calls import InterruptOn
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import SkillSource

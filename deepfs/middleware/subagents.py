@@ -13,7 +13,7 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import Field
 
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     Lazy,

@@ -13,7 +13,7 @@ from langchain_core.messages import AnyMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.errors import GraphBubbleUp
 
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     TRACE_POLICY,
     AgentMiddleware,

@@ -1,4 +1,4 @@
-"""Shared by all middleware: the imports from LangChain, how a backend argument is resolved, and added prompts."""
+"""What all middleware is built on: the imports from LangChain, the argument `backend`, waiting, and added prompts."""
 
 import threading
 from collections.abc import Awaitable, Callable, Coroutine

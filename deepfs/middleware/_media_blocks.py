@@ -128,7 +128,7 @@ def restored(message: MessageT) -> MessageT:
     except ValueError:
         return message
     shown = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
-    # References of a text would not be ours.
+    # A reference in a text may be forged: only blocks that are media themselves are taken.
     is_content = all(isinstance(block, dict) and _is_content(block) and not is_reference(block) for block in shown)
     return message.model_copy(update={"content": shown}) if is_content and any(map(inline, shown)) else message
 
@@ -236,6 +236,7 @@ def label(block: Mapping[str, Any]) -> str:
 
 
 def blocks_of(message: BaseMessage) -> Sequence[Any]:
+    """The blocks of a message; none if its content is a text."""
     return message.content if isinstance(message.content, list) else ()
 
 
@@ -279,6 +280,7 @@ def _decoded(payload: str) -> bytes | None:
 
 
 def encoded(content: bytes) -> str:
+    """The content in base64."""
     return b64encode(content).decode("ascii")
 
 
@@ -298,6 +300,13 @@ class Payload(NamedTuple):
 
 
 def referring(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
+    """The message with references in the place of stored payloads.
+
+    Args:
+        message: The message.
+        row: For each block of the message, the payload in it.
+        known: The hashes of the payloads that are stored.
+    """
     if not any(each is not None and each.digest in known for each in row):
         return message
     content = [
@@ -335,6 +344,12 @@ def is_digest(name: object) -> bool:
 
 
 def filled(message: MessageT, found: Mapping[str, Payload]) -> MessageT:
+    """The message with payloads, or notes, in the place of its references.
+
+    Args:
+        message: The message.
+        found: The payloads by hash.
+    """
     content = [_fill(block, found) if is_reference(block) else block for block in blocks_of(message)]
     return message.model_copy(update={"content": content})
 

@@ -82,6 +82,7 @@ def _asks(
 
 
 def has_interrupts(rules: Sequence[FilesystemPermission]) -> bool:
+    """Whether a rule asks a person."""
     return any(rule.mode == "interrupt" for rule in rules)
 
 

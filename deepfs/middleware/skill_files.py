@@ -54,6 +54,7 @@ def _label(path: str) -> str:
 
 
 def normal_path(path: str) -> str:
+    """The normalised path of a source; the path itself if it is not valid."""
     try:
         return paths.normalize(path)
     except DeepFSError:

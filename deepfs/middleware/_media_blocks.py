@@ -27,12 +27,12 @@ __all__ = [
     "inline_size",
     "is_digest",
     "is_reference",
-    "is_spelt_out",
     "label",
+    "may_be_json",
     "media_type",
     "referring",
-    "restored",
     "retyped",
+    "with_parsed_blocks",
 ]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
@@ -57,7 +57,7 @@ _FAMILIES: Final[Mapping[object, str]] = {
     "media": "file",
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
-_SPELT_OUT: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
+_JSON_OF_MEDIA: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
 _HEAD: Final = 1024
 """Characters of base64 to decode for detecting the media type; a multiple of four."""
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
@@ -105,23 +105,23 @@ def has_references(message: BaseMessage) -> bool:
     return any(map(is_reference, blocks_of(message)))
 
 
-def is_spelt_out(message: BaseMessage) -> bool:
+def may_be_json(message: BaseMessage) -> bool:
     """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video.
 
     Args:
         message: The message.
     """
     content = message.content
-    return isinstance(content, str) and content.startswith("[") and _SPELT_OUT.search(content) is not None
+    return isinstance(content, str) and content.startswith("[") and _JSON_OF_MEDIA.search(content) is not None
 
 
-def restored(message: MessageT) -> MessageT:
+def with_parsed_blocks(message: MessageT) -> MessageT:
     """The message with blocks instead of their JSON.
 
     Args:
         message: The message.
     """
-    if not is_spelt_out(message):
+    if not may_be_json(message):
         return message
     try:
         blocks = loads(str(message.content))

@@ -31,7 +31,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
-from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_kin, with_rules
+from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_rules, with_similar_tools
 from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
@@ -99,7 +99,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         backend: Any = None,
     ) -> None:
         self._rules = checked_rules(rules)
-        self._named = with_kin(interrupt_on or {})
+        self._named = with_similar_tools(interrupt_on or {})
         super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
@@ -347,6 +347,6 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
     if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
         return middleware
     other = copy(middleware)
-    extended: dict[str, Any] = with_kin(middleware.interrupt_on)
+    extended: dict[str, Any] = with_similar_tools(middleware.interrupt_on)
     other.interrupt_on = extended
     return other

@@ -24,7 +24,7 @@ from deepfs.middleware._base import (
     resolve_backend,
     wait_for,
 )
-from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
+from deepfs.middleware._media_blocks import has_media, has_references, may_be_json, with_parsed_blocks
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
@@ -230,7 +230,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._settled(request, result) if self._has_work(request, result) else result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
-        if any(is_spelt_out(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
+        if any(may_be_json(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
             return True
         if request.tool_call["name"] in FILE_TOOLS:
             return any(isinstance(message.content, list) for message in messages_of(result))
@@ -246,7 +246,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return stored
 
     async def _evicted(self, message: ToolMessage) -> ToolMessage:
-        message = restored(message)
+        message = with_parsed_blocks(message)
         if self._results is None:
             return message
         return await self._results.evicted(message, message.tool_call_id, self.backend)

@@ -58,13 +58,18 @@ def page(lines: Sequence[str], first: int, last: int) -> str:
     room = MAX_RESULT_CHARS - 200
     for number, line in enumerate(lines[first - 1 : last], first):
         row = f"{number:6}\t{escaped(line[:room])}"
-        room -= len(row) + 1
-        if room < 0 and rows:
-            return "\n".join(
-                [*rows, f"[Lines {first} to {number - 1} of {len(lines)}. View on with view_range [{number}, -1]]"]
-            )
+        if len(row) > room and rows:
+            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
+        if len(row) > room:
+            more = f" {_view_on(number + 1)}" if number < last else ""
+            return f"{row[:room]}\n[Line {number} is cut: it has {len(line):,} characters.{more}]"
         rows.append(row)
+        room -= len(row) + 1
     return "\n".join(rows)
+
+
+def _view_on(line: int) -> str:
+    return f"View on with view_range [{line}, -1]"
 
 
 def cut_list(text: str) -> str:

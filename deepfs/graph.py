@@ -38,7 +38,7 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.skill_files import SkillSource
-from deepfs.middleware.skills import skills_of
+from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, Middleware, SubAgent, Tools
 from deepfs.middleware.summarization import create_summarization_middleware
@@ -62,7 +62,6 @@ DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
 _RECURSION_LIMIT: Final = 9_999
-_SKILLS: Final = "SkillsMiddleware"
 
 # Here, since `create_deep_agent` may run on an event loop, which reading the metadata of packages would block.
 load_plugins()
@@ -320,7 +319,7 @@ class _Parts:
         if settings.enabled is False or GENERAL_PURPOSE_SUBAGENT["name"] in taken:
             return []
         tail = (*self.profile.materialize_extra_middleware(), *prompt_caching())
-        names = {_SKILLS, *(each.name for each in (*own, *tail))}
+        names = {SkillsMiddleware.__name__, *(each.name for each in (*own, *tail))}
         spec: dict[str, Any] = {
             **GENERAL_PURPOSE_SUBAGENT,
             **settings.to_dict(),

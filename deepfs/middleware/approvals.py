@@ -37,7 +37,7 @@ from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once", "asks_first"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
 
 
 ANSWER_FORM: Final = (

@@ -41,19 +41,8 @@ __all__ = [
     "MAX_EXECUTE_SECONDS",
     "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
-    "MAX_RESULT_CHARS",
-    "TOOL_NAMES",
-    "FsToolName",
-    "ToolArguments",
-    "command_output",
-    "entries",
     "filesystem_tools",
-    "listing",
-    "matches",
-    "numbered",
-    "offers_move",
     "tool_of",
-    "wrong_arguments",
 ]
 
 

@@ -49,7 +49,7 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
 """The former modules, each with the modules that define its names."""
 
 _CONSTANTS: Final = "deepfs.compat.constants"
-_OF_TOOLS: Final = "deepfs.middleware._constants"
+_OF_TOOLS: Final = "deepfs.middleware._deepagents_names"
 
 NAMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     module: {home: names.split() for home, names in homes.items()}

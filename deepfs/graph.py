@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     InterruptOnConfig,
     constructed_model,
     create_agent,
@@ -20,32 +20,30 @@ from deepfs.middleware._backends import (
 )
 from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
+from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting
 from deepfs.middleware.harness import (
     DelegationMiddleware,
     LeftOut,
-    Middleware,
     TodoMiddleware,
-    Tools,
-    agreeing,
+    checked_middleware,
     combined,
-    described,
-    excluding,
-    kept,
+    excluded_by,
     system_prompt_of,
+    with_descriptions,
+    without_excluded,
 )
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.skill_files import SkillSource
-from deepfs.middleware.skills import skills_of
+from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.state import DeepAgentState
-from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, SubAgent
+from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, Middleware, SubAgent, Tools
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
-from deepfs.middleware.tools import TOOL_NAMES
 from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
@@ -64,7 +62,6 @@ DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
 _RECURSION_LIMIT: Final = 9_999
-_SKILLS: Final = "SkillsMiddleware"
 
 # Here, since `create_deep_agent` may run on an event loop, which reading the metadata of packages would block.
 load_plugins()
@@ -93,9 +90,9 @@ def create_deep_agent(
 ) -> "CompiledStateGraph[Any, Any, Any, Any]":
     """Create a LangChain agent that plans, works with files, and hands tasks to subagents.
 
-    Long conversations are summarised; the removed messages are first saved in a file under `/conversation_history`. The
-    model is told which tool calls got no result, so a conversation can go on without an answer to an interrupt. Models
-    of Anthropic, Bedrock and Fireworks cache the prompt.
+    In a long conversation, the model sees a summary for the older messages, which stay in the state and are first saved
+    in a file under `/conversation_history`. The model is told which tool calls got no result, so a conversation can go
+    on without an answer to an interrupt. Models of Anthropic, Bedrock and Fireworks cache the prompt.
 
     Args:
         model: A chat model, or `"provider:name"`, which the profile of the provider completes; None is the current
@@ -126,6 +123,9 @@ def create_deep_agent(
         name: The name of the graph.
         cache: The cache of the graph, as in `create_agent`.
 
+    Returns:
+        The agent, a compiled graph.
+
     Raises:
         ModuleNotFoundError: If a package is missing; it names what to install.
         TypeError: For an argument of another type.
@@ -140,7 +140,7 @@ def create_deep_agent(
         profile=profile,
         files=resolve_backend(backend),
         rules=checked_rules(permissions or ()),
-        tools=described(tools or (), profile),
+        tools=with_descriptions(tools or (), profile),
         skills=skills,
         memory=memory or (),
         given=list(middleware),
@@ -229,7 +229,9 @@ class _Parts:
         equipment = self._equipment(self.profile, self.files, self.rules)
         # Summaries come before the files, which fill in only the media of messages that are left.
         own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
-        given, asked = asked_once(self.rules, interrupt_on, inheriting(self.rules, agreeing(self.given, self.rules)))
+        given, asked = asked_once(
+            self.rules, interrupt_on, inheriting(self.rules, checked_middleware(self.given, self.rules))
+        )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given)
         tail = [*skilled, *self._remembering, *approvals]
@@ -241,7 +243,7 @@ class _Parts:
             private_state_keys=private_keys(schema, *(each.state_schema for each in [*own, *given, *tail])),
             fork_system_prompt=prompt,
         )
-        return kept(self.profile, combined([*own, *delegation], given, tail))
+        return without_excluded(self.profile, combined([*own, *delegation], given, tail))
 
     def _equipment(
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
@@ -317,7 +319,7 @@ class _Parts:
         if settings.enabled is False or GENERAL_PURPOSE_SUBAGENT["name"] in taken:
             return []
         tail = (*self.profile.materialize_extra_middleware(), *prompt_caching())
-        names = {_SKILLS, *(each.name for each in (*own, *tail))}
+        names = {SkillsMiddleware.__name__, *(each.name for each in (*own, *tail))}
         spec: dict[str, Any] = {
             **GENERAL_PURPOSE_SUBAGENT,
             **settings.to_dict(),
@@ -352,15 +354,15 @@ class _Parts:
         given = [*(self.given if is_fork else ()), *spec.get("middleware", ())]
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
         memory = self._remembering if is_fork else []
-        stack = combined(equipment, agreeing(given, rules), [*tail, *memory])
+        stack = combined(equipment, checked_middleware(given, rules), [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
-        remaining = kept(profile, stack, beside=own, checks="model" in spec)
-        left_out = [LeftOut(each.name) for each in own if excluding(profile, each)]
+        remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
+        left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]
         prompt = spec.get("system_prompt") or ""
         others = {key: value for key, value in spec.items() if is_fork or key != "skills"}
         return {
             **others,
-            "tools": described(spec.get("tools", self.tools), profile),
+            "tools": with_descriptions(spec.get("tools", self.tools), profile),
             "middleware": [*left_out, *remaining],
             "system_prompt": prompt if is_fork else profile.prompt(prompt),
         }

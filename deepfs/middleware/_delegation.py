@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from deepfs._langgraph.task_files import adopt_files
-from deepfs.middleware._backends import PrivateStateAttr
+from deepfs.middleware._base import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
@@ -27,7 +27,6 @@ from deepfs.middleware.task_records import MEDIA, content_of
 __all__ = [
     "answer_of",
     "content_of_answer",
-    "described",
     "detached",
     "followed_up",
     "fork_messages",
@@ -40,6 +39,7 @@ __all__ = [
     "outcome",
     "private_keys",
     "task_config",
+    "tool_description",
 ]
 
 _OWN: Final = SKILL_STATE_KEYS | frozenset(
@@ -218,7 +218,7 @@ def messages_of(values: object) -> list[Any]:
     return []
 
 
-def described(specs: Sequence[Mapping[str, Any]], description: str) -> str:
+def tool_description(specs: Sequence[Mapping[str, Any]], description: str) -> str:
     """`description` with a line for each subagent in place of `{available_agents}`."""
     lines = (f"- {spec['name']}: {spec['description']}{_fork_note(spec)}" for spec in specs)
     return description.replace("{available_agents}", "\n".join(lines))

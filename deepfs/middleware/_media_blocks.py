@@ -27,12 +27,12 @@ __all__ = [
     "inline_size",
     "is_digest",
     "is_reference",
-    "is_spelt_out",
     "label",
+    "may_be_json",
     "media_type",
     "referring",
-    "restored",
     "retyped",
+    "with_parsed_blocks",
 ]
 
 MessageT = TypeVar("MessageT", bound=BaseMessage)
@@ -57,7 +57,7 @@ _FAMILIES: Final[Mapping[object, str]] = {
     "media": "file",
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
-_SPELT_OUT: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
+_JSON_OF_MEDIA: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
 _HEAD: Final = 1024
 """Characters of base64 to decode for detecting the media type; a multiple of four."""
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
@@ -105,30 +105,30 @@ def has_references(message: BaseMessage) -> bool:
     return any(map(is_reference, blocks_of(message)))
 
 
-def is_spelt_out(message: BaseMessage) -> bool:
+def may_be_json(message: BaseMessage) -> bool:
     """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video.
 
     Args:
         message: The message.
     """
     content = message.content
-    return isinstance(content, str) and content.startswith("[") and _SPELT_OUT.search(content) is not None
+    return isinstance(content, str) and content.startswith("[") and _JSON_OF_MEDIA.search(content) is not None
 
 
-def restored(message: MessageT) -> MessageT:
+def with_parsed_blocks(message: MessageT) -> MessageT:
     """The message with blocks instead of their JSON.
 
     Args:
         message: The message.
     """
-    if not is_spelt_out(message):
+    if not may_be_json(message):
         return message
     try:
         blocks = loads(str(message.content))
     except ValueError:
         return message
     shown = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
-    # References of a text would not be ours.
+    # A reference in a text may be forged: only blocks that are media themselves are taken.
     is_content = all(isinstance(block, dict) and _is_content(block) and not is_reference(block) for block in shown)
     return message.model_copy(update={"content": shown}) if is_content and any(map(inline, shown)) else message
 
@@ -236,6 +236,7 @@ def label(block: Mapping[str, Any]) -> str:
 
 
 def blocks_of(message: BaseMessage) -> Sequence[Any]:
+    """The blocks of a message; none if its content is a text."""
     return message.content if isinstance(message.content, list) else ()
 
 
@@ -279,6 +280,7 @@ def _decoded(payload: str) -> bytes | None:
 
 
 def encoded(content: bytes) -> str:
+    """The content in base64."""
     return b64encode(content).decode("ascii")
 
 
@@ -298,6 +300,13 @@ class Payload(NamedTuple):
 
 
 def referring(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
+    """The message with references in the place of stored payloads.
+
+    Args:
+        message: The message.
+        row: For each block of the message, the payload in it.
+        known: The hashes of the payloads that are stored.
+    """
     if not any(each is not None and each.digest in known for each in row):
         return message
     content = [
@@ -335,6 +344,12 @@ def is_digest(name: object) -> bool:
 
 
 def filled(message: MessageT, found: Mapping[str, Payload]) -> MessageT:
+    """The message with payloads, or notes, in the place of its references.
+
+    Args:
+        message: The message.
+        found: The payloads by hash.
+    """
     content = [_fill(block, found) if is_reference(block) else block for block in blocks_of(message)]
     return message.model_copy(update={"content": content})
 

@@ -68,6 +68,7 @@ _ADVISES: Final = {
 _HINT: Final = re.compile(r"\bline \d")
 """Matches at an error of an edit that says where a similar text is."""
 _WITHOUT: Final = re.compile(r"Without its [a-z ]+, it stands")
+"""Matches at an error of an edit whose text would be found without its line numbers or line ends, say."""
 _KINDS: Final = {"ls": "Directory", "glob": "Directory", "grep": "Path", "delete": "Path", "move": "Path"}
 """What a tool needs to exist; a file, if it is not named here."""
 _MAX_LEVELS: Final = 8
@@ -140,7 +141,7 @@ class Advisor:
         for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
             listed = await self._backend.als(directory)
             if listed.entries is not None:
-                return _suggestion(tool, wanted, directory, [info.path for info in listed.entries])
+                return _similar_path(tool, wanted, directory, [info.path for info in listed.entries])
             if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
                 return ""
         return ""
@@ -208,7 +209,7 @@ _FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|(?:(?<=[/\\])|^)\.\.(?=[
 """Matches at the parts of a path that no path here has: a home directory, a drive, a parent directory."""
 
 
-def _suggestion(tool: str, path: str, directory: str, found: Sequence[str]) -> str:
+def _similar_path(tool: str, path: str, directory: str, found: Sequence[str]) -> str:
     """What to do about a missing path, by the paths in `directory`, the nearest one above it that exists.
 
     The paths of directories end in `/`. The text is empty if nothing there is like it.

@@ -83,6 +83,12 @@ def memory_tool(backend: BACKEND_TYPES) -> BaseTool:
     Claude gets it as the tool `memory_20250818` that it was trained on, other models as a tool with arguments. Nothing
     outside of `/memories` is read or changed. The tool works async and sync.
 
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
+
     Raises:
         TypeError: If `backend` is not a backend.
     """
@@ -101,6 +107,12 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
 
     A failed command returns the text of its error.
 
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The function. Its docstring and its types describe the tool to a model.
+
     Raises:
         TypeError: If `backend` is not a backend.
     """
@@ -118,19 +130,10 @@ def memory_function(backend: BACKEND_TYPES) -> Callable[..., Coroutine[Any, Any,
         old_path: str | None = None,
         new_path: str | None = None,
     ) -> str:
-        given = {
-            "path": path,
-            "view_range": view_range,
-            "file_text": file_text,
-            "old_str": old_str,
-            "new_str": new_str,
-            "insert_line": insert_line,
-            "insert_text": insert_text,
-            "old_path": old_path,
-            "new_path": new_path,
-        }
+        edit = {"old_str": old_str, "new_str": new_str, "insert_line": insert_line, "insert_text": insert_text}
+        given = {"path": path, "view_range": view_range, "file_text": file_text, **edit}
         try:
-            return await commands.run(command, given)
+            return await commands.run(command, {**given, "old_path": old_path, "new_path": new_path})
         except ToolException as error:
             return str(error)
 
@@ -316,7 +319,13 @@ def _is_shown(entry: TreeEntry, directory: str) -> bool:
 
 
 def memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAbstractMemoryTool":
-    """Make a memory tool for `client.beta.messages.run_tools` of Anthropic's SDK, over `/memories` of `backend`.
+    """Make a memory tool for `client.beta.messages.tool_runner` of Anthropic's SDK, over `/memories` of `backend`.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
 
     Raises:
         ModuleNotFoundError: If the package anthropic is missing.
@@ -337,7 +346,18 @@ def memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAbstractMemoryTool":
 
 
 def async_memory_tool_of_sdk(backend: BACKEND_TYPES) -> "BetaAsyncAbstractMemoryTool":
-    """As `memory_tool_of_sdk`, for the SDK's asynchronous client."""
+    """Make the memory tool for the asynchronous client of Anthropic's SDK, over `/memories` of `backend`.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
+
+    Raises:
+        ModuleNotFoundError: If the package anthropic is missing.
+        TypeError: If `backend` is not a backend.
+    """
     from anthropic.lib.tools import BetaAsyncAbstractMemoryTool
 
     run = _sdk_command(_Commands(backend_from(backend)))

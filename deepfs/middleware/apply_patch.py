@@ -62,6 +62,12 @@ def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
     cannot be changed, those before it are restored, unless they were changed again meanwhile. Rules of a
     PermissionedBackend hold for each file. The tool works async and sync.
 
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+
+    Returns:
+        The tool.
+
     Raises:
         TypeError: If `backend` is not a backend.
     """

@@ -16,7 +16,7 @@ from langgraph.types import Command
 
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
@@ -27,17 +27,17 @@ from deepfs.middleware._backends import (
     ModelResponse,
     PrivateStateAttr,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
-from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_kin, with_rules
+from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_rules, with_similar_tools
 from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_sync
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once", "asks_first"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
 
 
 ANSWER_FORM: Final = (
@@ -99,7 +99,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         backend: Any = None,
     ) -> None:
         self._rules = checked_rules(rules)
-        self._named = with_kin(interrupt_on or {})
+        self._named = with_similar_tools(interrupt_on or {})
         super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
@@ -115,9 +115,16 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     ) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware in a list for `create_agent`; the list is empty if no call needs approval.
 
-        It shows diffs of the files of the last FilesystemMiddleware in `beside`, the agent's other middleware.
         Checkpoints store its name while an interrupt waits for an answer, so the name differs from
         `ApprovalMiddleware` only if one of `beside` has that name.
+
+        Args:
+            rules: The rules about files.
+            interrupt_on: The tools before which a person is asked.
+            beside: The agent's other middleware. The diffs are of the files of its last FilesystemMiddleware.
+
+        Raises:
+            TypeError: If an item of `rules` is not a rule.
         """
         if not interrupt_on and not has_interrupts(rules):
             return []
@@ -137,8 +144,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         if not calls or self._backend is None:
             return _with_previews(request, response, {})
         previews = partial(self._previewed, self._backend, calls)
-        made = call_sync(self._backend, previews, f"The sync form of {self.name}", "its async form (ainvoke)")
-        return _with_previews(request, response, made)
+        return _with_previews(request, response, wait_for(self._backend, previews, self.name))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -341,6 +347,6 @@ def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any
     if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
         return middleware
     other = copy(middleware)
-    extended: dict[str, Any] = with_kin(middleware.interrupt_on)
+    extended: dict[str, Any] = with_similar_tools(middleware.interrupt_on)
     other.interrupt_on = extended
     return other

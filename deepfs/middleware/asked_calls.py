@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs.errors import InvalidPathError
-from deepfs.middleware._backends import DecisionType, InterruptOnConfig
+from deepfs.middleware._base import DecisionType, InterruptOnConfig
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, decisions_beneath
 from deepfs.text.patches import PatchError, parse_patch
 
@@ -18,8 +18,8 @@ __all__ = [
     "asks_first",
     "equivalent_calls",
     "has_interrupts",
-    "with_kin",
     "with_rules",
+    "with_similar_tools",
 ]
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
@@ -82,6 +82,7 @@ def _asks(
 
 
 def has_interrupts(rules: Sequence[FilesystemPermission]) -> bool:
+    """Whether a rule asks a person."""
     return any(rule.mode == "interrupt" for rule in rules)
 
 
@@ -113,7 +114,7 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
 
 # --- tools with the effect of a tool in interrupt_on ---
 
-_KIN: Final[Mapping[str, tuple[str, ...]]] = {
+_SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "move": ("write_file", "edit_file", "delete"),
     "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
@@ -126,19 +127,19 @@ An `interrupt_on` that was written for deepagents does not expect that the tool 
 """
 
 
-def with_kin(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """Return `interrupt_on` with entries for the tools of `_KIN` that follow from the tools that it names."""
-    return {**interrupt_on, **{name: _kin_config(name, asked) for name, asked in _asked_kin(interrupt_on)}}
+def with_similar_tools(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
+    """Return `interrupt_on` with entries for the tools of `_SIMILAR_TOOLS` that follow from the tools that it names."""
+    return {**interrupt_on, **{name: _similar_config(name, asked) for name, asked in _asked_similar(interrupt_on)}}
 
 
-def _asked_kin(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
-    for name, others in _KIN.items():
+def _asked_similar(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
+    for name, others in _SIMILAR_TOOLS.items():
         asked = {other: interrupt_on[other] for other in others if interrupt_on.get(other)}
         if asked and name not in interrupt_on:
             yield name, asked
 
 
-def _kin_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
+def _similar_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
     """Return the config for `name`: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
     lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
     allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]

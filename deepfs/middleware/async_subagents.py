@@ -13,12 +13,21 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from deepfs.middleware._backends import AgentState, PromptMiddleware
-from deepfs.middleware._delegation import described, fork_messages, initial_state, merged_files
+from deepfs.middleware._base import AgentState, PromptMiddleware
+from deepfs.middleware._delegation import fork_messages, initial_state, merged_files, tool_description
+from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.remote_tasks import RemoteTasks
-from deepfs.middleware.task_events import TaskEvent, listed, noted, notification, report, sent, stopped
+from deepfs.middleware.task_events import (
+    TaskEvent,
+    cancel_answer,
+    check_answer,
+    list_answer,
+    notification,
+    notification_update,
+    update_answer,
+)
 from deepfs.middleware.task_records import (
     UNFINISHED,
     AsyncSubAgent,
@@ -29,7 +38,6 @@ from deepfs.middleware.task_records import (
     new_task,
     observed_task,
 )
-from deepfs.middleware.tools import wrong_arguments
 from deepfs.sync import run_sync
 
 __all__ = [
@@ -130,25 +138,29 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Take the notification that started the run, if one did, as the status of its task."""
-        return noted(state)
+        return notification_update(state)
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Tell of tasks of this process that have ended."""
-        return self._tasks.told(state, self._tasks.seen_here(state))
+        return self._tasks.state_update(state, self._tasks.observe_local(state))
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Tell of tasks that have ended."""
-        return self._tasks.told(state, await self._tasks.seen(state))
+        return self._tasks.state_update(state, await self._tasks.observe_unfinished(state))
 
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """After the last answer, look once more: what has ended meanwhile gets a further turn."""
-        return None if _goes_on(state) else _again(self._tasks.told(state, self._tasks.seen_here(state)))
+        return None if _goes_on(state) else _again(self._tasks.state_update(state, self._tasks.observe_local(state)))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
-        return None if _goes_on(state) else _again(self._tasks.told(state, await self._tasks.seen(state)))
+        return (
+            None
+            if _goes_on(state)
+            else _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
+        )
 
 
 def _goes_on(state: Any) -> bool:
@@ -161,24 +173,25 @@ def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**update, "jump_to": "model"} if update is not None and update.get("messages") else update
 
 
-# --- what the tools do -----------------------------------------------------------------------------------------------
+# --- tasks ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Tasks:
-    """The tasks of an agent, wherever they run.
+    """The tasks of an agent, in this process and on servers.
 
-    What waits is a method of its own, which the sync form runs on an event loop of deepfs; the others change the state,
-    in the thread that LangGraph runs them in.
+    Each tool is two methods, such as `start` and `started`. The first one may wait; the sync form of the tool runs it
+    on an event loop of deepfs. The second one gets its outcome, and the same arguments. It merges files into the state,
+    so it runs in the thread of LangGraph.
     """
 
     specs: Mapping[str, AsyncSubAgent]
     local: BackgroundTasks
     remote: RemoteTasks
 
-    # --- looking ---
+    # --- what is known of tasks ---
 
-    async def look(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
+    async def observe(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
             return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
@@ -186,40 +199,42 @@ class _Tasks:
             self.local.observe(task) if "runnable" in spec else await self.remote.observe(spec, task, in_sync=in_sync)
         )
 
-    async def looks(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
+    async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
         seen: dict[str, Observation] = {}
 
         async def one(task: AsyncTask) -> None:
             with anyio.move_on_after(_LOOK_SECONDS), suppress(ToolException):
-                seen[task["task_id"]] = await self.look(task, in_sync=in_sync)
+                seen[task["task_id"]] = await self.observe(task, in_sync=in_sync)
 
         async with anyio.create_task_group() as group:
             for task in tasks:
                 group.start_soon(one, task)
         return seen
 
-    async def seen(self, state: Any) -> dict[str, Observation]:
-        return await self.looks([task for task in _unfinished(state) if task["agent_name"] in self.specs])
+    async def observe_unfinished(self, state: Any) -> dict[str, Observation]:
+        return await self.observe_all([task for task in _unfinished(state) if task["agent_name"] in self.specs])
 
-    def seen_here(self, state: Any) -> dict[str, Observation]:
+    def observe_local(self, state: Any) -> dict[str, Observation]:
         here = [task for task in _unfinished(state) if "runnable" in self.specs.get(task["agent_name"], {})]
         return {task["task_id"]: self.local.observe(task) for task in here}
 
-    def told(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
+    def state_update(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
         """The update of the state for what was seen; None if nothing has changed."""
         tasks, messages = {}, []
         for task_id, found in seen.items():
             task = state["async_tasks"][task_id]
             if (found.status, found.run_id) == (task["status"], task["run_id"]):
                 continue
-            tasks[task_id], notes = self.collected(task, found, state, found.run_id)
+            tasks[task_id], notes = self.with_files_merged(task, found, state, found.run_id)
             if found.status != task["status"]:
                 messages.append(notification(task, found, tuple(notes)))
         told = [message for message in messages if message is not None]
         return {"async_tasks": tasks, **({"messages": told} if told else {})} if tasks else None
 
-    def collected(self, task: AsyncTask, seen: Observation, state: Any, place: str) -> tuple[AsyncTask, list[str]]:
+    def with_files_merged(
+        self, task: AsyncTask, seen: Observation, state: Any, place: str
+    ) -> tuple[AsyncTask, list[str]]:
         """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
         updated = observed_task(task, seen.status, seen.run_id)
         here = "runnable" in self.specs.get(task["agent_name"], {})
@@ -253,12 +268,12 @@ class _Tasks:
     # --- check ---
 
     async def check(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
-        return await self.look(_task(runtime, task_id), in_sync=in_sync)
+        return await self.observe(_task(runtime, task_id), in_sync=in_sync)
 
     def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
-        updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
-        return _command(runtime, report(task, seen, notes), updated)
+        updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
+        return _command(runtime, check_answer(task, seen, notes), updated)
 
     # --- update, cancel, list ---
 
@@ -279,7 +294,7 @@ class _Tasks:
         run_id, status = found
         enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
         followed = continued_task(task, status, run_id, enqueued=enqueued)
-        return _command(runtime, sent(task, enqueued=enqueued), followed)
+        return _command(runtime, update_answer(task, enqueued=enqueued), followed)
 
     async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
         task = _task(runtime, task_id)
@@ -290,19 +305,19 @@ class _Tasks:
 
     def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
         task = _task(runtime, task_id)
-        updated, notes = self.collected(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
-        return _command(runtime, " ".join([stopped(task, seen), *notes]), updated)
+        updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
+        return _command(runtime, " ".join([cancel_answer(task, seen), *notes]), updated)
 
     async def list(
         self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
     ) -> dict[str, Observation]:
-        return await self.looks(_unfinished(runtime.state), in_sync=in_sync)
+        return await self.observe_all(_unfinished(runtime.state), in_sync=in_sync)
 
     def shown(
         self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
     ) -> str:
         # The state stays as it is: the agent is told of what has ended before its next turn.
-        return listed(_tasks_in(runtime.state).values(), seen, status_filter)
+        return list_answer(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
         spec = self.specs.get(task["agent_name"])
@@ -355,7 +370,7 @@ def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":
 
 
 def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
-    start = described(cast("Sequence[Mapping[str, Any]]", specs), PROMPTS["start_async_task"])
+    start = tool_description(cast("Sequence[Mapping[str, Any]]", specs), PROMPTS["start_async_task"])
     queued = [spec["name"] for spec in specs if spec.get("update_strategy") == "enqueue"]
     update = PROMPTS["update_async_task"] + (f" For {', '.join(queued)} it waits for the run's end." if queued else "")
     return [
@@ -371,16 +386,16 @@ def _tool(
     name: str,
     description: str,
     schema: type[BaseModel],
-    ask: Callable[..., Awaitable[Any]],
-    tell: Callable[..., Any],
+    act: Callable[..., Awaitable[Any]],
+    answer: Callable[..., Any],
 ) -> BaseTool:
-    """A tool that first asks, which may wait, and then changes the state."""
+    """A tool of two functions of `_Tasks`: `act` may wait, and `answer` makes the result of the tool of its outcome."""
 
     def func(runtime: Runtime, **arguments: Any) -> Any:
-        return tell(runtime, run_sync(ask, runtime, in_sync=True, **arguments), **arguments)
+        return answer(runtime, run_sync(act, runtime, in_sync=True, **arguments), **arguments)
 
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
-        return tell(runtime, await ask(runtime, in_sync=False, **arguments), **arguments)
+        return answer(runtime, await act(runtime, in_sync=False, **arguments), **arguments)
 
     return StructuredTool(
         name=name,

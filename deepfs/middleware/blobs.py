@@ -12,7 +12,7 @@ from langgraph.config import get_config
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, ErrorCode
-from deepfs.middleware._backends import artifacts_root
+from deepfs.middleware._base import artifacts_root
 from deepfs.middleware._media_blocks import (
     Inline,
     Payload,

@@ -12,7 +12,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from deepfs._langgraph.channel import FilesystemState
-from deepfs.middleware._backends import AgentState, ExtendedModelResponse, PrivateStateAttr
+from deepfs.middleware._base import AgentState, ExtendedModelResponse, PrivateStateAttr
 
 __all__ = [
     "SUMMARIZATION_EVENT_KEY",
@@ -293,6 +293,7 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 
 def run_steps(steps: Steps[T]) -> T:
+    """Run the code with the sync form of each step, and return its result."""
     advance: Callable[[], Step] = partial(next, steps)
     try:
         while True:
@@ -307,6 +308,7 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 async def arun_steps(steps: Steps[T]) -> T:
+    """As `run_steps`, with the async form of each step."""
     advance: Callable[[], Step] = partial(next, steps)
     try:
         while True:

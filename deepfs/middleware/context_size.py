@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from typing_extensions import TypedDict
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.middleware._backends import ContextSize, ModelRequest, artifacts_root
+from deepfs.middleware._base import ContextSize, ModelRequest, artifacts_root
 from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
 from deepfs.text import paths
 

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     ExtendedModelResponse,
@@ -22,8 +22,9 @@ from deepfs.middleware._backends import (
     ModelResponse,
     artifacts_root,
     resolve_backend,
+    wait_for,
 )
-from deepfs.middleware._media_blocks import has_media, has_references, is_spelt_out, restored
+from deepfs.middleware._media_blocks import has_media, has_references, may_be_json, with_parsed_blocks
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
@@ -43,7 +44,6 @@ from deepfs.middleware.tools import (
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.sync import call_sync
 from deepfs.text import paths
 
 __all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
@@ -135,7 +135,14 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._hidden = not_offered(self.backend)
 
     def with_permissions(self, permissions: Sequence[FilesystemPermission]) -> Self:
-        """Return a copy over the same storage, with `permissions` as its rules."""
+        """Return a copy over the same storage, with other rules.
+
+        Args:
+            permissions: The rules, which replace those of this middleware.
+
+        Raises:
+            TypeError: If an item is not a rule.
+        """
         other = copy(self)
         other._equip(permissions)
         return other
@@ -146,6 +153,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         Args:
             backend: The backend.
             keeps_media: Whether the media of messages stay where they are, for a conversation that goes on.
+
+        Raises:
+            TypeError: If `backend` is not a backend.
         """
         other = copy(self)
         other._storage = resolve_backend(backend)
@@ -173,7 +183,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         prepared = self._prepared(request)
         if any(map(has_references, prepared.messages)):
-            prepared = self._waited(partial(self._filled, prepared))
+            prepared = self._wait_for(partial(self._filled, prepared))
         try:
             return renamed(handler(prepared), request.tools)
         except ModelInvalidRequestError as error:
@@ -210,7 +220,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Store a result that is too large."""
         result = handler(request)
-        return self._waited(partial(self._settled, request, result)) if self._has_work(request, result) else result
+        return self._wait_for(partial(self._settled, request, result)) if self._has_work(request, result) else result
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -220,7 +230,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._settled(request, result) if self._has_work(request, result) else result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
-        if any(is_spelt_out(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
+        if any(may_be_json(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
             return True
         if request.tool_call["name"] in FILE_TOOLS:
             return any(isinstance(message.content, list) for message in messages_of(result))
@@ -236,7 +246,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return stored
 
     async def _evicted(self, message: ToolMessage) -> ToolMessage:
-        message = restored(message)
+        message = with_parsed_blocks(message)
         if self._results is None:
             return message
         return await self._results.evicted(message, message.tool_call_id, self.backend)
@@ -246,7 +256,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Store messages of people that are too large, and media."""
         large = self._large(state)
-        return self._waited(partial(self._put_away, large)) if large else None
+        return self._wait_for(partial(self._put_away, large)) if large else None
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_agent`."""
@@ -274,8 +284,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             return message
         return await self._messages.evicted(message, message.id or "", self.backend)
 
-    def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+    def _wait_for(self, call: Callable[[], Any]) -> Any:
+        return wait_for(self.backend, call, self.name)
 
 
 def inheriting(

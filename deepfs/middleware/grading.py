@@ -10,7 +10,7 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Discriminator, Field, model_validator
 from typing_extensions import TypedDict  # Pydantic takes no other before Python 3.12.
 
-from deepfs.middleware._backends import AgentState, PrivateStateAttr
+from deepfs.middleware._base import AgentState, PrivateStateAttr
 
 __all__ = [
     "CriterionEval",

@@ -7,10 +7,11 @@ from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
 from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.subagent_specs import Middleware, Tools
 from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission
@@ -19,19 +20,14 @@ from deepfs.profiles.settings import HarnessProfile
 __all__ = [
     "DelegationMiddleware",
     "LeftOut",
-    "Middleware",
     "TodoMiddleware",
-    "Tools",
-    "agreeing",
+    "checked_middleware",
     "combined",
-    "described",
-    "excluding",
-    "kept",
+    "excluded_by",
     "system_prompt_of",
+    "with_descriptions",
+    "without_excluded",
 ]
-
-Middleware = AgentMiddleware[Any, Any, Any]
-Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
 
 
 def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
@@ -43,7 +39,7 @@ def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Seque
     return [*first, *new, *last]
 
 
-def agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+def checked_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
     """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
     for each in middleware:
         own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
@@ -53,12 +49,14 @@ def agreeing(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermiss
 
 
 def system_prompt_of(profile: HarnessProfile, given: str | SystemMessage | None) -> str | SystemMessage | None:
+    """The system prompt that was given, with that of the profile after it; None if both are empty."""
     if isinstance(given, SystemMessage):
         return with_prompt(given, profile.prompt(""))
     return "\n\n".join(part for part in (given, profile.prompt("")) if part) or None
 
 
-def described(tools: Tools, profile: HarnessProfile) -> list[Any]:
+def with_descriptions(tools: Tools, profile: HarnessProfile) -> list[Any]:
+    """The tools, with the descriptions of the profile in place of their own."""
     return [_with_description(tool, profile.tool_description_overrides) for tool in tools]
 
 
@@ -82,7 +80,7 @@ _PARTS_OF_OTHERS: Final = frozenset({"UnsupportedContentMiddleware"})
 """Names in deepagents of what is here a part of FilesystemMiddleware."""
 
 
-def excluding(profile: HarnessProfile, middleware: Middleware) -> list[object]:
+def excluded_by(profile: HarnessProfile, middleware: Middleware) -> list[object]:
     """The entries of the profile that exclude this middleware. A class excludes our own middleware by its name."""
     is_ours = type(middleware).__module__.startswith("deepfs.")
 
@@ -94,20 +92,20 @@ def excluding(profile: HarnessProfile, middleware: Middleware) -> list[object]:
     return [entry for entry in profile.excluded_middleware if excludes(entry)]
 
 
-def kept(
+def without_excluded(
     profile: HarnessProfile, stack: Sequence[Middleware], *, beside: Sequence[Middleware] = (), checks: bool = True
 ) -> list[Middleware]:
     """The middleware that the profile does not exclude, and what hides its excluded tools.
 
     Raises ValueError if it excludes what is neither in `stack` nor `beside`.
     """
-    found = {entry for each in (*stack, *beside) for entry in excluding(profile, each)}
+    found = {entry for each in (*stack, *beside) for entry in excluded_by(profile, each)}
     named = {str(getattr(entry, "__name__", entry)) for entry in profile.excluded_middleware - found}
     missing = sorted(named - _PARTS_OF_OTHERS)
     if missing and checks:
         raise ValueError(f"excluded_middleware of the profile: the agent has no {', '.join(missing)}")
     hiding = [_ToolExclusion(profile.excluded_tools)] if profile.excluded_tools else []
-    return [*(each for each in stack if not excluding(profile, each)), *hiding]
+    return [*(each for each in stack if not excluded_by(profile, each)), *hiding]
 
 
 class LeftOut(AgentMiddleware[Any, Any, Any]):

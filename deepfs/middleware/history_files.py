@@ -12,7 +12,7 @@ from langgraph.config import get_config
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.middleware._backends import artifacts_root
+from deepfs.middleware._base import artifacts_root
 from deepfs.middleware.transcript import Transcript
 from deepfs.text import paths
 from deepfs.text.lines import version

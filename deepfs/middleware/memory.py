@@ -8,7 +8,7 @@ from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
 
 from deepfs.errors import ErrorCode
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
@@ -16,10 +16,10 @@ from deepfs.middleware._backends import (
     ModelResponse,
     PrivateStateAttr,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_sync
 from deepfs.text.arguments import check_string
 from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
@@ -91,7 +91,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Put the texts into the state if `system_prompt` is None."""
-        return None if self._has_no_work(state) else {**self._waited(self._loaded)}
+        return None if self._has_no_work(state) else {**self._wait_for(self._loaded)}
 
     async def abefore_agent(
         self, state: Any, runtime: Any, config: RunnableConfig | None = None
@@ -126,7 +126,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with the files at the end of its system message."""
-        return self._waited(partial(self._prepared, request))
+        return self._wait_for(partial(self._prepared, request))
 
     async def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         system = request.system_message
@@ -137,8 +137,8 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
 
-    def _waited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+    def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return wait_for(self.backend, call, self.name)
 
 
 def _template(given: str | None) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from langchain_core.tools import ToolException
 
-from deepfs.middleware.tools import MAX_RESULT_CHARS
+from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.text.visible import escaped
 
 __all__ = ["cut_list", "inserted", "line_range", "lines_of", "lines_with", "page", "size_text"]
@@ -25,6 +25,7 @@ def inserted(text: str, line: int, new: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
+    """The lines of a text without their ends."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -40,6 +41,7 @@ def lines_with(text: str, wanted: str) -> Iterator[int]:
 
 
 def line_range(given: Sequence[int] | None, total: int) -> tuple[int, int]:
+    """The first and the last line of a `view_range`, of `total` lines. Raises ToolException if it is no such range."""
     if not given:
         return 1, total
     first, last = given[0], given[1] if len(given) > 1 else -1
@@ -51,20 +53,27 @@ def line_range(given: Sequence[int] | None, total: int) -> tuple[int, int]:
 
 
 def page(lines: Sequence[str], first: int, last: int) -> str:
+    """The numbered lines from `first` to `last`; a note tells how to go on if they are too long for one result."""
     rows: list[str] = []
     room = MAX_RESULT_CHARS - 200
     for number, line in enumerate(lines[first - 1 : last], first):
         row = f"{number:6}\t{escaped(line[:room])}"
-        room -= len(row) + 1
-        if room < 0 and rows:
-            return "\n".join(
-                [*rows, f"[Lines {first} to {number - 1} of {len(lines)}. View on with view_range [{number}, -1]]"]
-            )
+        if len(row) > room and rows:
+            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
+        if len(row) > room:
+            more = f" {_view_on(number + 1)}" if number < last else ""
+            return f"{row[:room]}\n[Line {number} is cut: it has {len(line):,} characters.{more}]"
         rows.append(row)
+        room -= len(row) + 1
     return "\n".join(rows)
 
 
+def _view_on(line: int) -> str:
+    return f"View on with view_range [{line}, -1]"
+
+
 def cut_list(text: str) -> str:
+    """A listing without the last rows, if it is too long for one result, and the number of these."""
     if len(text) <= MAX_RESULT_CHARS:
         return text
     kept = text[: text.rfind("\n", 0, MAX_RESULT_CHARS - 100)]
@@ -72,7 +81,7 @@ def cut_list(text: str) -> str:
 
 
 def size_text(size: int) -> str:
-    """A size as `du -h` writes it."""
+    """A number of bytes in the manner of `du -h`, such as `4.0K`."""
     value, unit = float(size), "B"
     for unit in "BKMG":
         if value < 1024 or unit == "G":

@@ -1,6 +1,7 @@
 """What a tool call would change, shown to the person who is to approve it."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
@@ -71,13 +72,11 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
     page = _Page()
+    # A sync call of a backend that never waits has no event loop, and so no timeout.
+    limit = nullcontext() if is_inline() else anyio.fail_after(_SECONDS)
     try:
-        with approved():
-            if is_inline():
-                await make(page, backend, arguments)
-            else:
-                with anyio.fail_after(_SECONDS):
-                    await make(page, backend, arguments)
+        with approved(), limit:
+            await make(page, backend, arguments)
     except TimeoutError:
         page.note(f"The files could not be read within {_SECONDS:g} seconds")
     except (DeepFSError, PatchError, ToolException) as error:

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
 
 __all__ = ["prompt_caching"]
 

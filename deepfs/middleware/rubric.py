@@ -9,7 +9,7 @@ from langchain.agents.middleware.types import hook_config
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     Lazy,

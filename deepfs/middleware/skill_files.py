@@ -19,7 +19,7 @@ from deepfs.middleware.skill_texts import MAX_SKILL_FILE_SIZE, SKILL_FILE, Skill
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line
-from deepfs.types import FileDownloadResponse, FileInfo, error_told
+from deepfs.types import FileInfo, error_told
 
 __all__ = ["SkillReader", "SkillSource", "Source", "normal_path", "path_and_label", "shown_error"]
 
@@ -54,6 +54,7 @@ def _label(path: str) -> str:
 
 
 def normal_path(path: str) -> str:
+    """The normalised path of a source; the path itself if it is not valid."""
     try:
         return paths.normalize(path)
     except DeepFSError:
@@ -160,7 +161,7 @@ class SkillReader:
         if found.code is ErrorCode.FILE_NOT_FOUND:
             return None
         if not found.ok and found.matches is None:
-            raise _failed(found)
+            raise error_told(found)
         if found.truncated or not found.ok:
             warnings.append(f"Some files of {one_line(source)} are not listed: there are too many, or some cannot be")
         files = {info.path: info for info in found.matches or ()}
@@ -222,7 +223,9 @@ class SkillReader:
             if response.content is not None:
                 contents.append((path, response.content))
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
-                warnings.append(f"{one_line(path)} cannot be read: {one_line(_reason(response))}")
+                warnings.append(
+                    f"{one_line(path)} cannot be read: {one_line(str(response.error or 'it has no content'))}"
+                )
         return await in_thread(partial(self._digested, contents, stale, source, now))
 
     def _digested(
@@ -275,11 +278,3 @@ def _is_settled(info: FileInfo, now: datetime) -> bool:
     except (TypeError, ValueError):
         return False
     return info.size is not None and age > (0.05 if changed.microsecond else 2)
-
-
-def _reason(response: FileDownloadResponse) -> str:
-    return str(response.error or "it has no content")
-
-
-def _failed(result: Any) -> DeepFSError:
-    return error_told(result)

@@ -120,6 +120,7 @@ def _mapping(content: bytes) -> Mapping[Any, Any]:
 
 
 def too_large(size: int) -> str:
+    """Why a SKILL.md of this size is left out."""
     return f"it has {size:,} bytes, and a SKILL.md may have {MAX_SKILL_FILE_SIZE:,}"
 
 
@@ -207,6 +208,7 @@ def _problem_of_name(name: str, directory: str) -> str | None:
 
 
 def _clipped(key: str, text: str, most: int, note: Callable[[str], None]) -> str:
+    """The first `most` characters of the value of a key, with a warning if it has more."""
     if len(text) <= most:
         return text
     note(f"the {key} has {len(text):,} characters; only the first {most:,} are used")
@@ -261,6 +263,7 @@ def _line(skill: SkillMetadata) -> str:
 
 
 def shown_warnings(warnings: Sequence[str]) -> str:
+    """The warnings for a prompt; empty if there are none."""
     if not warnings:
         return ""
     lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bounded(warnings))
@@ -268,6 +271,7 @@ def shown_warnings(warnings: Sequence[str]) -> str:
 
 
 def bounded(warnings: Sequence[str]) -> list[str]:
+    """The first warnings, each cut to its longest length, and the number of the others."""
     cut = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
     if len(cut) == len(warnings):
         return cut

@@ -187,7 +187,8 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
     asked: dict[Any, Any] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            asked |= {each["id"]: each["args"].get("file_path") for each in message.tool_calls if _is_reading(each)}
+            reads = (call for call in message.tool_calls if call["name"] == "read_file")
+            asked |= {call["id"]: call["args"].get("file_path") for call in reads}
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
         elif isinstance(message, HumanMessage):
@@ -197,11 +198,6 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
 def _pinned_path(marks: Mapping[str, Any]) -> Any:
     skill: Any = marks.get("skill")
     return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
-
-
-def _is_reading(call: Mapping[str, Any]) -> bool:
-    name: str = call["name"]
-    return name == "read_file"
 
 
 def _normal(path: Any) -> str:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from deepfs.backends.gathering import gather
 from deepfs.errors import DeepFSError
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
@@ -25,6 +25,7 @@ from deepfs.middleware._backends import (
     OmitFromOutput,
     PrivateStateAttr,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.prompts import PROMPTS
@@ -47,7 +48,6 @@ from deepfs.middleware.skill_texts import (
 from deepfs.middleware.skill_tools import DISCLOSED, PINNED, SkillToolResolver, SkillTools, disclosed
 from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
-from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDownloadResponse
@@ -168,7 +168,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Load the skills that changed."""
-        update: dict[str, Any] | None = self._waited(partial(self._loaded, state))
+        update: dict[str, Any] | None = self._wait_for(partial(self._loaded, state))
         return update
 
     async def abefore_agent(
@@ -179,7 +179,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Add pinned skills to the conversation, and load the skills that the last tool calls may have changed."""
-        return self._waited(partial(self._before_model, state)) if self._has_work(state) else None
+        return self._wait_for(partial(self._before_model, state)) if self._has_work(state) else None
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`."""
@@ -332,8 +332,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             return await handler(request)
         return await handler(_with_tool(request, await self._tools.acalled(name, get_runtime())))
 
-    def _waited(self, call: Callable[[], Any]) -> Any:
-        return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")
+    def _wait_for(self, call: Callable[[], Any]) -> Any:
+        return wait_for(self.backend, call, self.name)
 
 
 def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:

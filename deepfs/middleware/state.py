@@ -9,7 +9,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
 from deepfs._langgraph.private import messages_reducer
-from deepfs.middleware._backends import AgentState
+from deepfs.middleware._base import AgentState
 
 __all__ = ["DeepAgentState"]
 

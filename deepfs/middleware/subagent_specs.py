@@ -8,7 +8,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from typing_extensions import TypedDict
 
-from deepfs.middleware._backends import AgentMiddleware, InterruptOnConfig
+from deepfs.middleware._base import AgentMiddleware
+from deepfs.middleware.asked_calls import InterruptOn
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import SkillSource
 from deepfs.policy.rules import FilesystemPermission
@@ -18,7 +19,6 @@ __all__ = [
     "DEFAULT_SUBAGENT_PROMPT",
     "GENERAL_PURPOSE_SUBAGENT",
     "CompiledSubAgent",
-    "InterruptOn",
     "Middleware",
     "SubAgent",
     "Tools",
@@ -27,7 +27,6 @@ __all__ = [
 ]
 
 Tools: TypeAlias = Sequence[BaseTool | Callable[..., Any] | dict[str, Any]]
-InterruptOn: TypeAlias = Mapping[str, bool | InterruptOnConfig]
 Middleware: TypeAlias = AgentMiddleware[Any, Any, Any]
 
 

@@ -13,7 +13,7 @@ from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import Field
 
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     Lazy,
@@ -22,10 +22,11 @@ from deepfs.middleware._backends import (
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware._delegation import described, forked_state, initial_state, outcome
+from deepfs.middleware._delegation import forked_state, initial_state, outcome, tool_description
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
-from deepfs.middleware.arguments import ToolArguments
+from deepfs.middleware.arguments import ToolArguments, wrong_arguments
+from deepfs.middleware.asked_calls import InterruptOn
 from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import skills_of
@@ -34,7 +35,6 @@ from deepfs.middleware.subagent_specs import (
     DEFAULT_SUBAGENT_PROMPT,
     GENERAL_PURPOSE_SUBAGENT,
     CompiledSubAgent,
-    InterruptOn,
     Middleware,
     SubAgent,
     Tools,
@@ -42,7 +42,6 @@ from deepfs.middleware.subagent_specs import (
     mappings,
 )
 from deepfs.middleware.task_records import AsyncSubAgent
-from deepfs.middleware.tools import wrong_arguments
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 __all__ = [
@@ -141,7 +140,7 @@ class SubAgentMiddleware(PromptMiddleware):
         self._specs = {spec["name"]: spec for spec in specs}
         self.subagent_names: frozenset[str] = frozenset(self._specs)
         """The names of the subagents."""
-        self._description = described(specs, PROMPTS["task"] if task_description is None else task_description)
+        self._description = tool_description(specs, PROMPTS["task"] if task_description is None else task_description)
         self._runnables = {spec["name"]: self._runnable(spec) for spec in specs}
         self.tools: list[BaseTool] = [_tool(self._description, self._task, self._atask)]
 
@@ -213,7 +212,7 @@ class SubAgentMiddleware(PromptMiddleware):
         if "backend" in spec:
             backend = resolve_backend(spec["backend"])
             is_fork = spec.get("mode") == "fork"
-            own = [_over(each, backend, is_fork=is_fork) for each in own]
+            own = [_with_backend(each, backend, is_fork=is_fork) for each in own]
             if not any(isinstance(each, FilesystemMiddleware) for each in own):
                 own.insert(0, FilesystemMiddleware(backend=backend))
         rules = spec.get("permissions", ())
@@ -258,16 +257,16 @@ class SubAgentMiddleware(PromptMiddleware):
 
 
 @runtime_checkable
-class _OverFiles(Protocol):
-    """Middleware that stores files."""
+class _StoresFiles(Protocol):
+    """Middleware that stores files, in a backend that can be replaced."""
 
     def with_backend(self, backend: Any, /) -> Any: ...
 
 
-def _over(middleware: Middleware, backend: Any, *, is_fork: bool) -> Middleware:
+def _with_backend(middleware: Middleware, backend: Any, *, is_fork: bool) -> Middleware:
     if isinstance(middleware, FilesystemMiddleware):  # The messages of a fork refer to media of its supervisor.
         return middleware.with_backend(backend, keeps_media=is_fork)
-    return middleware.with_backend(backend) if isinstance(middleware, _OverFiles) else middleware
+    return middleware.with_backend(backend) if isinstance(middleware, _StoresFiles) else middleware
 
 
 def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, response_format: Any = None) -> Any:

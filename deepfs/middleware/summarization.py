@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     ContextSize,
     PromptMiddleware,

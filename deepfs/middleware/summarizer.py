@@ -1,7 +1,7 @@
 """Middleware that shows a model summaries for the older part of a long conversation, and stores that part in files."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from functools import partial
 from hashlib import sha256
@@ -13,7 +13,7 @@ from langchain_core.messages import AnyMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.errors import GraphBubbleUp
 
-from deepfs.middleware._backends import (
+from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     TRACE_POLICY,
     AgentMiddleware,
@@ -22,6 +22,7 @@ from deepfs.middleware._backends import (
     ModelRequest,
     TokenCounter,
     resolve_backend,
+    wait_for,
 )
 from deepfs.middleware.compaction import (
     SUMMARIZATION_EVENT_KEY,
@@ -43,7 +44,6 @@ from deepfs.middleware.context_size import (
 )
 from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_name
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.sync import call_sync
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -296,11 +296,8 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         clipped, stored = yield self._waiting(partial(self._texts.moved, conversation.seen, conversation.messages))
         conversation.replace(clipped, stored)
 
-    def _waiting(self, call: Callable[[], Awaitable[Any]]) -> Step:
-        def wait() -> Any:
-            return call_sync(self.backend, call, f"The sync form of {self.name}", "its async form (ainvoke)")  # type: ignore[arg-type]
-
-        return Step(wait, call)
+    def _waiting(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Step:
+        return Step(partial(wait_for, self.backend, call, self.name), call)
 
 
 def _fingerprint(messages: Sequence[AnyMessage]) -> str:

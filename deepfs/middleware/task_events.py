@@ -15,15 +15,15 @@ from deepfs.middleware.task_records import MEDIA, UNFINISHED, WAITING, AsyncTask
 __all__ = [
     "NOTIFICATION",
     "TaskEvent",
+    "cancel_answer",
+    "check_answer",
     "event_of",
     "has_parent",
-    "listed",
-    "noted",
+    "list_answer",
     "notification",
-    "report",
-    "sent",
-    "stopped",
+    "notification_update",
     "telling_parent",
+    "update_answer",
     "wake_parent",
 ]
 
@@ -106,7 +106,7 @@ def _superseded(message: BaseMessage) -> BaseMessage:
     return message.model_copy(update={"content": [*blocks, _text(note)]})
 
 
-def noted(state: Any) -> dict[str, Any] | None:
+def notification_update(state: Any) -> dict[str, Any] | None:
     """The update for a notification that a server sent, if it started this run."""
     *_, last = state.get("messages") or [None]
     event = None if last is None else event_of(last)
@@ -114,10 +114,10 @@ def noted(state: Any) -> dict[str, Any] | None:
         return None
     known: Mapping[str, AsyncTask] = state.get("async_tasks") or {}
     task = known.get(event["task_id"])
-    return None if task is None else _noted(task, event, last)
+    return None if task is None else _update_of_event(task, event, last)
 
 
-def _noted(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | None:
+def _update_of_event(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | None:
     """The update for an event of a task: of its run, of one that an update replaced, or of a new one."""
     run = event.get("run_id", task["run_id"])
     if run in task.get("superseded_run_ids", ()):
@@ -129,7 +129,7 @@ def _noted(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | 
 # --- what its tools answer -------------------------------------------------------------------------------------------
 
 
-def report(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
     """The answer of `check_async_task`: facts as JSON, and the media of the result."""
     facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
     facts |= {"error": seen.error} if seen.error else {}
@@ -142,7 +142,7 @@ def report(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
     return [_text(_json(facts)), *media] if media else _json(facts)
 
 
-def listed(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
+def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
     """The answer of `list_async_tasks`: the tasks that have a status now."""
     lines = []
     for task in tasks:
@@ -156,7 +156,7 @@ def listed(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: 
     return "\n".join([f"{len(lines)} background tasks:", *lines])
 
 
-def sent(task: AsyncTask, *, enqueued: bool) -> str:
+def update_answer(task: AsyncTask, *, enqueued: bool) -> str:
     """The answer of `update_async_task`, for the task as it was before."""
     effect = "It starts when the current run has ended. " if enqueued and task["status"] in UNFINISHED else ""
     if task["status"] == WAITING:
@@ -164,7 +164,7 @@ def sent(task: AsyncTask, *, enqueued: bool) -> str:
     return f"Sent. {effect}task_id: {task['task_id']}"
 
 
-def stopped(task: AsyncTask, seen: Observation) -> str:
+def cancel_answer(task: AsyncTask, seen: Observation) -> str:
     """The answer of `cancel_async_task`."""
     match seen.status:
         case "cancelled":

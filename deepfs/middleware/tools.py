@@ -41,19 +41,8 @@ __all__ = [
     "MAX_EXECUTE_SECONDS",
     "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
-    "MAX_RESULT_CHARS",
-    "TOOL_NAMES",
-    "FsToolName",
-    "ToolArguments",
-    "command_output",
-    "entries",
     "filesystem_tools",
-    "listing",
-    "matches",
-    "numbered",
-    "offers_move",
     "tool_of",
-    "wrong_arguments",
 ]
 
 
@@ -304,13 +293,26 @@ def filesystem_tools(
     Tools that change files are left out where `backend` refuses all changes, `delete` where it cannot delete, and
     `move` if a class of the backend overrides `write` alone: moving would bypass the rules in that `write`.
     Each tool works async and sync. A failure is a `ToolMessage` with `status="error"` that says what to do next.
-    `descriptions` replace the default descriptions, by name of the tool. No result of a file tool is longer than
-    `max_result_chars`; images, audio, video and PDF of up to `max_media_bytes` are content blocks, other binary files
-    a note. `execute=True` or `execute=False` adds or leaves out the tool `execute`, whether or not `backend` executes.
-    A command that names a timeout gets at most `max_execute_timeout` seconds, and never more than `backend` allows.
-    A search whose call names no number finds at most `grep_max_count` matches; None is no limit. `tools` are the names
-    of the tools to make; None and `"all"` are all of them.
-    Raises ValueError for a tool that does not exist, and for a timeout or a count that is not positive.
+
+    Args:
+        backend: The backend of the files, of any protocol, or a factory of one.
+        descriptions: Descriptions by name of the tool, which replace the default ones.
+        max_result_chars: The longest result of a file tool, in characters.
+        max_media_bytes: The largest image, audio, video or PDF that is shown as a content block. A larger one, and any
+            other binary file, is a note.
+        execute: True adds the tool `execute`, False leaves it out, whether or not `backend` executes; None goes by
+            `backend`.
+        max_execute_timeout: The most seconds of a command whose call names a timeout. The limit of `backend` holds
+            besides.
+        grep_max_count: The most matches of a search whose call names no number; None is no limit.
+        tools: The names of the tools to make; None and `"all"` are all of them.
+
+    Returns:
+        The tools, in the order of the names above.
+
+    Raises:
+        TypeError: If `backend` is not a backend, or a limit is not a number.
+        ValueError: For a tool that does not exist, and for a timeout or a count that is not positive.
     """
     limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
     files = backend_from(backend)
@@ -388,11 +390,7 @@ def tool_of(
         args_schema=arguments,
         func=calls.call,
         coroutine=calls.acall,
-        handle_tool_error=_error_text,
+        handle_tool_error=True,
         handle_validation_error=wrong_arguments,
         **options,
     )
-
-
-def _error_text(error: ToolException) -> str:
-    return str(error)

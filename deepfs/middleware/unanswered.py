@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
 
 __all__ = ["UnansweredCallsMiddleware"]
 

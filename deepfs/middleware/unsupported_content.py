@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from deepfs.middleware._backends import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
 from deepfs.middleware._media_blocks import blocks_of, family, inline_size, label, media_type, retyped
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line

@@ -97,7 +97,10 @@ class _Copies:
 
 
 _known: WeakValueDictionary[tuple[int, str], _Copies] = WeakValueDictionary()
-"""By sandbox and directory: several agents of a process may mirror the same files, or some of them."""
+"""By the `id` of a sandbox and a directory: several agents of a process may mirror the same files, or some of them.
+
+A mirror holds both its entry and its sandbox, so no later sandbox has the `id` of an entry.
+"""
 
 
 class SandboxMirror:
@@ -115,7 +118,7 @@ class SandboxMirror:
         self._sandbox = cast("SandboxBackendProtocol", sandbox)
         self._directory = directory
         self._within = self._enter = ""
-        self._there = _known.setdefault((id(sandbox), directory), _Copies())
+        self._copies = _known.setdefault((id(sandbox), directory), _Copies())
 
     async def update(self, files: Mapping[str, MirroredFile], read: Read) -> list[str]:
         """Make the copy equal to `files`. No command is run if it was equal after the last call.
@@ -134,42 +137,43 @@ class SandboxMirror:
             try:
                 return await self._updated(files, read)
             except BaseException:
-                self._there.held = None  # Not known, also if the call was cancelled.
+                self._copies.held = None  # Not known, also if the call was cancelled.
                 raise
 
     async def _updated(self, files: Mapping[str, MirroredFile], read: Read) -> list[str]:
-        there = self._there
+        copies = self._copies
         self._within = self._within or await command_path(self._sandbox, self._directory)
         self._enter = self._enter or _entering(self._within, await command_path(self._sandbox, "/"))
-        if there.held is not None and there.sandbox_id == self._sandbox_id():
+        if copies.held is not None and copies.sandbox_id == self._sandbox_id():
             try:
-                return await self._changed(files, read, there.held)
+                return await self._changed(files, read, copies.held)
             except BackendError:
                 pass  # Commands changed the directory, or the sandbox is another one by now.
-        await in_thread(partial(there.note, await self._look()))
-        there.sandbox_id = self._sandbox_id()
-        return await self._changed(files, read, there.held or {})
+        await in_thread(partial(copies.note, await self._look()))
+        copies.sandbox_id = self._sandbox_id()
+        return await self._changed(files, read, copies.held or {})
 
     async def _changed(
         self, files: Mapping[str, MirroredFile], read: Read, held: Mapping[str, MirroredFile]
     ) -> list[str]:
         """Send and remove what differs from `held`; return warnings."""
-        there = self._there
-        warnings = {path: self._objection(path, file.digest) for path, file in files.items()}
-        wanted = {path: file for path, file in files.items() if warnings[path] is None}
-        there.wanted[self] = frozenset(wanted)
+        copies = self._copies
+        objections = {path: self._objection(path, file.digest) for path, file in files.items()}
+        wanted = {path: file for path, file in files.items() if objections[path] is None}
+        copies.wanted[self] = frozenset(wanted)
         changed = [path for path, file in wanted.items() if held.get(path) != file]
-        kept = (there.owned & there.wanted_by_others(self)) - wanted.keys()
-        gone = {path for path in there.owned - wanted.keys() - kept if there.obstacle_above(path) is None}
+        # Copies that another mirror wants stay. Nothing is removed through a link that commands made of a directory.
+        kept = (copies.owned & copies.wanted_by_others(self)) - wanted.keys()
+        gone = {path for path in copies.owned - wanted.keys() - kept if copies.obstacle_above(path) is None}
         if changed or gone:
             contents = await read(changed) if changed else {}
             wanted = {path: file for path, file in wanted.items() if path not in changed or path in contents}
             sent = {path: contents[path] for path in changed if path in contents}
             await self._apply(sent, gone, wanted, {*wanted, *kept})
-            there.held = {**{path: held[path] for path in kept & held.keys()}, **wanted}
-            there.owned = {*wanted, *kept}
-            there.set_others({path: digest for path, digest in there.others.items() if path not in wanted})
-        return sorted({warning for warning in warnings.values() if warning is not None})
+            copies.held = {**{path: held[path] for path in kept & held.keys()}, **wanted}
+            copies.owned = {*wanted, *kept}
+            copies.set_others({path: digest for path, digest in copies.others.items() if path not in wanted})
+        return sorted({each for each in objections.values() if each is not None})
 
     def _sandbox_id(self) -> object:
         return getattr(self._sandbox, "id", id(self._sandbox))
@@ -178,7 +182,7 @@ class SandboxMirror:
         """Why a file is not copied."""
         if not _is_plain(path):
             return f"{one_line(path)} is not copied: its name has parts or characters that are not allowed"
-        found = self._there.obstacle(path, digest)
+        found = self._copies.obstacle(path, digest)
         if found is None:
             return None
         return f"{one_line(self._within)}/{found} exists in the sandbox already and stays as it is there"
@@ -213,12 +217,13 @@ class SandboxMirror:
         files: Mapping[str, MirroredFile],
         listed: Collection[str],
     ) -> None:
+        """Unpack `contents`, the changed ones of `files`, remove the files `gone`, and list the copies `listed`."""
         if sum(map(len, contents.values())) > _MAX_BYTES:
             raise BackendError(None, f"the files for the sandbox are more than {_MAX_BYTES:,} bytes")
-        archive = await in_thread(partial(_archive, contents, files, {*self._there.owned, *listed}, listed))
+        archive = await in_thread(partial(_archive, contents, files, {*self._copies.owned, *listed}, listed))
         nonce = token_hex(8)
         enter = self._enter.replace(_MISSING, 'mkdir -- "./$part" || exit 1')
-        if self._there.owned:
+        if self._copies.owned:
             enter += f"[ -f {_LIST} ] || {{ echo 'the copies are gone'; exit 1; }}\n"
         *before, last = _prepared([*contents, *gone], gone, nonce)
         for each in before:

@@ -206,6 +206,16 @@ async def test_long_files_are_shown_in_parts() -> None:
     assert f"\n{following:6}\tline" in await said(files, "view", path="/memories/a", view_range=[following, -1])
 
 
+@pytest.mark.parametrize("character", ["x", "\x01"])
+async def test_a_line_that_is_too_long_is_cut_and_told_so(character: str) -> None:
+    files = MemoryBackend()
+    await files.awrite("/memories/a", f"{character * 100_000}\nlast\n")
+    shown = await said(files, "view", path="/memories/a")
+    assert len(shown) <= 60_000
+    assert shown.endswith("[Line 1 is cut: it has 100,000 characters. View on with view_range [2, -1]]")
+    assert (await said(files, "view", path="/memories/a", view_range=[2, -1])).endswith("     2\tlast")
+
+
 def test_the_tool_is_an_option_of_the_middleware_and_under_its_rules() -> None:
     rules = [FilesystemPermission(["write"], ["/memories/locked/**"], "deny")]
     middleware = FilesystemMiddleware(MemoryBackend(), permissions=rules, model_tools=["memory"])

@@ -401,12 +401,17 @@ class Slow(Runnable[Any, Any]):
         return state
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_an_update_that_is_cancelled_has_stopped_the_run_and_can_be_sent_again(anyio_backend: str) -> None:
+async def _slow_task() -> tuple[Slow, BackgroundTasks, Any]:
     slow, tasks = Slow(), BackgroundTasks()
     task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
-    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
+    task = {"task_id": task_id, "run_id": run_id, "status": "running"}
     await anyio.wait_all_tasks_blocked()
+    return slow, tasks, task
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_an_update_that_is_cancelled_has_stopped_the_run_and_can_be_sent_again(anyio_backend: str) -> None:
+    slow, tasks, task = await _slow_task()
     with anyio.move_on_after(0.02) as scope:
         await tasks.update(task, "lost")
     assert (scope.cancelled_caught, tasks.observe(task).status) == (True, "running")
@@ -420,10 +425,7 @@ async def test_an_update_that_is_cancelled_has_stopped_the_run_and_can_be_sent_a
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_updates_at_the_same_time_are_done_one_after_the_other(anyio_backend: str) -> None:
-    slow, tasks = Slow(), BackgroundTasks()
-    task_id, run_id = tasks.start("worker", slow, {"messages": [HumanMessage("task")]})
-    task: Any = {"task_id": task_id, "run_id": run_id, "status": "running"}
-    await anyio.wait_all_tasks_blocked()
+    slow, tasks, task = await _slow_task()
     async with anyio.create_task_group() as group:
         for message in ("one", "two"):
             group.start_soon(tasks.update, task, message)

@@ -18,7 +18,8 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.tools import command_output, filesystem_tools
+from deepfs.middleware.rendering import command_output
+from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results

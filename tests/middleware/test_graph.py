@@ -340,7 +340,7 @@ def test_the_default_model_is_the_current_sonnet(monkeypatch: pytest.MonkeyPatch
         made.append(name)
         return ScriptedModel(script=[])
 
-    monkeypatch.setattr("deepfs.middleware._backends.init_chat_model", init)
+    monkeypatch.setattr("deepfs.middleware._base.init_chat_model", init)
     create_deep_agent()
     create_deep_agent("openai:gpt-5")
     assert made == [f"anthropic:{DEFAULT_MODEL}", "openai:gpt-5"]

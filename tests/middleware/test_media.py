@@ -30,7 +30,7 @@ from deepfs import (
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware import blobs
-from deepfs.middleware._media_blocks import restored
+from deepfs.middleware._media_blocks import with_parsed_blocks
 from deepfs.middleware.blobs import Blobs
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
@@ -357,7 +357,7 @@ def test_text_that_only_looks_like_media_stays() -> None:
         '[{"type": "image", ',
     ):
         message = ToolMessage(text, tool_call_id="1")
-        assert restored(message) is message
+        assert with_parsed_blocks(message) is message
 
 
 @pytest.mark.parametrize("shows", ["person", "tool"])

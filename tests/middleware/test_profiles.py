@@ -246,7 +246,7 @@ def test_a_model_is_constructed_as_its_provider_says(monkeypatch: pytest.MonkeyP
         made.append((name, options))
         return Model(script=[])
 
-    monkeypatch.setattr("deepfs.middleware._backends.init_chat_model", init)
+    monkeypatch.setattr("deepfs.middleware._base.init_chat_model", init)
     register_provider_profile("acme", ProviderProfile({"temperature": 0.7, "timeout": 30}, pre_init=made.append))
     register_provider_profile(
         "acme:one", ProviderProfile({"temperature": 0}, made.append, lambda: {"timeout": 5, "region": "eu"})

@@ -30,7 +30,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.utils import create_file_data
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.middleware._backends import TRACE_POLICY
+from deepfs.middleware._base import TRACE_POLICY
 from deepfs.middleware.advice import closest
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
 from deepfs.middleware.eviction import Evictor

@@ -15,8 +15,9 @@ from deepfs import CompositeBackend, FilesystemState, MemoryBackend, Permissione
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
+from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import TOOL_NAMES, filesystem_tools
+from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import HistoryBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, Sandbox, backend, invoke, results

@@ -16,7 +16,8 @@ import pytest
 import deepfs
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.middleware.tools import filesystem_tools, matches
+from deepfs.middleware.rendering import matches
+from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import GuardedBackend, HistoryBackend, PermissionedBackend
 from deepfs.search import disk as engines
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest

@@ -17,7 +17,8 @@ from deepfs.errors import BackendError, TooLargeError
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import command_output, filesystem_tools
+from deepfs.middleware.rendering import command_output
+from deepfs.middleware.tools import filesystem_tools
 from deepfs.testing import FaultyBackend
 from deepfs.text.visible import escaped, fenced, output_text, shown_path, without_tags
 

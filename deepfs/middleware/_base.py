@@ -1,7 +1,7 @@
-"""Shared by all middleware: the imports from LangChain, how a backend argument is resolved, and added prompts."""
+"""What all middleware is built on: the imports from LangChain, the argument `backend`, waiting, and added prompts."""
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -11,6 +11,7 @@ from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
 from deepfs.middleware._messages import with_prompt
 from deepfs.profiles.registry import apply_provider_profile
+from deepfs.sync import call_sync
 from deepfs.text import paths
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "constructed_model",
     "create_agent",
     "resolve_backend",
+    "wait_for",
 ]
 
 
@@ -64,6 +66,11 @@ def artifacts_root(backend: object) -> str:
 
 
 T = TypeVar("T")
+
+
+def wait_for(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    """Run a call that waits only for `backend`, in the sync form of the middleware `name`."""
+    return call_sync(backend, call, f"The sync form of {name}", "its async form (ainvoke)")
 
 
 class Lazy(Generic[T]):

@@ -9,6 +9,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware.arguments import (
+    TOOL_NAMES,
     DeleteArguments,
     EditArguments,
     ExecuteArguments,
@@ -20,7 +21,7 @@ from deepfs.middleware.arguments import (
 )
 from deepfs.middleware.eviction import CHARS_PER_TOKEN
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, GLOB_TRUNCATION_NOTE, MAX_MEDIA_BYTES, TOOL_NAMES
+from deepfs.middleware.tools import FILE_TOOLS, GLOB_TRUNCATION_NOTE, MAX_MEDIA_BYTES
 from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.search.results import SEARCH_SECONDS
 

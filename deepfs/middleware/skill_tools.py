@@ -187,7 +187,8 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
     asked: dict[Any, Any] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            asked |= {each["id"]: each["args"].get("file_path") for each in message.tool_calls if _is_reading(each)}
+            # Some models use their ids again, so calls of other tools take theirs away from earlier ones that failed.
+            asked |= {each["id"]: _path_to_read(each) for each in message.tool_calls}
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
         elif isinstance(message, HumanMessage):
@@ -199,9 +200,8 @@ def _pinned_path(marks: Mapping[str, Any]) -> Any:
     return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
 
 
-def _is_reading(call: Mapping[str, Any]) -> bool:
-    name: str = call["name"]
-    return name == "read_file"
+def _path_to_read(call: Mapping[str, Any]) -> Any:
+    return call["args"].get("file_path") if call["name"] == "read_file" else None
 
 
 def _normal(path: Any) -> str:

@@ -123,7 +123,7 @@ except ModuleNotFoundError as error:
         "Agents need the package langchain: pip install 'deepfs[agents]'", name=error.name
     ) from error
 
-TRACE_POLICY = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
+TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omit_payload)
 """Keeps messages and files out of the spans of middleware in traces."""
 
 

@@ -34,6 +34,7 @@ from deepfs.middleware.approved import Approval, holding
 from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_rules, with_similar_tools
 from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
+from deepfs.middleware.unanswered import identified
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
@@ -156,8 +157,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         return _with_previews(request, response, made)
 
     def _calls_to_preview(self, response: ModelResponse[Any], tools: Sequence[Any]) -> list[ToolCall]:
-        # The FilesystemMiddleware, which renames arguments, is around this one.
-        renamed(response, tools)
+        # The middleware that renames arguments and gives ids is around this one.
+        renamed(identified(response), tools)
         # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
         made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
         return [

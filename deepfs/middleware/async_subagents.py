@@ -64,7 +64,8 @@ StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "e
 
 
 def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
-    return {**(known or {}), **changed}
+    before = known or {}
+    return {**before, **{name: cast("AsyncTask", {**before.get(name, {}), **task}) for name, task in changed.items()}}
 
 
 class AsyncSubAgentState(AgentState[Any]):
@@ -363,7 +364,10 @@ def _follows_up(call: ToolCall, task_id: str) -> bool:
 
 def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":
     message = ToolMessage(content, tool_call_id=runtime.tool_call_id or "")
-    return Command(update={"messages": [message], "async_tasks": {task["task_id"]: task}})
+    # Only what is new: another call of the turn, which read the same record, may have changed the rest.
+    known: Mapping[str, Any] = _tasks_in(runtime.state).get(task["task_id"], {})
+    changed = {key: value for key, value in task.items() if key not in known or known[key] != value}
+    return Command(update={"messages": [message], "async_tasks": {task["task_id"]: changed}})
 
 
 # --- the tools -------------------------------------------------------------------------------------------------------

@@ -187,8 +187,8 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
     asked: dict[Any, Any] = {}
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
-            reads = (call for call in message.tool_calls if call["name"] == "read_file")
-            asked |= {call["id"]: call["args"].get("file_path") for call in reads}
+            # Some models use their ids again, so calls of other tools take theirs away from earlier ones that failed.
+            asked |= {each["id"]: _path_to_read(each) for each in message.tool_calls}
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
         elif isinstance(message, HumanMessage):
@@ -198,6 +198,10 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
 def _pinned_path(marks: Mapping[str, Any]) -> Any:
     skill: Any = marks.get("skill")
     return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
+
+
+def _path_to_read(call: Mapping[str, Any]) -> Any:
+    return call["args"].get("file_path") if call["name"] == "read_file" else None
 
 
 def _normal(path: Any) -> str:

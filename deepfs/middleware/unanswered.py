@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
 
-__all__ = ["UnansweredCallsMiddleware"]
+__all__ = ["UnansweredCallsMiddleware", "identified"]
 
 
 class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -20,7 +20,8 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
     or if the model wrote invalid arguments. Providers refuse such a conversation. Only the request to the model is
     changed, not the stored messages.
 
-    A call that the model made without an id, which nothing could answer, gets one.
+    A call that the model made without an id, or with that of another call of the same turn, gets one of its own:
+    nothing could answer it otherwise.
     """
 
     trace_policy = TRACE_POLICY
@@ -29,13 +30,13 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Add the missing results to the request, and the missing ids to the answer."""
-        return _identified(handler(request.override(messages=_answered(request.messages))))
+        return identified(handler(request.override(messages=_answered(request.messages))))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return _identified(await handler(request.override(messages=_answered(request.messages))))
+        return identified(await handler(request.override(messages=_answered(request.messages))))
 
 
 def _answered(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -71,17 +72,28 @@ def _error(text: str, name: str | None, identity: str) -> ToolMessage:
     return ToolMessage(f"Error: {text}.", name=name, tool_call_id=identity, status="error")
 
 
-def _identified(response: ModelResponse[Any]) -> ModelResponse[Any]:
+def identified(response: ModelResponse[Any]) -> ModelResponse[Any]:
+    """Give each call of the model that has no id, or the id of a call before it in its turn, one of its own."""
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
     for place, message in enumerate(found.result):
-        if isinstance(message, AIMessage) and not all(call["id"] for call in _calls(message)):
+        if not isinstance(message, AIMessage):
+            continue
+        ids = [call["id"] for call in _calls(message)]
+        if not all(ids) or len({*ids}) < len(ids):
+            known: set[str] = set()
             kinds: dict[str, Any] = {"tool_calls": message.tool_calls, "invalid_tool_calls": message.invalid_tool_calls}
             named = {
-                kind: [{**call, "id": call["id"] or f"call_{uuid4().hex}"} for call in calls]
-                for kind, calls in kinds.items()
+                kind: [{**call, "id": _own_id(call["id"], known)} for call in calls] for kind, calls in kinds.items()
             }
             found.result[place] = message.model_copy(update=named)
     return response
+
+
+def _own_id(given: str | None, known: set[str]) -> str:
+    """The id, or a new one if it is missing or in `known`, to which it is added."""
+    own = given if given and given not in known else f"call_{uuid4().hex}"
+    known.add(own)
+    return own
 
 
 def _calls(message: AIMessage) -> Iterator[Any]:

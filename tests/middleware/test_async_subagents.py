@@ -337,6 +337,24 @@ async def test_cancel_stops_the_task_and_keeps_its_files() -> None:
     assert state["files"]["/half.md"]["content"] == "half\n"
 
 
+def with_check(name: str, **arguments: Any) -> Callable[[list[Any]], AIMessage]:
+    """A turn that calls a tool and `check_async_task` at once."""
+    made, check = with_id(name, **arguments), with_id("check_async_task")
+    return lambda messages: calls(*made(messages).tool_calls, *check(messages).tool_calls)
+
+
+async def test_a_task_that_is_cancelled_and_checked_in_one_turn_stays_cancelled() -> None:
+    gate = Gate()
+    lead = Supervisor(
+        spec(RunnableLambda(gate)), start(), AIMessage("a"), with_check("cancel_async_task"), AIMessage("b")
+    )
+    await lead.turn()
+    await until(lambda: gate.began == 1)
+    state = await lead.turn()
+    assert task_of(state)["status"] == "cancelled"
+    assert not told(state)
+
+
 @pytest.mark.parametrize("deep_agent", [False, True])
 async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_agent: bool) -> None:
     reached = anyio.Event()
@@ -861,6 +879,15 @@ async def test_a_follow_up_on_a_server(work: Any, strategy: str) -> None:
     state = await agent.ainvoke(GO, THREAD)
     assert task_of(state)["status"] == "success"
     assert task_of(state)["run_id"] == list(server.runs)[1]
+
+
+async def test_a_follow_up_that_is_checked_in_one_turn_is_not_lost(work: Any) -> None:
+    server = work(held(AIMessage("first")), held(AIMessage("second")))
+    send = with_check("update_async_task", message="more")
+    agent = deep(server, start(), send, AIMessage("a"), update_strategy="enqueue")
+    task = task_of(await agent.ainvoke(GO, THREAD))
+    first, second = server.runs
+    assert (task["run_id"], task["superseded_run_ids"]) == (second, [first])
 
 
 async def test_cancelling_stops_enqueued_runs_as_well(work: Any) -> None:

@@ -223,6 +223,24 @@ def test_calls_without_an_id_are_carried_out_and_answered(invoke: Invoke) -> Non
     assert all(answered)
 
 
+@pytest.mark.parametrize("given", ["same", None])
+def test_calls_of_one_turn_without_ids_of_their_own_have_previews_and_preconditions(invoke: Invoke, given: Any) -> None:
+    files = MemoryBackend()
+    made = []
+    for path in ("/a", "/b"):
+        files.write(path, f"one {path}\n")
+        made.append({**call("edit_file", file_path=path, old_string="one", new_string="1"), "id": given})
+    _, agent = _agent(files, [calls(*made), AIMessage("d")], interrupt_on={"edit_file": True})
+    requests = invoke(agent, GO, T)["__interrupt__"][0].value["action_requests"]
+    assert [f"-one {path}" in each["description"] for path, each in zip(("/a", "/b"), requests, strict=True)] == [
+        True
+    ] * 2
+    files.write("/a", "one, and more\n", overwrite=True)
+    state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}] * 2}), T)
+    assert [each.status for each in results(state)] == ["error", "success"]
+    assert files.read("/a").file_data.content == "one, and more\n"
+
+
 def test_an_unknown_argument_of_task_is_named(invoke: Invoke) -> None:
     made = call("task", prompt="look", subagent_type="s")
     subagent = {"name": "s", "description": "s", "model": ScriptedModel(script=[])}

@@ -488,6 +488,15 @@ def _noting(offered: list[list[str]], model: ScriptedModel, turn: AIMessage) -> 
     return answer
 
 
+def test_an_id_that_a_model_uses_again_offers_no_tool_of_a_skill_that_was_not_read(invoke: Invoke) -> None:
+    failing = call("read_file", file_path=READ, offset=1_000)
+    files = holding(pdf=skill("pdf", extra="allowed-tools: merge_pdf\n"))
+    turns = [calls(failing), calls({**call("ls"), "id": failing["id"]})]
+    model, agent = agent_of(files, *turns, skills={"tools": [merge_pdf]})
+    assert [each.status for each in results(invoke(agent, GO, THREAD))] == ["error", "success"]
+    assert "merge_pdf" not in model.offered
+
+
 def test_a_pinned_skill_offers_its_tools_and_a_removed_one_no_longer(invoke: Invoke) -> None:
     files = holding(pdf=skill("pdf", extra="metadata:\n  include_tools: merge_pdf\n"))
     model, agent = agent_of(files, calls(call("merge_pdf")), skills={"tools": [merge_pdf]})

@@ -200,9 +200,11 @@ class FileOperations:
             done = await sandbox.aexecute(command, timeout=min(timeout, longest) or None)
         except DeepFSError as error:
             raise await self._failure("execute", error) from error
-        code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+        output = command_output(done, longest)
+        if done.exit_code is None:
+            return output, {"truncated": done.truncated}
         cut = f"\n[The timeout was {longest:g} s, the maximum]" if timeout > longest else ""
-        return f"{command_output(done, longest)}{cut}", {"truncated": done.truncated, **code}
+        return f"{output}{cut}", {"truncated": done.truncated, "exit_code": done.exit_code}
 
     # --- failures ---
 

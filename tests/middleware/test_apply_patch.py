@@ -95,6 +95,8 @@ async def test_nothing_changes_unless_the_whole_patch_fits(files: BackendProtoco
     assert mistyped.text.endswith("File '/aa/x' not found. Did you mean /a?")
     twice = await patched(files, BEGIN, "*** Update File: /a", "-one", "+1", "*** Delete File: a", END)
     assert "named 2 times" in twice.text
+    replaced = await patched(files, BEGIN, "*** Delete File: /a", "*** Add File: /a", "+2", END)
+    assert "/a is named 2 times: give all its changes under one header, or in several patches." in replaced.text
     assert await tree(files) == before
 
 
@@ -139,6 +141,17 @@ async def test_what_others_changed_meanwhile_is_not_restored_but_named() -> None
     assert "The patch failed at /b: " in message.text
     assert "Could not be restored: /a (" in message.text
     assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/c": b"c\n"}
+
+
+async def test_a_moved_file_whose_old_path_was_taken_is_named_once_with_its_new_path() -> None:
+    files = Meddled("/a", "theirs\n")
+    await put(files, a=b"one\n", b=b"b\n")
+    files.fails = True
+    message = await patched(
+        files, BEGIN, "*** Update File: /a", "*** Move to: /m", "-one", "+1", "*** Delete File: /b", END
+    )
+    assert message.text.count("/a, now /m (") == message.text.count("/a (") + 1 == 1
+    assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/m": b"1\n"}
 
 
 class Racing(MemoryBackend):

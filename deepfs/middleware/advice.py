@@ -34,6 +34,7 @@ _NEXT: Final[Mapping[tuple[str, ErrorCode], str]] = {
     ("delete", ErrorCode.FILE_NOT_FOUND): "It may be deleted already; if not, find the right path with ls or glob.",
     ("move", ErrorCode.NOT_A_DIRECTORY): "Choose another destination.",
     ("execute", ErrorCode.INVALID_CONTENT): "Correct the command.",
+    ("apply_patch", ErrorCode.ALREADY_EXISTS): "Choose another path, or update that file.",
 }
 """What to do about a failure of a tool."""
 _NEXT_OF_ANY: Final[Mapping[ErrorCode, str]] = {

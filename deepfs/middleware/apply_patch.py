@@ -293,6 +293,16 @@ async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _F
     return None
 
 
+def _reason(failed: "_Step", result: Result) -> str:
+    """Why a step failed, in words that fit a patch: what the error advises is for other tools."""
+    change = failed.change
+    if result.code is ErrorCode.ALREADY_EXISTS:
+        return f"{shown_path(change.move_to or change.path)} is there already"
+    if result.code is ErrorCode.CONFLICT:
+        return f"{shown_path(change.path)} changed meanwhile"
+    return one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
+
+
 async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
     leftovers: dict[str, str] = {}
     for step in reversed(done):
@@ -303,8 +313,7 @@ async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, d
             now = f", now {shown_path(step.change.move_to or '')}" if step.moves else ""
             leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
     state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
-    reason = one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
-    text = f"The patch failed at {shown_path(failed.path)}: {reason}. {state}."
+    text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
     told = text if leftovers else await _advised(backend, "apply_patch", text, result.code, failed.path)
     return _Failure(result.code, told, [*leftovers])
 

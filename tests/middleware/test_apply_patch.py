@@ -113,6 +113,17 @@ async def test_what_was_changed_is_restored_where_rules_deny_the_rest(files: Bac
     assert await tree(files) == before
 
 
+async def test_a_file_that_rules_hide_is_not_replaced_and_told_in_words_of_patches(files: BackendProtocol) -> None:
+    await put(files, h=b"hidden\n")
+    ruled = PermissionedBackend(files, [FilesystemPermission(["read"], ["/h"], "deny")])
+    message = await patched(ruled, BEGIN, "*** Add File: /n", "+n", "*** Add File: /h", "+x", END)
+    assert message.text == (
+        "Error: The patch failed at /h: /h is there already. No file is changed. "
+        "Choose another path, or update that file."
+    )
+    assert await tree(files) == {"/h": b"hidden\n"}
+
+
 class Meddled(MemoryBackend):
     """A backend in which another writer changes a file during a patch, before the first deletion."""
 
@@ -176,6 +187,8 @@ async def test_a_patch_is_planned_anew_on_a_conflict(races: int, is_made: bool) 
     message = await patched(files, BEGIN, "*** Add File: /n", "+n", "*** Update File: /a", "-one", "+1", END)
     content = (await tree(files))["/a"]
     assert message.status == ("success" if is_made else "error")
+    told = "The patch failed at /a: /a changed meanwhile. No file is changed. Read the file again,"
+    assert is_made or message.text.startswith(f"Error: {told}")
     assert (await files.aread("/n")).ok is is_made
     assert content == (b"1\nnew\nnew\nend\n" if is_made else b"one\n" + b"new\n" * 5 + b"end\n")
 

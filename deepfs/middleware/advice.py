@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import islice
 from json import dumps
 from typing import Final
+from urllib.parse import unquote
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
@@ -33,6 +34,7 @@ _NEXT: Final[Mapping[tuple[str, ErrorCode], str]] = {
     ("delete", ErrorCode.FILE_NOT_FOUND): "It may be deleted already; if not, find the right path with ls or glob.",
     ("move", ErrorCode.NOT_A_DIRECTORY): "Choose another destination.",
     ("execute", ErrorCode.INVALID_CONTENT): "Correct the command.",
+    ("apply_patch", ErrorCode.ALREADY_EXISTS): "Choose another path, or update that file.",
 }
 """What to do about a failure of a tool."""
 _NEXT_OF_ANY: Final[Mapping[ErrorCode, str]] = {
@@ -122,8 +124,7 @@ class Advisor:
     async def _better(self, tool: str, error: str, code: ErrorCode | None, paths: Sequence[str]) -> str:
         """What to do, by the paths of the call and the text of the error; `""` if there is nothing but the code."""
         if code is ErrorCode.FILE_NOT_FOUND and paths:
-            meant = await self._suggestion(tool, paths[0])
-            return f"It may be deleted already. {meant}" if meant and tool == "delete" else meant
+            return await self._missing(tool, paths[0])
         if code is ErrorCode.INVALID_PATH:
             return await self._meant(tool, paths)
         if code is ErrorCode.NO_MATCH and _WITHOUT.search(error):
@@ -131,6 +132,21 @@ class Advisor:
         if code is ErrorCode.NO_MATCH and _HINT.search(error):
             return "Copy the text exactly, or read the file again."
         return ""
+
+    async def _missing(self, tool: str, path: str) -> str:
+        """What to do about a missing path; `""` if that is not known."""
+        plain = _respelt(path)
+        if plain and await self._is_there(plain):
+            return f"Did you mean {shown_path(normalize(plain))}?"
+        meant = await self._suggestion(tool, path)
+        if "*" in path and not meant.startswith("Did you mean"):
+            return "Wildcards are not expanded in a path: find the paths with glob."
+        return f"It may be deleted already. {meant}" if meant and tool == "delete" else meant
+
+    async def _is_there(self, path: str) -> bool:
+        """Whether the path of a file or directory may be read."""
+        read = await self._backend.aread(path, 0, 1)
+        return read.ok or read.code is ErrorCode.IS_DIRECTORY
 
     async def _suggestion(self, tool: str, path: str) -> str:
         """A path like the missing one, by a listing of the nearest directory above it that exists; `""` without one."""
@@ -141,20 +157,45 @@ class Advisor:
         for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
             listed = await self._backend.als(directory)
             if listed.entries is not None:
-                return _similar_path(tool, wanted, directory, [info.path for info in listed.entries])
+                found = [info.path for info in listed.entries]
+                return _similar_path(tool, wanted, directory, found) or await self._in_root(wanted, directory, found)
             if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
                 return ""
         return ""
+
+    async def _in_root(self, path: str, directory: str, found: Sequence[str]) -> str:
+        """What to do about a path of the host: nothing like it is in `directory`, which holds the paths `found`."""
+        names = relative(path, directory).split("/")
+        if len(names) == 1:
+            return ""
+        if directory != "/":
+            return f"The nearest directory that exists is {shown_path(directory)}."
+        meant = await self._from_root(names, found)
+        return (
+            f"Paths start at the root of this filesystem: {f'did you mean {meant}?' if meant else 'list it with ls.'}"
+        )
+
+    async def _from_root(self, names: Sequence[str], found: Sequence[str], *, is_new: bool = False) -> str:
+        """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root.
+
+        Where nothing is at that path, it is what has this name in the root, unless the path is for something new.
+        """
+        here = {_name(each): each for each in found}
+        place = next((place for place, name in enumerate(names) if name in here), None)
+        if place is None:
+            return ""
+        path = "/" + "/".join(names[place:])
+        return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
 
     async def _meant(self, tool: str, paths: Sequence[str]) -> str:
         """The path that may be meant by the first one with `~`, `..` or a drive; `""` if there is none."""
         spelt = next((path for path in paths if _FOREIGN.search(path)), None)
         if spelt is None:
             return ""
-        names = [name for name in re.split(r"[/\\]", _FOREIGN.sub("", spelt)) if name not in ("", ".")]
+        names = _resolved(spelt)
         listed = await self._backend.als("/")
-        meant = _from_root(names, {_name(info.path) for info in listed.entries or ()})
         is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
+        meant = await self._from_root(names, [info.path for info in listed.entries or ()], is_new=is_new)
         meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
         return f"Did you mean {meant}?" if meant else "List / with ls."
 
@@ -205,8 +246,27 @@ def _prefix(first: str, second: str) -> int:
     return next((place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
 
 
-_FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|(?:(?<=[/\\])|^)\.\.(?=[/\\]|$)")
+_FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|^\\|(?:(?<=[/\\])|^)\.\.(?=[/\\]|$)")
 """Matches at the parts of a path that no path here has: a home directory, a drive, a parent directory."""
+_OWN_HOME_OR_DRIVE: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])")
+
+
+def _resolved(path: str) -> list[str]:
+    """The names of a path without `~` and without a drive, each `..` applied."""
+    names: list[str] = []
+    for name in re.split(r"[/\\]", _OWN_HOME_OR_DRIVE.sub("", path)):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return names
+
+
+def _respelt(path: str) -> str:
+    """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
+    plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
+    plain = re.sub(r"\\(?=[ ()&'])", "", plain).replace("\\", "/")
+    return "" if plain == path else plain
 
 
 def _similar_path(tool: str, path: str, directory: str, found: Sequence[str]) -> str:
@@ -222,12 +282,7 @@ def _similar_path(tool: str, path: str, directory: str, found: Sequence[str]) ->
     close = closest(name, here)
     if close:
         return f"Did you mean {' or '.join(_shown(here[each], name, each) for each in close)}?"
-    if directory == "/" and rest:
-        meant = _from_root(rest.split("/"), here)
-        return (
-            f"Paths start at the root of this filesystem: {f'did you mean {meant}?' if meant else 'list it with ls.'}"
-        )
-    return f"The nearest directory that exists is {shown_path(directory)}." if rest and directory != "/" else ""
+    return ""
 
 
 def _name(path: str) -> str:
@@ -237,12 +292,6 @@ def _name(path: str) -> str:
 def _shown(path: str, wanted: str, name: str) -> str:
     """The path; as a JSON string of ASCII if its name looks like the one that was given."""
     return dumps(path) if not path.isascii() and _folded(wanted) == _folded(name) else shown_path(path)
-
-
-def _from_root(names: Sequence[str], here: Collection[str]) -> str:
-    """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root."""
-    place = next((place for place, name in enumerate(names) if name in here), None)
-    return "" if place is None else shown_path("/" + "/".join(names[place:]))
 
 
 def into_directory(source: str, destination: str) -> str:
@@ -257,6 +306,9 @@ _REGEX: Final = re.compile(
 )
 """Matches at what is common in regular expressions and rare in plain text."""
 _WILD: Final = re.compile(r"[*?\[{]")
+_OPTIONS: Final = re.compile(r"(?:--?[A-Za-z][\w-]* )+\S")
+"""Matches at a pattern that begins with options of the program grep."""
+_QUOTES: Final = ("'", '"', "`")
 
 
 def no_line(pattern: str, path: str, glob: str, *, regex: bool, ignore_case: bool) -> str:
@@ -266,6 +318,10 @@ def no_line(pattern: str, path: str, glob: str, *, regex: bool, ignore_case: boo
     tried = f"[No line under {path}{files} {kind} {one_line(pattern, 100)}"
     if not regex and _REGEX.search(pattern):
         return f"{tried}, taken literally. For a regular expression set regex=true]"
+    if _OPTIONS.match(pattern):
+        return f"{tried}. Give options as arguments of their own, not in the pattern]"
+    if pattern[:1] in _QUOTES and pattern[:1] == pattern[-1:]:
+        return f"{tried}. Leave out the quotes unless the text has them]"
     if not ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
         return f"{tried}. Case matters unless ignore_case is set]"
     return f"{tried}]"
@@ -278,8 +334,14 @@ def no_file(path: str, pattern: str) -> str:
     tried = f"[No file under {path} matches {one_line(pattern, 100)}"
     if pattern.endswith("/") or not _WILD.search(pattern):
         return f"{tried}. Only files are found: try **/{shown}/** for a directory, *{shown}* for a part of a name]"
+    several = re.split(r"[,|]", pattern)
+    if "{" not in pattern and len(several) > 1:
+        return f"{tried}. Write several patterns as {{{one_line(','.join(map(str.strip, several)), 100)}}}]"
+    if "\\" in pattern:
+        return f"{tried}. Use / between names; a backslash only goes before a special character]"
     if pattern.strip("/").removeprefix("**/") == name:
-        return f"{tried}. Names that start with a dot need a part of the pattern that does, as in .github/{shown}]"
+        hidden = f"names that start with a dot need a part of the pattern that does, as in .github/{shown}"
+        return f"{tried}. Case matters, and {hidden}]"
     if name not in ("*", "**"):
         return f"{tried}. The pattern {shown} alone matches at any depth]"
     return f"{tried}]"

@@ -198,6 +198,8 @@ class _Commands:
 
     async def create(self, path: str, file_text: str) -> str:
         """Create a file that is not there yet."""
+        if path.endswith("/"):
+            raise _misplaced(f"Error: {shown_path(path)} is a directory")
         path = _inside(path, is_file=True)
         result = await approved_write(self.backend, path, file_text, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
@@ -207,6 +209,8 @@ class _Commands:
 
     async def str_replace(self, path: str, old_str: str, new_str: str = "") -> str:
         """Replace a text that is in the file once."""
+        if not old_str:
+            raise ToolException("Error: old_str is empty. Give the exact text to replace, or use insert.")
         path = _inside(path, is_file=True)
         before = await self._text(path)
         result = await approved_edit(self.backend, path, old_str, new_str, False)

@@ -174,16 +174,27 @@ async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]
     """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
     planned = await gather([partial(_planned_or_problem, backend, patch) for patch in patches])
     changes = [each for each in planned if isinstance(each, FileChange)]
-    problems = [each for each in planned if isinstance(each, str)]
-    named = Counter(path for change in changes for path in (change.path, change.move_to) if path)
-    problems += [
-        f"{shown_path(path)} is named {times} times: give all its changes under one header."
-        for path, times in named.items()
-        if times > 1
-    ]
+    problems = [*_named_twice(patches), *(each for each in planned if isinstance(each, str))]
     if problems:
         raise PatchError("Nothing was changed. " + "\n".join(problems))
     return changes
+
+
+def _named_twice(patches: Sequence[FilePatch]) -> list[str]:
+    """What stands against paths that are named twice: each part is planned by what the files hold before the patch."""
+    named = Counter(_normal(path) for patch in patches for path in (patch.path, patch.move_to) if path)
+    return [
+        f"{shown_path(path)} is named {times} times: give all its changes under one header, or in several patches."
+        for path, times in named.items()
+        if times > 1
+    ]
+
+
+def _normal(path: str) -> str:
+    try:
+        return paths.normalize(path)
+    except DeepFSError:  # It is told with what else stands against the patch.
+        return path
 
 
 async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
@@ -282,17 +293,29 @@ async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _F
     return None
 
 
+def _reason(failed: "_Step", result: Result) -> str:
+    """Why a step failed, in words that fit a patch: what the error advises is for other tools."""
+    change = failed.change
+    if result.code is ErrorCode.ALREADY_EXISTS:
+        return f"{shown_path(change.move_to or change.path)} is there already"
+    if result.code is ErrorCode.CONFLICT:
+        return f"{shown_path(change.path)} changed meanwhile"
+    return one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
+
+
 async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
-    leftovers = []
+    leftovers: dict[str, str] = {}
     for step in reversed(done):
+        if step.path in leftovers:  # It is still at its new path, which is told.
+            continue
         outcome = await step.undo(backend)
         if outcome.error is not None:
-            leftovers.append(f"{shown_path(step.path)} ({one_line(outcome.error)})")
-    state = f"Could not be restored: {', '.join(leftovers)}. Read them" if leftovers else "No file is changed"
-    reason = one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
-    text = f"The patch failed at {shown_path(failed.path)}: {reason}. {state}."
+            now = f", now {shown_path(step.change.move_to or '')}" if step.moves else ""
+            leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
+    state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
+    text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
     told = text if leftovers else await _advised(backend, "apply_patch", text, result.code, failed.path)
-    return _Failure(result.code, told, leftovers)
+    return _Failure(result.code, told, [*leftovers])
 
 
 class _Step(NamedTuple):

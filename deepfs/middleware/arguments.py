@@ -104,11 +104,16 @@ class ToolArguments(BaseModel):
 
     @classmethod
     def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with the names of the schema in the place of aliases, unless both are given."""
+        """The arguments with the names of the schema in the place of aliases, unless both are given.
+
+        Of two aliases with different values the second stays as it is, so that it is an error.
+        """
         own = {other: name for other, name in cls._meant().items() if name not in given}
         taken: dict[str, Any] = {}
         for name, value in given.items():
-            taken.setdefault(own.get(name, name), value)
+            meant = own.get(name, name)
+            if meant == name or value is not None:
+                taken[name if taken.get(meant, value) != value else meant] = value
         return taken
 
 
@@ -167,7 +172,7 @@ class GrepArguments(ToolArguments):
         "path": _DIRECTORY,
         "glob": ("include", "file_pattern", "glob_pattern"),
         "ignore_case": ("-i", "case_insensitive"),
-        "context_lines": ("context", "-C"),
+        "context_lines": ("context", "-C", "-A", "-B"),
         "max_count": ("head_limit", "max_results", "limit"),
     }
     ignored: ClassVar[tuple[str, ...]] = ("-n",)
@@ -221,7 +226,6 @@ ARGUMENTS: Final[Mapping[str, type[ToolArguments]]] = {schema.tool: schema for s
 """The schema of each tool by its name."""
 TOOL_NAMES: Final[tuple[str, ...]] = get_args(FsToolName)
 """The names of all tools, in the order of `filesystem_tools`."""
-_BY_TITLE: Final = {schema.__name__: schema for schema in _SCHEMAS}
 
 
 def file_tool_name(tool: object) -> str | None:
@@ -245,10 +249,15 @@ def wrong_arguments(error: Any) -> str:
         return f"Error: The arguments are wrong: {error}"
     found = error.errors(include_url=False, include_context=False)
     wrong = "; ".join(map(_reason, found))
-    schema = _BY_TITLE.get(error.title) if any(each["type"] in _NAMES for each in found) else None
+    schema = _schema_of(error.title) if any(each["type"] in _NAMES for each in found) else None
     known = f" {schema.tool} takes {_listed(schema)}." if schema else ""
     end = "" if wrong.endswith(("?", ".")) else "."
     return f"Error: The arguments are wrong: {wrong}{end}{known} Correct them and call the tool again."
+
+
+def _schema_of(title: str) -> type[ToolArguments] | None:
+    """The schema of this name that says of which tool it is."""
+    return next((each for each in ToolArguments.__subclasses__() if each.__name__ == title and each.tool), None)
 
 
 _NAMES: Final = frozenset({"missing", "unknown_argument"})
@@ -262,12 +271,17 @@ def _reason(error: ErrorDetails) -> str:
         return f"{name} is missing"
     if error["type"] != "string_type":
         return f"{name}: {error['msg']}" if name else error["msg"]
-    several = isinstance(given, list)
-    return f"{name} must be a string, not {'a list: make one call for each' if several else _kind(given)}"
+    each = ": make one call for each" if isinstance(given, list) and name in _PATHS else ""
+    return f"{name} must be a string, not {_kind(given)}{each}"
+
+
+_PATHS: Final = frozenset({"file_path", "path", "source", "destination", "pattern", "glob"})
+"""The arguments of which a model may give several at once."""
+_KINDS: Final = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 
 
 def _kind(given: object) -> str:
-    return "an object" if isinstance(given, dict) else f"a {type(given).__name__}"
+    return _KINDS.get(type(given), f"a {type(given).__name__}")
 
 
 def _listed(schema: type[ToolArguments]) -> str:

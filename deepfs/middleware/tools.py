@@ -125,6 +125,9 @@ class FileOperations:
         return "Look into it with execute" if self._advisor.offers("execute") else "Go on without it, and say so"
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
+        if file_path.strip("/") and file_path.endswith("/"):
+            named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
+            raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
         done = await self._done("write_file", written, file_path)
         return f"Wrote {_absolute(done.path or file_path)}"
@@ -174,7 +177,7 @@ class FileOperations:
             if reached
             else (f"The search was stopped before its end, so there may be more matches: {advice}")
         )
-        skipped = f"{result.skipped:,} files could not be searched" if result.skipped else ""
+        skipped = _not_searched(result.skipped)
         nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, **options)]
         return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
 
@@ -183,6 +186,9 @@ class FileOperations:
         return f"Deleted {_absolute(done.path or file_path)}"
 
     async def move(self, source: str, destination: str, overwrite: bool) -> str:
+        if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
+            named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
+            raise ToolException(f"{named}. {into_directory(source, destination)}")
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
         is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
         better = into_directory(source, destination) if is_directory else ""
@@ -246,6 +252,12 @@ class FileOperations:
     async def _line(self, match: GrepMatch) -> str:
         data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
         return data.content if data is not None and data.encoding == "utf-8" else match.text
+
+
+def _not_searched(files: int | None) -> str:
+    """The note for files that a search left out."""
+    number = "1 file was" if files == 1 else f"{files:,} files were"
+    return f"{number} not searched: binary, too large or not readable" if files else ""
 
 
 def _absolute(path: str) -> str:

@@ -6,6 +6,7 @@ the replaced text has no line end, they become the one that most lines of the fi
 If the text to replace contains `\r`, it specifies its line ends itself, and both texts are used unchanged.
 """
 
+import html
 import re
 from array import array
 from bisect import bisect_left
@@ -242,16 +243,20 @@ def hint(content: str, old: str) -> str:
 
 
 def _misread(content: str, old: str) -> str:
-    for text, extra in _plainer(old):
+    for text, change in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:
-            return f"Without its {extra}, it stands on {_line_at(content, place)}."
+            return f"{change}, it stands on {_line_at(content, place)}."
     return ""
 
 
 def _plainer(old: str) -> Iterator[tuple[str, str]]:
-    """`old` without line numbers and other text that a tool may have added."""
-    yield re.sub(r"(?m)^ *\d+(?:\t|→)", "", old), "line numbers"
-    yield _ESCAPED.sub(_unescaped, old), "backslashes"
+    """`old` without line numbers and other text that a tool may have added, and how it differs from `old`."""
+    yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers"
+    escapes = re.search(r"\\[nt]", old)
+    change = r"With line breaks and tabs in place of \n and \t" if escapes else "Without its backslashes"
+    yield _ESCAPED.sub(_unescaped, old), change
+    yield html.unescape(old), "Without HTML escapes such as &lt;"
+    yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences"
 
 
 _ESCAPED = re.compile(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")

@@ -35,6 +35,8 @@ _BEGIN: Final = "*** Begin Patch"
 _END: Final = "*** End Patch"
 _END_OF_FILE: Final = "*** End of File"
 _MOVE: Final = "*** Move to:"
+_NO_LINE_END: Final = "\\ No newline at end of file"
+"""A line of unified diffs, which changes nothing: the last line of a file keeps its end, or goes on without one."""
 _ACTIONS: Final[dict[str, Action]] = {
     "*** Add File:": "add",
     "*** Update File:": "update",
@@ -189,7 +191,7 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
         if line.startswith("@@"):
             body.clear()
             anchors += _anchor(line)
-        elif not is_end and line != _END:
+        elif not is_end and line not in (_END, _NO_LINE_END):
             body.append(line)
 
 

@@ -107,6 +107,14 @@ FAILING: dict[str, tuple[str, dict[str, Any], str]] = {
         "Error: The destination /memories/d already exists",
     ),
     "root": ("delete", {"path": "/memories/"}, "Error: Cannot delete the /memories directory itself"),
+    "directory": (
+        "create", {"path": "/memories/n/", "file_text": ""},
+        "Error: /memories/n/ is a directory. Name a path such as /memories/notes.md.",
+    ),
+    "nothing": (
+        "str_replace", {"path": "/memories/a", "old_str": ""},
+        "Error: old_str is empty. Give the exact text to replace, or use insert.",
+    ),
     "argument": ("create", {"path": "/memories/n"}, "Error: create needs file_text. Call it again with all arguments."),
     "binary": ("view", {"path": "/memories/bin"}, "Error: /memories/bin is not a text file."),
 }  # fmt: skip

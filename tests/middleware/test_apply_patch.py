@@ -95,6 +95,8 @@ async def test_nothing_changes_unless_the_whole_patch_fits(files: BackendProtoco
     assert mistyped.text.endswith("File '/aa/x' not found. Did you mean /a?")
     twice = await patched(files, BEGIN, "*** Update File: /a", "-one", "+1", "*** Delete File: a", END)
     assert "named 2 times" in twice.text
+    replaced = await patched(files, BEGIN, "*** Delete File: /a", "*** Add File: /a", "+2", END)
+    assert "/a is named 2 times: give all its changes under one header, or in several patches." in replaced.text
     assert await tree(files) == before
 
 
@@ -109,6 +111,17 @@ async def test_what_was_changed_is_restored_where_rules_deny_the_rest(files: Bac
     assert message.status == "error"
     assert "permission denied for write on /locked. No file is changed. Do not try again;" in message.text
     assert await tree(files) == before
+
+
+async def test_a_file_that_rules_hide_is_not_replaced_and_told_in_words_of_patches(files: BackendProtocol) -> None:
+    await put(files, h=b"hidden\n")
+    ruled = PermissionedBackend(files, [FilesystemPermission(["read"], ["/h"], "deny")])
+    message = await patched(ruled, BEGIN, "*** Add File: /n", "+n", "*** Add File: /h", "+x", END)
+    assert message.text == (
+        "Error: The patch failed at /h: /h is there already. No file is changed. "
+        "Choose another path, or update that file."
+    )
+    assert await tree(files) == {"/h": b"hidden\n"}
 
 
 class Meddled(MemoryBackend):
@@ -141,6 +154,17 @@ async def test_what_others_changed_meanwhile_is_not_restored_but_named() -> None
     assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/c": b"c\n"}
 
 
+async def test_a_moved_file_whose_old_path_was_taken_is_named_once_with_its_new_path() -> None:
+    files = Meddled("/a", "theirs\n")
+    await put(files, a=b"one\n", b=b"b\n")
+    files.fails = True
+    message = await patched(
+        files, BEGIN, "*** Update File: /a", "*** Move to: /m", "-one", "+1", "*** Delete File: /b", END
+    )
+    assert message.text.count("/a, now /m (") == message.text.count("/a (") + 1 == 1
+    assert await tree(files) == {"/a": b"theirs\n", "/b": b"b\n", "/m": b"1\n"}
+
+
 class Racing(MemoryBackend):
     """A backend in which another writer adds a line before each of the first writes."""
 
@@ -163,6 +187,8 @@ async def test_a_patch_is_planned_anew_on_a_conflict(races: int, is_made: bool) 
     message = await patched(files, BEGIN, "*** Add File: /n", "+n", "*** Update File: /a", "-one", "+1", END)
     content = (await tree(files))["/a"]
     assert message.status == ("success" if is_made else "error")
+    told = "The patch failed at /a: /a changed meanwhile. No file is changed. Read the file again,"
+    assert is_made or message.text.startswith(f"Error: {told}")
     assert (await files.aread("/n")).ok is is_made
     assert content == (b"1\nnew\nnew\nend\n" if is_made else b"one\n" + b"new\n" * 5 + b"end\n")
 

@@ -30,6 +30,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.utils import create_file_data
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
+from deepfs.middleware import apply_patch_tool
 from deepfs.middleware._base import TRACE_POLICY
 from deepfs.middleware.advice import closest
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
@@ -152,9 +153,45 @@ def test_plain_text_is_not_taken_for_an_expression(pattern: str) -> None:
     assert "regex=true" not in says(stored(**{"/a": "text"}), "grep", pattern=pattern)
 
 
+@pytest.mark.parametrize(
+    ("name", "pattern", "told"),
+    [
+        ("grep", "-rn total", ". Give options as arguments of their own, not in the pattern]"),
+        ("grep", '"total"', ". Leave out the quotes unless the text has them]"),
+        ("grep", "-> total", ". Case matters unless ignore_case is set]"),
+        ("glob", "*.py,*.ts", ". Write several patterns as {*.py,*.ts}]"),
+        ("glob", "*.py|*.ts", ". Write several patterns as {*.py,*.ts}]"),
+        ("glob", "src\\*.py", ". Use / between names; a backslash only goes before a special character]"),
+        ("glob", "{*.js,*.rs}", ", as in .github/{*.js,*.rs}]"),
+        ("glob", "READ*", ". Case matters, and names that start with a dot need a part of the pattern that does, "
+                          "as in .github/READ*]"),
+    ],
+)  # fmt: skip
+def test_a_search_that_found_nothing_says_what_the_pattern_means(name: str, pattern: str, told: str) -> None:
+    text = says(stored(**{"/a.py": "text", "/readme.md": ""}), name, pattern=pattern)
+    assert text.startswith("[No ")
+    assert text.endswith(told), text
+
+
+def test_several_patterns_find_what_they_are_told_to() -> None:
+    assert says(stored(**{"/a.py": "", "/d/b.ts": ""}), "glob", pattern="{*.py,*.ts}") == "/a.py\n/d/b.ts"
+
+
+def test_files_that_were_not_searched_are_counted_with_the_reasons() -> None:
+    backend = stored()
+    backend.upload_files([("/a.bin", b"\xffx"), ("/b.bin", b"\xffx")])
+    reasons = "not searched: binary, too large or not readable]"
+    assert says(backend, "grep", pattern="x", path="/a.bin").endswith(f"\n[1 file was {reasons}")
+    assert says(backend, "grep", pattern="x").endswith(f"\n[2 files were {reasons}")
+
+
+def test_a_directory_may_be_moved_to_a_path_that_ends_in_a_slash() -> None:
+    assert says(stored(**{"/a/x": ""}), "move", source="/a", destination="/b/") == "Moved /a to /b"
+
+
 # --- paths that do not exist -----------------------------------------------------------------------------------------
 
-TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/README.md": ""}
+TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/notes/a b.txt": "", "/README.md": ""}
 
 
 @pytest.mark.parametrize(
@@ -171,6 +208,16 @@ TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/RE
         ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
         ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
         ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
+        ("read_file", '"/src/main.py"', "Did you mean /src/main.py?"),
+        ("read_file", " src/main.py ", "Did you mean /src/main.py?"),
+        ("read_file", "file:///src/main.py", "Did you mean /src/main.py?"),
+        ("read_file", "src\\main.py", "Did you mean /src/main.py?"),
+        ("read_file", "/notes/a\\ b.txt", "Did you mean /notes/a b.txt?"),
+        ("read_file", "/notes/a%20b.txt", "Did you mean /notes/a b.txt?"),
+        ("read_file", "/home/me/src/gone.rs", "did you mean /src/?"),
+        ("read_file", "`/home/me/src/main.py`", "did you mean /src/?"),
+        ("read_file", "/src/*.py", "Wildcards are not expanded in a path: find the paths with glob."),
+        ("delete", "/src/*", "Wildcards are not expanded in a path: find the paths with glob."),
         ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
     ],
 )
@@ -190,6 +237,13 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
         ("ls", {"path": "/README.md/x"}, "/README.md is a file: read it with read_file."),
         ("read_file", {"file_path": "C:\\shop\\src\\main.py"}, "Did you mean /src/main.py?"),
         ("read_file", {"file_path": "/shop/../src/util.py"}, "Did you mean /src/util.py?"),
+        ("read_file", {"file_path": "/src/../README.md"}, "Did you mean /README.md?"),
+        ("read_file", {"file_path": "/src/../main.py"}, "List / with ls."),
+        ("read_file", {"file_path": "\\src\\main.py"}, "Did you mean /src/main.py?"),
+        ("read_file", {"file_path": "C:\\shop\\src\\gone.rs"}, "Did you mean /src/?"),
+        ("write_file", {"file_path": "C:\\shop\\src\\new.rs", "content": ""}, "Did you mean /src/new.rs?"),
+        ("write_file", {"file_path": "/new/", "content": ""}, "its directories are made with it."),
+        ("move", {"source": "/README.md", "destination": "/new/"}, "give /new/README.md."),
         ("read_file", {"file_path": "/a\0"}, "it holds a NUL character. Give another absolute path."),
         ("read_file", {"file_path": "/set overwrite.md"}, "not found. Find the right path with ls or glob."),
         ("write_file", {"file_path": "/README.md", "content": ""}, "To change a part of it, use edit_file."),
@@ -215,6 +269,8 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
         ("move", {"source": "/src/main.py", "destination": "/README.md"}, "new path, or set overwrite to replace it."),
         ("read_file", {"file_path": ["/a", "/b"]}, "file_path must be a string, not a list: make one call for each."),
         ("write_file", {"file_path": "/a", "content": {"a": 1}}, "content must be a string, not an object."),
+        ("write_file", {"file_path": "/a", "content": ["a", "b"]}, "content must be a string, not a list."),
+        ("write_file", {"file_path": "/a", "content": 5}, "content must be a string, not a number."),
     ],
 )
 def test_advice_is_that_of_the_tool_that_was_called(name: str, arguments: dict[str, Any], told: str) -> None:
@@ -331,6 +387,7 @@ def test_unknown_arguments_are_named() -> None:
     text = says(stored(), "read_file", file_path="/a", ofset=3, start_line=2)
     assert "there is no argument ofset, did you mean offset?; there is no argument start_line" in text
     assert "read_file takes file_path and optionally offset, limit, column." in text
+    assert "apply_patch takes input." in run_sync(apply_patch_tool(stored()).ainvoke, {"patch": "x"})
     assert "write_file takes file_path, content and optionally overwrite." in says(stored(), "write_file", text=1)
     assert "context_lines: it must be from 0 to 1000, not 2000" in says(
         stored(), "grep", pattern="x", context_lines=2000
@@ -349,6 +406,8 @@ def test_unknown_arguments_are_named() -> None:
         ("grep", {"query": "ONE", "-i": True, "-n": True, "head_limit": 3}, "/a"),
         ("move", {"src": "/a", "dst": "b"}, "Moved /a to /b"),
         ("glob", {"pattern": "*", "directory": "/"}, "/a"),
+        ("grep", {"pattern": "one", "-A": 1, "-B": 1, "output_mode": "content"}, "/a:\n  1: one"),
+        ("read_file", {"path": None, "file": "/a"}, "1\tone"),
     ],
 )
 def test_names_of_arguments_of_other_tools_are_understood(
@@ -360,6 +419,13 @@ def test_names_of_arguments_of_other_tools_are_understood(
     assert [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))] == [told]
     # Without the middleware, an approval would not see the names, so the tool refuses them.
     assert "did you mean" in says(backend, name, **arguments)
+
+
+def test_two_names_of_one_argument_with_different_values_are_an_error(invoke: Invoke) -> None:
+    model = ScriptedModel(script=[calls(call("read_file", path="/a", file="/b")), AIMessage("Done.")])
+    agent = create_agent(model, middleware=[FilesystemMiddleware(stored(**{"/a": "one\n"}))])
+    [message] = results(invoke(agent, {"messages": [("user", "go")]}))
+    assert "there is no argument file, did you mean file_path?" in str(message.content)
 
 
 def test_no_alias_is_ambiguous_or_grants_more() -> None:

@@ -34,7 +34,9 @@ SOURCE = dedent(
         ("# the end\n", "ends with a line break, but line 10 '# the end' is the last and has none"),
         ("3\tdef area(width, height):", "Without its line numbers, it stands on line 3"),
         ("     5\t\n     6\tclass Box:", "Without its line numbers, it stands on line 5"),
-        ("import os\\n\\ndef", "Without its backslashes, it stands on line 1"),
+        ("  3: def area(width, height):", "Without its line numbers, it stands on line 3"),
+        ("import os\\n\\ndef", "With line breaks and tabs in place of \\n and \\t, it stands on line 1"),
+        ("```python\nclass Box:\n```", "Without its code fences, it stands on line 6"),
         ("def aera(width, height):", "nearest is line 3, which is 'def area(width, height):'"),
         ("class Box:\n    size = 1  \n    other", "matches from line 6 on, but not line 8, which is"),
         ("# the end\nmore", "matches from line 10 on, but the file ends before"),
@@ -45,6 +47,17 @@ SOURCE = dedent(
 def test_hint_names_the_line_and_the_difference(old: str, expected: str) -> None:
     assert old not in SOURCE
     assert expected in hint(SOURCE, old)
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ('say(\\"no\\")', "Without its backslashes, it stands on line 1"),
+        ("a &lt; b &amp;&amp; say", "Without HTML escapes such as &lt;, it stands on line 1"),
+    ],
+)
+def test_hint_tells_of_escapes(old: str, expected: str) -> None:
+    assert expected in hint('a < b && say("no")\n', old)
 
 
 @pytest.mark.parametrize("old", ["zzz qqq", "   \n ", "\n\n\n"])

@@ -76,6 +76,7 @@ def test_a_malformed_patch_says_what_to_correct(name: str) -> None:
         ("a\r\nb\r\n", "-b\n+B\n+C", "a\r\nB\r\nC\r\n"),
         ("a\r\nb\nc\r\n", " b\n+new", "a\r\nb\nnew\nc\r\n"),
         ("", "+x", "x\n"),
+        ("a\nb", "-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file", "a\nc"),
         ("a\n", "+x\n*** End of File", "a\nx\n"),
         ("a\nb\n", "-a\n-b", ""),
         ("a\n\nb\n", " a\n\n-b\n+c", "a\n\nc\n"),

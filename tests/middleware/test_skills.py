@@ -33,6 +33,7 @@ from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
 from deepfs.middleware.skill_texts import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
+from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -581,6 +582,25 @@ def test_skills_that_rules_deny_are_neither_shown_nor_copied(tmp_path: Path, inv
     invoke(create_deep_agent(model, backend=files, skills=["/skills"], subagents=[reader], permissions=rules), GO)  # type: ignore[list-item]
     assert [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)] == [["pdf"]] * 3
     assert [path.name for path in (tmp_path / "skills").iterdir() if path.is_dir()] == ["pdf"]
+
+
+def test_rules_of_the_middleware_of_subagents_hold_for_their_skills(invoke: Invoke) -> None:
+    files = holding(pdf=skill("pdf"), secret=skill("secret"))
+    rules = [FilesystemPermission(operations=["read"], paths=["/skills/secret/**"], mode="deny")]
+    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/skills"]}
+    free = {**reader, "name": "free", "permissions": []}
+    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in ("reader", "free")]
+    model = ScriptedModel(script=[*(turn for task in tasks for turn in (task, AIMessage("done"))), AIMessage("done")])
+    middleware = SubAgentMiddleware(
+        default_model=model,
+        backend=files,
+        permissions=rules,
+        general_purpose_agent=False,
+        subagents=[reader, free],  # type: ignore[list-item]
+    )
+    invoke(create_agent(model, middleware=[middleware]), GO)
+    found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
+    assert found == [[], ["pdf"], [], ["pdf", "secret"], []]
 
 
 # --- copies for commands ---------------------------------------------------------------------------------------------

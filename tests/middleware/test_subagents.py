@@ -150,6 +150,20 @@ def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
     assert contents(state) == {"/out/b.md": "b"}
 
 
+def test_rules_of_middleware_hold_for_the_subagents_that_get_it(invoke: Invoke) -> None:
+    files, own = MemoryBackend(), MemoryBackend()
+    rules = [FilesystemPermission(operations=["write"], paths=["/out/**"], mode="deny")]
+    ruled = FilesystemMiddleware(backend=files, permissions=rules)
+    free = spec(worker(write), permissions=[]) | {"name": "free"}
+    subagents = [spec(worker(write)), spec(worker(write), backend=own) | {"name": "apart"}, free]
+    middleware = SubAgentMiddleware(default_model=worker(), default_middleware=[ruled], subagents=subagents)
+    asked = [tasks(name, to=name) for name in ("worker", "apart", "free")]
+    agent = create_agent(ScriptedModel(script=[*asked, AIMessage("done")]), middleware=[middleware])
+    answers = [message.text for message in results(invoke(agent, GO))]
+    assert ["permission denied" in answer for answer in answers] == [True, True, False]
+    assert [file.path for each in (files, own) for file in each.glob("**").matches or ()] == ["/out/free.md"]
+
+
 # --- contexts and answers --------------------------------------------------------------------------------------------
 
 

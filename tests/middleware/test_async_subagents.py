@@ -648,6 +648,23 @@ async def test_old_tasks_are_forgotten() -> None:
     assert len(lead.tasks._tasks) == 2
 
 
+async def test_tasks_that_wait_for_a_person_are_forgotten_last() -> None:
+    tasks = BackgroundTasks(kept=2)
+    asks = create_deep_agent(
+        ScriptedModel(script=[calls(call("write_file", file_path="/a", content="x")), AIMessage("written")]),
+        interrupt_on={"write_file": True},
+    )
+    waiting, _ = tasks.start("worker", asks, {"messages": [HumanMessage("write")]})
+    await tasks.await_all()
+    for _ in range(4):
+        tasks.start("worker", RunnableLambda(lambda state: {"messages": [AIMessage("x")]}), {"messages": []})
+        await tasks.await_all()
+    await tasks.resume(waiting, {"decisions": [{"type": "approve"}]})
+    await tasks.await_all()
+    assert tasks._tasks[waiting].latest.status == "success"
+    assert len(tasks._tasks) == 2
+
+
 async def test_list_shows_the_statuses_now() -> None:
     gate = Gate()
     first, second = (calls(call("list_async_tasks")) for _ in range(2))

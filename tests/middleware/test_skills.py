@@ -38,6 +38,7 @@ from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
+from deepfs.types import FileDownloadResponse
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.sandboxes import LocalSandbox
@@ -348,6 +349,13 @@ def test_changes_are_noticed_in_a_thread_that_goes_on(invoke: Invoke) -> None:
 def test_changes_are_noticed_however_the_source_is_written(source: str, invoke: Invoke) -> None:
     new = calls(call("write_file", file_path="/skills/pdf/SKILL.md", content=skill("pdf").decode()))
     model, agent = agent_of(MemoryBackend(), new, skills={"sources": [source]})
+    invoke(agent, GO, THREAD)
+    assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
+
+
+def test_changes_by_a_relative_path_are_noticed(invoke: Invoke) -> None:
+    new = calls(call("write_file", file_path="skills/pdf/SKILL.md", content=skill("pdf").decode()))
+    model, agent = agent_of(MemoryBackend(), new)
     invoke(agent, GO, THREAD)
     assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
 
@@ -803,6 +811,31 @@ async def test_where_nothing_can_be_copied_the_skills_are_still_shown(tmp_path: 
         warnings += update["skills_load_errors"]
     [warning] = warnings  # The other one runs no commands.
     assert warning.startswith("Commands cannot use the files of /mounted/skills: a command that copies files to ")
+
+
+class _Unreadable(WrapperBackend):
+    """Refuses to read files with the name `secret`."""
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        found = await self.inner.adownload_files(paths)
+        return [
+            FileDownloadResponse(path, error="permission_denied") if path.endswith("/secret") else each
+            for path, each in zip(paths, found, strict=True)
+        ]
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_read_keeps_the_copy_as_it_is(mounted: Mounted) -> None:
+    await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT})
+    await mounted.turn()
+    await mounted.put({"/pdf/secret": b"x"})
+    mounted.files = CompositeBackend(mounted.box, {"/skills/": _Unreadable(mounted.store)})
+    assert await mounted.turn(mounted.session()) == 0
+    assert mounted.warnings == [
+        "/skills/pdf/secret cannot be read: permission_denied",
+        "Commands get no changes of /skills while some of its files cannot be read",
+    ]
+    assert sorted(await mounted.disk()) == ["skills/pdf/SKILL.md", "skills/pdf/run.sh"]
 
 
 @pytest.mark.anyio

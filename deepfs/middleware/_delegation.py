@@ -7,7 +7,7 @@ from json import dumps
 from typing import Any, Final, Literal, get_type_hints
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -196,8 +196,17 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
         return structured.model_dump_json()
     if structured is not None:
         return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
-    spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
-    return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
+    spoken = (_spoken(message).rstrip() for message in reversed(messages))
+    return next(filter(None, spoken), "[The subagent ended without a word]")
+
+
+def _spoken(message: object) -> str:
+    """The text of a message of the model, also in the forms of data in which graphs on servers return it."""
+    try:
+        [converted] = convert_to_messages([message])  # type: ignore[list-item]
+    except Exception:  # It is no message.
+        return ""
+    return str(converted.text) if isinstance(converted, AIMessage) else ""
 
 
 def content_of_answer(values: Mapping[str, Any]) -> list[dict[str, Any]]:

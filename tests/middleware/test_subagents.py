@@ -195,6 +195,16 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
     assert "worker, mute" in nobody.content
 
 
+@pytest.mark.parametrize(
+    "said",
+    [("ai", "7"), {"role": "assistant", "content": "7"}, {"type": "ai", "content": [{"type": "text", "text": "7"}]}],
+)
+def test_the_answer_of_a_runnable_may_be_data(said: Any, invoke: Invoke) -> None:
+    remote = RunnableLambda(lambda state: {"messages": [{"type": "human", "content": "?"}, said, {"odd": 1}]})
+    agent = supervisor([CompiledSubAgent(name="worker", description="Works.", runnable=remote)], tasks("count"))
+    assert [message.text for message in results(invoke(agent, GO))] == ["7"]
+
+
 def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
     class Count(BaseModel):
         number: int

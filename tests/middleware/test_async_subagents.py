@@ -244,8 +244,11 @@ async def test_a_notification_has_no_block_that_providers_refuse() -> None:
         {"type": "text", "text": " "},
         {"type": "text", "text": "x" * 100_000},
         {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+        {"type": "image", "base64": "aGk="},
+        {"type": "image", "base64": 5, "mime_type": "image/png"},
+        {"type": "image", "url": ["https://example.org"]},
     ]
-    answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})
+    answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})  # type: ignore[arg-type]
     lead = Supervisor(spec(answering), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
     await lead.turn()
     await lead.ended()

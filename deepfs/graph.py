@@ -303,6 +303,7 @@ class _Parts:
         background = [self._completed(spec, own) for spec in background]
         if not specs and not background:
             return _in_background(remote)
+        in_background: list[Middleware] = []  # Filled below: what runs in the background is built by `delegating`.
         delegating = DelegationMiddleware(
             default_model=self.model,
             default_tools=self.tools,
@@ -312,10 +313,11 @@ class _Parts:
             task_description=self.profile.tool_description_overrides.get("task"),
             backend=self.files,
             permissions=self.rules,
+            fork_middleware=in_background,
             **options,
         )
-        asynchronous = [*remote, *map(delegating.as_async, background)]
-        return [*([delegating] if specs else []), *_in_background(asynchronous)]
+        in_background += _in_background([*remote, *map(delegating.as_async, background)])
+        return [*([delegating] if specs else []), *in_background]
 
     def _general_purpose(self, subagents: Sequence[Any], own: Sequence[Middleware]) -> list[Any]:
         """The subagent for anything. Of the middleware that the user gave, it has what replaces the agent's own."""

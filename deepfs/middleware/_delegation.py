@@ -22,7 +22,7 @@ from deepfs.middleware._base import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
-from deepfs.middleware.task_records import MEDIA, content_of
+from deepfs.middleware.task_records import MEDIA, UNFINISHED, content_of
 
 __all__ = [
     "answer_of",
@@ -159,12 +159,22 @@ def outcome(
     messages = result.get("messages") if isinstance(result, Mapping) else None
     if not messages:
         raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
-    given, made = state.get("files") or {}, result.get("files") or {}
-    notes = merged_files(given, made, tool_call_id) if "files" in result else []
+    files = state.get("files") or {}, result.get("files") or {}
+    notes = merged_files(*files, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
-    shared = {key: value for key, value in result.items() if key not in hidden and _differs(value, state.get(key))}
+    made = {**result, **_tasks_to_tell(state, result)}
+    shared = {key: value for key, value in made.items() if key not in hidden and _differs(value, state.get(key))}
     return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
+
+
+def _tasks_to_tell(state: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """The background tasks that the subagent saw end, with the status that the supervisor knows: it is told as well."""
+    known, seen = state.get("async_tasks") or {}, result.get("async_tasks") or {}
+    untold = {name: task["status"] for name, task in known.items() if task["status"] in UNFINISHED and name in seen}
+    if not untold:
+        return {}
+    return {"async_tasks": {**seen, **{name: {**seen[name], "status": status} for name, status in untold.items()}}}
 
 
 def _differs(value: object, before: object) -> bool:

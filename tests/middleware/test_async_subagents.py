@@ -238,6 +238,31 @@ async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() ->
     assert task_of(state)["status"] == "success"
 
 
+async def test_an_end_that_a_fork_saw_is_told_to_the_supervisor_too() -> None:
+    gate, tasks = Gate(), BackgroundTasks()
+
+    @tool
+    async def finish() -> str:
+        """Let the task end."""
+        gate.opened.set()
+        await tasks.await_all()
+        return "finished"
+
+    fork = ScriptedModel(script=[calls(call("finish")), AIMessage("seen"), AIMessage("seen")])
+    ask = calls(call("task", description="Finish.", subagent_type="fork"))
+    agent = create_deep_agent(
+        ScriptedModel(script=[start(), ask, AIMessage("a"), AIMessage("b")]),
+        tools=[finish],
+        middleware=[AsyncSubAgentMiddleware(async_subagents=[spec(RunnableLambda(gate))], tasks=tasks)],
+        subagents=[SubAgent(name="fork", description="Knows all.", mode="fork", model=fork)],
+    )
+    state = await agent.ainvoke(GO)
+    assert any("through" in message.text for message in fork.asked[-1])
+    (note,) = told(state)
+    assert "through" in note.text
+    assert task_of(state)["status"] == "success"
+
+
 async def test_a_notification_has_no_block_that_providers_refuse() -> None:
     content = [
         {"type": "reasoning", "reasoning": "hm"},

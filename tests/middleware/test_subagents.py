@@ -312,9 +312,11 @@ def test_a_fork_has_the_prompt_and_the_tools_of_its_supervisor(invoke: Invoke) -
     fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
     files = MemoryBackend()
     files.write("/AGENTS.md", "remember this\n")
-    invoke(
-        create_deep_agent(lead, system_prompt="You lead.", subagents=[fork], backend=files, memory=["/AGENTS.md"]), GO
+    later = SubAgent(name="later", description="Works.", model=model, mode="async")
+    agent = create_deep_agent(
+        lead, system_prompt="You lead.", subagents=[fork, later], backend=files, memory=["/AGENTS.md"]
     )
+    invoke(agent, GO)
     assert model.asked[0][0].text == lead.asked[0][0].text
     assert "remember this" in model.asked[0][0].text
     assert model.offered == lead.offered

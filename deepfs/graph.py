@@ -22,7 +22,7 @@ from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
 from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
-from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting
+from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting, rules_of
 from deepfs.middleware.harness import (
     DelegationMiddleware,
     LeftOut,
@@ -109,7 +109,7 @@ def create_deep_agent(
             `general-purpose`; of two skills with the same name, the one of the later directory counts.
         memory: Paths of files that the agent is shown at every turn.
         permissions: Rules about files, for subagents too unless they have their own. The mode `"interrupt"` asks a
-            person, as `interrupt_on` does.
+            person, as `interrupt_on` does. By default those of a FilesystemMiddleware in `middleware`.
         backend: The backend of the files; None is a StateBackend.
         interrupt_on: The tools before which a person is asked. `write_file`, `edit_file` or `delete` includes other
             tools that replace files, unless these have entries of their own.
@@ -233,7 +233,7 @@ class _Parts:
             self.rules, interrupt_on, inheriting(self.rules, checked_middleware(self.given, self.rules))
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
-        skilled = self._tail(self.profile, self.skills, _ruled(self.files, self.rules), self.given)
+        skilled = self._tail(self.profile, self.skills, _ruled(self.files, self._all_rules), self.given)
         tail = [*skilled, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
@@ -260,6 +260,11 @@ class _Parts:
                 model_tools=self._model_tools,
             ),
         ]
+
+    @property
+    def _all_rules(self) -> Sequence[FilesystemPermission]:
+        """The rules of the agent: `permissions`, or those of the FilesystemMiddleware that the user gave."""
+        return self.rules or rules_of(self.given)
 
     @property
     def _model_tools(self) -> Sequence[ModelTool]:
@@ -298,6 +303,7 @@ class _Parts:
         background = [self._completed(spec, own) for spec in background]
         if not specs and not background:
             return _in_background(remote)
+        in_background: list[Middleware] = []  # Filled below: what runs in the background is built by `delegating`.
         delegating = DelegationMiddleware(
             default_model=self.model,
             default_tools=self.tools,
@@ -307,10 +313,11 @@ class _Parts:
             task_description=self.profile.tool_description_overrides.get("task"),
             backend=self.files,
             permissions=self.rules,
+            fork_middleware=in_background,
             **options,
         )
-        asynchronous = [*remote, *map(delegating.as_async, background)]
-        return [*([delegating] if specs else []), *_in_background(asynchronous)]
+        in_background += _in_background([*remote, *map(delegating.as_async, background)])
+        return [*([delegating] if specs else []), *in_background]
 
     def _general_purpose(self, subagents: Sequence[Any], own: Sequence[Middleware]) -> list[Any]:
         """The subagent for anything. Of the middleware that the user gave, it has what replaces the agent's own."""
@@ -345,7 +352,8 @@ class _Parts:
         return self._with_profile({**spec, "model": model}, own, profile)
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
-        rules = checked_rules(spec.get("permissions", self.rules))
+        inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
+        rules = checked_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))
         is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []
@@ -364,6 +372,7 @@ class _Parts:
             **others,
             "tools": with_descriptions(spec.get("tools", self.tools), profile),
             "middleware": [*left_out, *remaining],
+            "permissions": rules,
             "system_prompt": prompt if is_fork else profile.prompt(prompt),
         }
 

@@ -7,7 +7,7 @@ from json import dumps
 from typing import Any, Final, Literal, get_type_hints
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -22,7 +22,7 @@ from deepfs.middleware._base import PrivateStateAttr
 from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skill_tools import SKILL_STATE_KEYS
-from deepfs.middleware.task_records import MEDIA, content_of
+from deepfs.middleware.task_records import MEDIA, UNFINISHED, content_of
 
 __all__ = [
     "answer_of",
@@ -159,12 +159,22 @@ def outcome(
     messages = result.get("messages") if isinstance(result, Mapping) else None
     if not messages:
         raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
-    given, made = state.get("files") or {}, result.get("files") or {}
-    notes = merged_files(given, made, tool_call_id) if "files" in result else []
+    files = state.get("files") or {}, result.get("files") or {}
+    notes = merged_files(*files, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
-    shared = {key: value for key, value in result.items() if key not in hidden and _differs(value, state.get(key))}
+    made = {**result, **_tasks_to_tell(state, result)}
+    shared = {key: value for key, value in made.items() if key not in hidden and _differs(value, state.get(key))}
     return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
+
+
+def _tasks_to_tell(state: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """The background tasks that the subagent saw end, with the status that the supervisor knows: it is told as well."""
+    known, seen = state.get("async_tasks") or {}, result.get("async_tasks") or {}
+    untold = {name: task["status"] for name, task in known.items() if task["status"] in UNFINISHED and name in seen}
+    if not untold:
+        return {}
+    return {"async_tasks": {**seen, **{name: {**seen[name], "status": status} for name, status in untold.items()}}}
 
 
 def _differs(value: object, before: object) -> bool:
@@ -196,8 +206,17 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
         return structured.model_dump_json()
     if structured is not None:
         return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
-    spoken = (str(message.text) for message in reversed(messages) if isinstance(message, AIMessage))
-    return next(filter(None, (text.rstrip() for text in spoken)), "[The subagent ended without a word]")
+    spoken = (_spoken(message).rstrip() for message in reversed(messages))
+    return next(filter(None, spoken), "[The subagent ended without a word]")
+
+
+def _spoken(message: object) -> str:
+    """The text of a message of the model, also in the forms of data in which graphs on servers return it."""
+    try:
+        [converted] = convert_to_messages([message])  # type: ignore[list-item]
+    except Exception:  # It is no message.
+        return ""
+    return str(converted.text) if isinstance(converted, AIMessage) else ""
 
 
 def content_of_answer(values: Mapping[str, Any]) -> list[dict[str, Any]]:

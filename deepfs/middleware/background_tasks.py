@@ -261,7 +261,9 @@ class BackgroundTasks:
             raise ToolException(f"Error: {self._limit} background tasks run already. Wait for an end, or cancel one.")
 
     def _forget_oldest(self) -> None:
+        # Those that wait for a person go last: their answers are still to come.
         ended = [task_id for task_id, task in self._tasks.items() if task.has_ended]
+        ended.sort(key=lambda task_id: self._tasks[task_id].latest.status == WAITING)
         for task_id in ended[: max(0, len(ended) - self._kept + 1)]:
             del self._tasks[task_id]
 

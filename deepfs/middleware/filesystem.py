@@ -295,6 +295,12 @@ def inheriting(
     return [each.with_permissions(rules) if rules and _has_no_rules(each) else each for each in middleware]
 
 
+def rules_of(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Sequence[FilesystemPermission]:
+    """The rules of the last FilesystemMiddleware in `middleware`; none if there is none."""
+    given = [each.permissions for each in middleware if isinstance(each, FilesystemMiddleware)]
+    return given[-1] if given else ()
+
+
 def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
     return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
 

@@ -43,6 +43,7 @@ _PLACES: Final = ("skills_locations", "skills_load_warnings", "skills_list")
 _MAX_FRONT_MATTER: Final = 64 * 1024
 _MAX_DEPTH: Final = 20
 """The deepest nesting of lists and mappings. Parsers of YAML recurse, and that of libyaml would end the process."""
+_TOO_DEEP: Final = f"its front matter is nested deeper than {_MAX_DEPTH} levels"
 _MAX_SHOWN_NAME: Final = 256
 _NOTHING: Final = frozenset({"~", "null", "Null", "NULL"})
 """How YAML writes that there is no value."""
@@ -144,6 +145,8 @@ def _yaml(text: str) -> Any:
         _check_events(yaml.parse(text, Loader=loader))
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
+        if "nesting depth" in str(error):  # Newer versions of libyaml have a limit of their own.
+            raise _UnusableError(_TOO_DEEP) from None
         raise _UnusableError(f"its front matter is not YAML: {_problem(error)}") from None
 
 
@@ -158,7 +161,7 @@ def _check_events(events: Iterable[Any]) -> None:
         if isinstance(event, AliasEvent):
             raise _UnusableError("its front matter has aliases (`*name`), which are not allowed")
         if depth > _MAX_DEPTH:
-            raise _UnusableError(f"its front matter is nested deeper than {_MAX_DEPTH} levels")
+            raise _UnusableError(_TOO_DEEP)
         if documents > 1:
             return
 

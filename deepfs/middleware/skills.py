@@ -193,7 +193,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         turn = next((each for each in reversed(state.get("messages") or ()) if isinstance(each, AIMessage)), None)
         calls = turn.tool_calls if turn is not None else ()
         values = [str(value) for call in calls if call["name"] not in _READING for value in call["args"].values()]
-        sources = [normal_path(source).rstrip("/") for source in self.sources]
+        # Tools and commands take relative paths too.
+        sources = [normal_path(source).strip("/") for source in self.sources]
         return any(source in value for source in sources for value in values)
 
     async def _before_model(self, state: Any) -> dict[str, Any] | None:
@@ -222,8 +223,11 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _read(self, path: str) -> Source:
         is_copied = await self._is_copied(path)
         source = await self._reader.read(path, with_files=is_copied)
-        if not is_copied or not source.is_whole:
+        if not is_copied:
             return source
+        if not source.is_whole:
+            warning = f"Commands get no changes of {one_line(source.path)} while some of its files cannot be read"
+            return source._replace(warnings=[*source.warnings, warning])
         return source._replace(warnings=[*source.warnings, *await self._copied(self._mirrors[path], source)])
 
     # --- copies for commands ---

@@ -27,7 +27,7 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
 from deepfs.middleware.arguments import ToolArguments, wrong_arguments
 from deepfs.middleware.asked_calls import InterruptOn
-from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting
+from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting, rules_of
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import skills_of
 from deepfs.middleware.subagent_specs import (
@@ -88,7 +88,8 @@ class SubAgentMiddleware(PromptMiddleware):
         general_purpose_agent: Whether to add a subagent with the default tools, if there is a `default_model`.
         task_description: The description of the tool; `{available_agents}` in it becomes the list of subagents.
         backend: Files for the subagents that have no FilesystemMiddleware.
-        permissions: Rules about files for subagents that have none of their own.
+        permissions: Rules about files for subagents that have none of their own; by default those of a
+            FilesystemMiddleware in `default_middleware`.
         private_state_keys: Keys of the agent's state that subagents neither get nor change.
         state_schema: The base of the state of subagents, as `create_agent` takes it.
         fork_system_prompt: The agent's own system prompt, with which forks begin.
@@ -123,7 +124,7 @@ class SubAgentMiddleware(PromptMiddleware):
         fork_middleware: Sequence[Middleware] = (),
     ) -> None:
         super().__init__()
-        self._permissions = checked_rules(permissions or ())
+        self._permissions = checked_rules(permissions or ()) or rules_of(default_middleware or ())
         if default_model is None and backend is None:
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
         self._model = default_model
@@ -199,7 +200,8 @@ class SubAgentMiddleware(PromptMiddleware):
         if spec.get("mode") == "fork":
             middleware = [*_with_refusal(middleware, self._description), *self._fork_middleware]
             prompt = _joined(self._fork_prompt, prompt)
-        middleware += skills_of(spec.get("backend", self._backend), spec.get("skills"), spec.get("middleware", ()))
+        files = [each.backend for each in middleware if isinstance(each, FilesystemMiddleware)]
+        middleware += skills_of(files[-1] if files else None, spec.get("skills"), spec.get("middleware", ()))
         complete = {**spec, "system_prompt": prompt, "middleware": [*middleware, *spec.get("middleware", ())]}
         agent: Runnable[Any, Any] = create_sub_agent(
             cast("SubAgent", complete), state_schema=self._state_schema, response_format=response_format

@@ -188,4 +188,11 @@ def _blocks(message: object) -> Sequence[Mapping[str, Any]]:
 def _is_shown(block: Mapping[str, Any]) -> bool:
     """Whether a block can be handed to a model: it has the content that its type promises."""
     kind = block.get("type")
-    return isinstance(block.get("text"), str) if kind == "text" else kind in MEDIA and any(map(block.get, _SOURCES))
+    return isinstance(block.get("text"), str) if kind == "text" else kind in MEDIA and _has_source(block)
+
+
+def _has_source(block: Mapping[str, Any]) -> bool:
+    """Whether a block of media has a source, and its type where it holds the content: models refuse others."""
+    given = {key: block[key] for key in _SOURCES if block.get(key)}
+    needed = {"mime_type": block.get("mime_type")} if {"base64", "data"} & given.keys() else {}
+    return bool(given) and all(isinstance(value, str) for value in (given | needed).values())

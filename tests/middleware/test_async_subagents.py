@@ -238,14 +238,42 @@ async def test_a_task_that_ends_while_the_agent_answers_gets_a_further_turn() ->
     assert task_of(state)["status"] == "success"
 
 
+async def test_an_end_that_a_fork_saw_is_told_to_the_supervisor_too() -> None:
+    gate, tasks = Gate(), BackgroundTasks()
+
+    @tool
+    async def finish() -> str:
+        """Let the task end."""
+        gate.opened.set()
+        await tasks.await_all()
+        return "finished"
+
+    fork = ScriptedModel(script=[calls(call("finish")), AIMessage("seen"), AIMessage("seen")])
+    ask = calls(call("task", description="Finish.", subagent_type="fork"))
+    agent = create_deep_agent(
+        ScriptedModel(script=[start(), ask, AIMessage("a"), AIMessage("b")]),
+        tools=[finish],
+        middleware=[AsyncSubAgentMiddleware(async_subagents=[spec(RunnableLambda(gate))], tasks=tasks)],
+        subagents=[SubAgent(name="fork", description="Knows all.", mode="fork", model=fork)],
+    )
+    state = await agent.ainvoke(GO)
+    assert any("through" in message.text for message in fork.asked[-1])
+    (note,) = told(state)
+    assert "through" in note.text
+    assert task_of(state)["status"] == "success"
+
+
 async def test_a_notification_has_no_block_that_providers_refuse() -> None:
     content = [
         {"type": "reasoning", "reasoning": "hm"},
         {"type": "text", "text": " "},
         {"type": "text", "text": "x" * 100_000},
         {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+        {"type": "image", "base64": "aGk="},
+        {"type": "image", "base64": 5, "mime_type": "image/png"},
+        {"type": "image", "url": ["https://example.org"]},
     ]
-    answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})
+    answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})  # type: ignore[arg-type]
     lead = Supervisor(spec(answering), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
     await lead.turn()
     await lead.ended()
@@ -646,6 +674,23 @@ async def test_old_tasks_are_forgotten() -> None:
         await lead.turn()
         await lead.ended()
     assert len(lead.tasks._tasks) == 2
+
+
+async def test_tasks_that_wait_for_a_person_are_forgotten_last() -> None:
+    tasks = BackgroundTasks(kept=2)
+    asks = create_deep_agent(
+        ScriptedModel(script=[calls(call("write_file", file_path="/a", content="x")), AIMessage("written")]),
+        interrupt_on={"write_file": True},
+    )
+    waiting, _ = tasks.start("worker", asks, {"messages": [HumanMessage("write")]})
+    await tasks.await_all()
+    for _ in range(4):
+        tasks.start("worker", RunnableLambda(lambda state: {"messages": [AIMessage("x")]}), {"messages": []})
+        await tasks.await_all()
+    await tasks.resume(waiting, {"decisions": [{"type": "approve"}]})
+    await tasks.await_all()
+    assert tasks._tasks[waiting].latest.status == "success"
+    assert len(tasks._tasks) == 2
 
 
 async def test_list_shows_the_statuses_now() -> None:

@@ -247,6 +247,32 @@ def test_rules_of_middleware_that_replaces_the_default_are_kept(invoke: Invoke) 
     assert [message.status for message in results(invoke(agent, GO))] == ["error", "success"]
 
 
+def test_rules_of_middleware_hold_for_subagents_and_skills(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.write("/private/x/SKILL.md", "---\nname: x\ndescription: Tells.\n---\n")
+    own, other = (FilesystemMiddleware(backend=files, permissions=rules) for rules in ([DENY], [ASK]))
+    names = ["plain", "skilled", "freed", "other"]
+    more: list[Any] = [{}, {"skills": ["/private"]}, {"permissions": [ASK]}, {"middleware": [other]}]
+    plain = {"description": "Works.", "system_prompt": "Work."}
+
+    def turn(messages: list[Any]) -> AIMessage:
+        write = call("write_file", file_path="/private/a", content="x", overwrite=True)
+        return AIMessage(messages[-1].text) if messages[-1].type == "tool" else calls(write)
+
+    model, agent = agent_of(
+        calls(*(call("task", description="x", subagent_type=name) for name in names)),
+        *[turn] * 8,
+        backend=files,
+        middleware=[own],
+        skills=["/private"],
+        subagents=[{"name": name, **plain, **options} for name, options in zip(names, more, strict=True)],
+        checkpointer=InMemorySaver(),
+    )
+    state = invoke(agent, GO, THREAD)
+    assert ["permission denied" in message.text for message in results(state)] == [True, True, False, False]
+    assert not any("/private/x" in message.text for asked in model.asked for message in asked)
+
+
 def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
     own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
     worker = SubAgent(name="worker", description="Works.", middleware=[own])

@@ -33,10 +33,12 @@ from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
 from deepfs.middleware.skill_texts import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
+from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
+from deepfs.types import FileDownloadResponse
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.sandboxes import LocalSandbox
@@ -351,6 +353,13 @@ def test_changes_are_noticed_however_the_source_is_written(source: str, invoke: 
     assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
 
 
+def test_changes_by_a_relative_path_are_noticed(invoke: Invoke) -> None:
+    new = calls(call("write_file", file_path="skills/pdf/SKILL.md", content=skill("pdf").decode()))
+    model, agent = agent_of(MemoryBackend(), new)
+    invoke(agent, GO, THREAD)
+    assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
+
+
 @pytest.mark.parametrize("before", ["x", 5, [5, {"name": "pdf"}, {"name": "pdf", "path": 5, "description": "x"}]])
 def test_skills_in_the_state_of_another_form_are_left_out(before: Any, invoke: Invoke) -> None:
     model, agent = agent_of(FaultyBackend(holding(pdf=skill("pdf")), lambda *_: BackendError(None, "no connection")))
@@ -583,6 +592,25 @@ def test_skills_that_rules_deny_are_neither_shown_nor_copied(tmp_path: Path, inv
     assert [path.name for path in (tmp_path / "skills").iterdir() if path.is_dir()] == ["pdf"]
 
 
+def test_rules_of_the_middleware_of_subagents_hold_for_their_skills(invoke: Invoke) -> None:
+    files = holding(pdf=skill("pdf"), secret=skill("secret"))
+    rules = [FilesystemPermission(operations=["read"], paths=["/skills/secret/**"], mode="deny")]
+    reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/skills"]}
+    free = {**reader, "name": "free", "permissions": []}
+    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in ("reader", "free")]
+    model = ScriptedModel(script=[*(turn for task in tasks for turn in (task, AIMessage("done"))), AIMessage("done")])
+    middleware = SubAgentMiddleware(
+        default_model=model,
+        backend=files,
+        permissions=rules,
+        general_purpose_agent=False,
+        subagents=[reader, free],  # type: ignore[list-item]
+    )
+    invoke(create_agent(model, middleware=[middleware]), GO)
+    found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
+    assert found == [[], ["pdf"], [], ["pdf", "secret"], []]
+
+
 # --- copies for commands ---------------------------------------------------------------------------------------------
 
 
@@ -783,6 +811,31 @@ async def test_where_nothing_can_be_copied_the_skills_are_still_shown(tmp_path: 
         warnings += update["skills_load_errors"]
     [warning] = warnings  # The other one runs no commands.
     assert warning.startswith("Commands cannot use the files of /mounted/skills: a command that copies files to ")
+
+
+class _Unreadable(WrapperBackend):
+    """Refuses to read files with the name `secret`."""
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        found = await self.inner.adownload_files(paths)
+        return [
+            FileDownloadResponse(path, error="permission_denied") if path.endswith("/secret") else each
+            for path, each in zip(paths, found, strict=True)
+        ]
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_read_keeps_the_copy_as_it_is(mounted: Mounted) -> None:
+    await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT})
+    await mounted.turn()
+    await mounted.put({"/pdf/secret": b"x"})
+    mounted.files = CompositeBackend(mounted.box, {"/skills/": _Unreadable(mounted.store)})
+    assert await mounted.turn(mounted.session()) == 0
+    assert mounted.warnings == [
+        "/skills/pdf/secret cannot be read: permission_denied",
+        "Commands get no changes of /skills while some of its files cannot be read",
+    ]
+    assert sorted(await mounted.disk()) == ["skills/pdf/SKILL.md", "skills/pdf/run.sh"]
 
 
 @pytest.mark.anyio

@@ -150,6 +150,20 @@ def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
     assert contents(state) == {"/out/b.md": "b"}
 
 
+def test_rules_of_middleware_hold_for_the_subagents_that_get_it(invoke: Invoke) -> None:
+    files, own = MemoryBackend(), MemoryBackend()
+    rules = [FilesystemPermission(operations=["write"], paths=["/out/**"], mode="deny")]
+    ruled = FilesystemMiddleware(backend=files, permissions=rules)
+    free = spec(worker(write), permissions=[]) | {"name": "free"}
+    subagents = [spec(worker(write)), spec(worker(write), backend=own) | {"name": "apart"}, free]
+    middleware = SubAgentMiddleware(default_model=worker(), default_middleware=[ruled], subagents=subagents)
+    asked = [tasks(name, to=name) for name in ("worker", "apart", "free")]
+    agent = create_agent(ScriptedModel(script=[*asked, AIMessage("done")]), middleware=[middleware])
+    answers = [message.text for message in results(invoke(agent, GO))]
+    assert ["permission denied" in answer for answer in answers] == [True, True, False]
+    assert [file.path for each in (files, own) for file in each.glob("**").matches or ()] == ["/out/free.md"]
+
+
 # --- contexts and answers --------------------------------------------------------------------------------------------
 
 
@@ -179,6 +193,16 @@ def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
     assert heard.content == "heard this"
     assert (nothing.status, stateless.status, nobody.status) == ("error", "error", "error")
     assert "worker, mute" in nobody.content
+
+
+@pytest.mark.parametrize(
+    "said",
+    [("ai", "7"), {"role": "assistant", "content": "7"}, {"type": "ai", "content": [{"type": "text", "text": "7"}]}],
+)
+def test_the_answer_of_a_runnable_may_be_data(said: Any, invoke: Invoke) -> None:
+    remote = RunnableLambda(lambda state: {"messages": [{"type": "human", "content": "?"}, said, {"odd": 1}]})
+    agent = supervisor([CompiledSubAgent(name="worker", description="Works.", runnable=remote)], tasks("count"))
+    assert [message.text for message in results(invoke(agent, GO))] == ["7"]
 
 
 def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
@@ -288,9 +312,11 @@ def test_a_fork_has_the_prompt_and_the_tools_of_its_supervisor(invoke: Invoke) -
     fork = SubAgent(name="worker", description="Knows all.", model=model, mode="fork")
     files = MemoryBackend()
     files.write("/AGENTS.md", "remember this\n")
-    invoke(
-        create_deep_agent(lead, system_prompt="You lead.", subagents=[fork], backend=files, memory=["/AGENTS.md"]), GO
+    later = SubAgent(name="later", description="Works.", model=model, mode="async")
+    agent = create_deep_agent(
+        lead, system_prompt="You lead.", subagents=[fork, later], backend=files, memory=["/AGENTS.md"]
     )
+    invoke(agent, GO)
     assert model.asked[0][0].text == lead.asked[0][0].text
     assert "remember this" in model.asked[0][0].text
     assert model.offered == lead.offered

@@ -16,6 +16,7 @@ from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
 from deepfs.middleware.task_records import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
+from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:
     from langgraph_sdk.client import LangGraphClient
@@ -27,6 +28,8 @@ PARENT: Final = "deepagents_parent"
 _ACTIVE: Final = frozenset({"pending", "running"})
 _REQUEST_SECONDS: Final = 60
 """How long the requests of one tool call may take."""
+_MAX_REASON: Final = 1_000
+"""The most characters of what a server says about a request that failed."""
 _GONE: Final = "The server does not know the task any more. Start it again if it is still needed."
 
 
@@ -211,7 +214,7 @@ async def _client(spec: AsyncSubAgent, doing: str, *, in_sync: bool) -> "AsyncIt
     except ToolException:
         raise
     except Exception as error:  # The SDK raises errors of several libraries.
-        reason = str(error).rstrip(".") or type(error).__name__
+        reason = one_line(str(error), _MAX_REASON).rstrip(".") or type(error).__name__
         raise ToolException(
             f"Error: Could not {doing} the background task of {spec['name']!r}: {reason}. Try again later, or go on "
             "without it."

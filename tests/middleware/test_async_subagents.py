@@ -1037,10 +1037,12 @@ async def test_a_fork_sends_the_conversation_to_the_server(work: Any) -> None:
 
 def test_a_refusal_of_the_server_is_an_error_of_the_tool(invoke: Invoke) -> None:
     with running_langgraph_server({}) as empty:
+        empty.refusal = "no such\ngraph " * 100_000
         agent = deep(empty, start(), AIMessage("a"))
         (failed,) = results(invoke(agent, GO, THREAD))
     assert failed.status == "error"
     assert "Could not start the background task of 'worker'" in failed.text
+    assert len(failed.text) < 2_000
 
 
 def test_without_a_url_the_sync_form_says_what_to_do() -> None:

@@ -21,6 +21,8 @@ class LangGraphServer:
 
     graphs: Mapping[str, Any]
     url: str = ""
+    refusal: str = "not found"
+    """What it says where there is nothing at a path."""
     requests: list[tuple[str, str, Any, Mapping[str, str]]] = field(default_factory=list)
     """Method, path, body and headers (in lower case) of each request."""
     threads: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -130,7 +132,7 @@ def _handler(state: LangGraphServer) -> Callable[..., BaseHTTPRequestHandler]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             state.requests.append((self.command, path, body, headers))
             answer = state.answer(self.command, path, body)
-            content = json.dumps({"detail": "not found"} if answer is None else answer, default=_plain).encode()
+            content = json.dumps({"detail": state.refusal} if answer is None else answer, default=_plain).encode()
             self.send_response(404 if answer is None else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
@@ -153,7 +155,7 @@ def asgi(state: LangGraphServer) -> Callable[..., Awaitable[None]]:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         state.requests.append((scope["method"], scope["path"], json.loads(content), headers))
         answer = state.answer(scope["method"], scope["path"].removeprefix("/noauth"), json.loads(content))
-        body = json.dumps({"detail": "not found"} if answer is None else answer, default=_plain).encode()
+        body = json.dumps({"detail": state.refusal} if answer is None else answer, default=_plain).encode()
         status = 404 if answer is None else 200
         await send(
             {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}

@@ -22,6 +22,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
+from deepfs.threads import pool
 from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
@@ -214,10 +215,18 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     Raises BackendError if the store fails. On its own loop the store is never interrupted: the SQLite store would then
     keep its transaction open.
     """
-    given: object = await _asked(store, partial(store.abatch, operations))  # A store may return anything.
+    given: object = await _asked(store, partial(_batched, store, operations))  # A store may return anything.
     if (type(given) is not list and not isinstance(given, Sequence)) or len(given) != len(operations):
         raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return given if type(given) is list else list(given)
+
+
+async def _batched(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
+    """`abatch`, or in a thread `batch` of a store that has only that, such as LangGraph's `SqliteStore`."""
+    try:
+        return await store.abatch(operations)
+    except NotImplementedError:
+        return await pool.run(store.batch, operations)
 
 
 async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -> object:

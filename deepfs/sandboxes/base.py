@@ -4,7 +4,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
@@ -119,8 +119,18 @@ class BaseSandbox(SandboxBackendProtocol):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._calls = Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
-        self._contents = SandboxContents(self._calls, self._inner, self.content_bytes)
+
+    # An `__init__` written for deepagents, whose class has none, does not call the one above.
+    _root: str = "/"
+    _max_bytes: int = bytes_of(10)
+
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
+
+    @cached_property
+    def _contents(self) -> SandboxContents:
+        return SandboxContents(self._calls, self._inner, self.content_bytes)
 
     @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:

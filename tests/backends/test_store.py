@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 from typing import Any, TypedDict
 
 import anyio
@@ -13,10 +14,13 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 
 from deepfs.backends.namespace import NamespaceFactory
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import ErrorCode
+from deepfs.sync import run_sync
+from deepfs.testing.expect import succeeded
 from deepfs.threads.locks import path_locks
 from support.files import stored
 
@@ -268,6 +272,16 @@ def test_a_store_or_a_subclass_that_may_wait_is_not_synchronous() -> None:
         assert backend.write("/a", "one").ok
         assert backend.read("/a").ok
     assert not StoreBackend(namespace=("n",)).is_synchronous
+
+
+def test_a_store_without_async_methods_works_in_sync_and_async_programs(tmp_path: Path) -> None:
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        store.setup()
+        backend = StoreBackend(store, namespace=("n",))
+        assert backend.write("/a", "one").ok
+        assert run_sync(backend.aedit, "/a", "one", "two").ok
+        assert [match.path for match in succeeded(backend.grep("two")).matches or []] == ["/a"]
+        assert store.get(("n",), "/a").value["content"] == "two"
 
 
 def test_threads_and_an_event_loop_use_one_store_in_memory_at_once() -> None:

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import deepagents
 import pytest
 from deepagents import backends as peer_backends
+from langchain_core.messages import AIMessage
 from langgraph.store.memory import InMemoryStore
 
+import deepfs
 from deepfs import (
     BackendProtocol,
     CompositeBackend,
@@ -20,6 +23,7 @@ from deepfs import (
 from deepfs.backends import LocalShellBackend
 from deepfs.errors import NotSupportedError
 from deepfs.policy import WrapperBackend
+from support.chat import ScriptedModel, call, calls
 
 
 @pytest.fixture
@@ -121,6 +125,38 @@ def test_timeouts_and_output_of_commands(tmp_path: Path) -> None:
     assert (empty.exit_code, empty.output) == (0, "")
     assert (empty_there.exit_code, empty_there.output.startswith("Error")) == (1, True)
     assert (mine.execute("true").output, there.execute("true").output) == ("", "<no output>")
+    assert ("Exit code: 3" in mine.execute("exit 3").output, "Exit code: 3" in there.execute("exit 3").output) == (
+        False,
+        True,
+    )
+
+
+def answered(library: Any, backend: Any, rules: list[tuple[str, str]], *calls_made: Any) -> list[str]:
+    """The status of each call that an agent makes under rules about reading."""
+    permissions = [library.FilesystemPermission(operations=["read"], paths=[path], mode=mode) for path, mode in rules]
+    model = ScriptedModel(script=[*map(calls, calls_made), AIMessage("done")])
+    agent = library.create_deep_agent(model, backend=backend, permissions=permissions)
+    return [message.status for message in agent.invoke({"messages": "go"})["messages"] if message.type == "tool"]
+
+
+def test_rules_cover_names_that_start_with_a_dot_and_searches_of_the_root(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".env").write_text("SECRET=1\n")
+    mine, there = FilesystemBackend(tmp_path), peer_backends.FilesystemBackend(tmp_path, virtual_mode=True)
+    read, listing = call("read_file", file_path="/work/.env"), call("ls", path="/work")
+    assert answered(deepfs, mine, [("/work/**", "deny")], read, listing) == ["error", "error"]
+    assert answered(deepagents, there, [("/work/**", "deny")], read, listing) == ["success", "success"]
+    rules, search = [("/work/**", "allow"), ("/**", "deny")], call("grep", pattern="SECRET")
+    assert answered(deepfs, mine, rules, search) == ["error"]
+    assert answered(deepagents, there, rules, search) == ["success"]
+
+
+def test_rules_over_a_backend_that_runs_commands(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    rules, read = [("/**", "deny")], call("read_file", file_path="/a")
+    assert answered(deepfs, LocalShellBackend(tmp_path), rules, read) == ["error"]
+    with pytest.raises(NotImplementedError):
+        answered(deepagents, peer_backends.LocalShellBackend(tmp_path, virtual_mode=True), rules, read)
 
 
 @pytest.mark.anyio

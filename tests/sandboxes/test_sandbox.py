@@ -329,6 +329,23 @@ async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:
 # --- broken sandboxes -------------------------------------------------------------------------------------------------
 
 
+async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
+    class Bare(BaseSandbox):
+        id = "bare"
+
+        def __init__(self, local: LocalSandbox) -> None:
+            self.local = local
+
+        async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+            return await self.local.aexecute(command, timeout=timeout)
+
+    sandbox, file = Bare(LocalSandbox(tmp_path)), str(tmp_path / "a.txt")
+    succeeded(await sandbox.awrite(file, "one\n"))
+    succeeded(await sandbox.aedit(file, "one", "two"))
+    assert shown(await sandbox.aread(file)) == "two\n"
+    assert [match.path for match in succeeded(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
+
+
 class Broken(BaseSandbox):
     """A sandbox that gives the same response to each command."""
 

@@ -481,7 +481,7 @@ def _form(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...],
     if not isinstance(extras, Mapping) or not isinstance(extras.get(_PLACE), list):
         return None
     original, place = extras.get(_FORM), tuple(extras[_PLACE])
-    if family(original) is None or place not in _PLACES:
+    if not isinstance(original, Mapping) or family(original) is None or place not in _PLACES:
         return None
     prefix = _at(original, place)
     return (original, place, prefix) if isinstance(prefix, str) else None

@@ -18,11 +18,15 @@ __all__ = [
     "Payload",
     "blocks_of",
     "digest_of",
+    "document_text",
     "encoded",
     "family",
     "filled",
+    "form_of",
+    "has_content",
     "has_media",
     "has_references",
+    "has_url",
     "inline",
     "inline_size",
     "is_digest",
@@ -32,6 +36,7 @@ __all__ = [
     "media_type",
     "referring",
     "retyped",
+    "standard",
     "with_parsed_blocks",
 ]
 
@@ -166,9 +171,9 @@ def family(block: Any) -> str | None:
     Args:
         block: The block.
     """
-    if not isinstance(block, Mapping):
+    if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
         return None
-    return _family(media_type(block)) if block.get("type") == "media" else _FAMILIES.get(block.get("type"))
+    return _family(media_type(block)) if block["type"] == "media" else _FAMILIES.get(block["type"])
 
 
 def inline_size(block: Mapping[str, Any]) -> int | None:
@@ -217,11 +222,108 @@ def _retyped(
 
 
 def _image_type(payload: str) -> str | None:
-    try:
-        actual = sniff(b64decode(payload[:_HEAD]))
-    except Base64Error:
-        return None
+    actual = sniff(_head(payload))
     return actual if _family(actual) == "image" else None
+
+
+def _head(payload: str) -> bytes:
+    """The beginning of the content; nothing if the payload is no base64."""
+    try:
+        return b64decode(f"{payload[:_HEAD]}==")  # Some leave out the padding.
+    except (Base64Error, ValueError):
+        return b""
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+_LOCATIONS: Final = (
+    ("url",),
+    ("image_url",),
+    ("image_url", "url"),
+    ("source", "url"),
+    ("source", "file_id"),
+    ("file_uri",),
+    ("file_id",),
+    ("file_url",),
+    ("file", "file_id"),
+)
+"""Where blocks name a file that the provider fetches, or has."""
+
+
+def has_content(block: Mapping[str, Any]) -> bool:
+    """Whether a block of media holds content, or refers to some: providers refuse empty ones.
+
+    Args:
+        block: The block.
+    """
+    others = (block.get("source_type") == "id", isinstance(block.get("data"), bytes), _at(block, ("source", "content")))
+    if is_reference(block) or document_text(block) or any(others):
+        return True
+    payload = next((found[1] for place in _PLACES if (found := _payload(block, place))), None)
+    return any(_location(block, place) for place in _LOCATIONS) if payload is None else bool(_head(payload))
+
+
+def document_text(block: Any) -> str | None:
+    """The text of a document that is not in base64, in LangChain's form or that of Anthropic; None for other blocks.
+
+    Args:
+        block: The block.
+    """
+    if not isinstance(block, Mapping):
+        return None
+    place = ("text",) if block.get("type") == "text-plain" else ("source", "data")
+    text = _at(block, place) if len(place) == 1 or _at(block, ("source", "type")) == "text" else None
+    return text if isinstance(text, str) and text.strip() else None
+
+
+def has_url(block: Mapping[str, Any]) -> bool:
+    """Whether a block of media is in LangChain's form and names a URL from which to fetch it.
+
+    Args:
+        block: The block.
+    """
+    return _location(block, ("url",)) is not None
+
+
+def _location(block: Mapping[str, Any], place: tuple[str, ...]) -> str | None:
+    value = _at(block, place)
+    return value if isinstance(value, str) and value.strip() and not value.startswith("data:") else None
+
+
+def form_of(block: Mapping[str, Any]) -> str:
+    """The provider whose form a block of media has: `"anthropic"`, `"google_genai"` or `"openai"`.
+
+    It is `""` for forms that LangChain's classes for all of these providers take, and for files of OpenAI, by id.
+
+    Args:
+        block: The block.
+    """
+    if isinstance(block.get("source"), Mapping):
+        return "anthropic"
+    if block.get("type") == "media":
+        return "google_genai"
+    is_input = block.get("type") in ("input_image", "input_file") and standard(block) is not block
+    # Data in a `url` is none of them, but one that few of the classes take.
+    return "openai" if is_input or isinstance(block.get("image_url"), str) or _payload(block, ("url",)) else ""
+
+
+def standard(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block in LangChain's form; the block itself if it has neither content nor a URL.
+
+    Args:
+        block: A block of media in a form of a provider.
+    """
+    found = next((payload for place in _PLACES if (payload := _payload(block, place))), None)
+    url = next((url for place in _LOCATIONS[:4] if (url := _location(block, place))), None)
+    if found is not None:
+        named = {"base64": found[1], "mime_type": found[2]}
+    elif url is not None:
+        named = {"url": url}
+    else:
+        return block
+    name = block.get("filename") or block.get("title")
+    extras = {"extras": {"filename": name}} if isinstance(name, str) else {}
+    return {"type": _family(found[2]) if found else family(block), **named, **extras}
 
 
 def label(block: Mapping[str, Any]) -> str:
@@ -245,15 +347,21 @@ def _payload(block: Any, place: tuple[str, ...]) -> tuple[str, str, str] | None:
     if not isinstance(block, Mapping) or block.get("type") not in _FAMILIES:
         return None
     holder = block if len(place) == 1 else block.get(place[0])
-    if not isinstance(holder, Mapping):
-        return None
-    value = holder.get(place[-1])
-    if not isinstance(value, str) or not value:
+    value = _at(block, place)
+    if not isinstance(holder, Mapping) or not isinstance(value, str) or not value:
         return None
     url = _DATA_URL.match(value)
     if url is not None:
         return url[0], value[url.end() :], url[1] or OCTET_STREAM
     return ("", value, _declared(block, holder)) if _is_base64(block, holder, place[-1]) else None
+
+
+def _at(block: Mapping[str, Any], place: tuple[str, ...]) -> Any:
+    """What a block holds at a place; None if it has no such place."""
+    holder: Any = block
+    for key in place:
+        holder = holder.get(key) if isinstance(holder, Mapping) else None
+    return holder
 
 
 def _is_base64(block: Mapping[str, Any], holder: Mapping[str, Any], key: str) -> bool:
@@ -373,8 +481,7 @@ def _form(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...],
     if not isinstance(extras, Mapping) or not isinstance(extras.get(_PLACE), list):
         return None
     original, place = extras.get(_FORM), tuple(extras[_PLACE])
-    holder = original
-    for key in place[:-1]:
-        holder = holder.get(key) if isinstance(holder, Mapping) else None
-    prefix = holder.get(place[-1]) if place in _PLACES and isinstance(holder, Mapping) else None
-    return (original, place, prefix) if isinstance(original, Mapping) and isinstance(prefix, str) else None
+    if not isinstance(original, Mapping) or family(original) is None or place not in _PLACES:
+        return None
+    prefix = _at(original, place)
+    return (original, place, prefix) if isinstance(prefix, str) else None

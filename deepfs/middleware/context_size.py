@@ -75,6 +75,7 @@ def compute_summarization_defaults(model: BaseChatModel) -> SummarizationDefault
 _WRITING: Final = frozenset({"write_file", "edit_file", "apply_patch"})
 _SHOWN_CHARS: Final = 20
 _KEPT_MESSAGES: Final = 20
+_STEP: Final = 10
 _ARGUMENT_KEYS: Final = ("input", "args")
 
 
@@ -110,7 +111,7 @@ class ArgumentLimit:
         """
         if not self._is_reached(len(messages), tokens):
             return list(messages)
-        first_kept = self._first_kept(messages)
+        first_kept = _in_steps(self._first_kept(messages))
         return [*map(self._shortened, messages[:first_kept]), *messages[first_kept:]]
 
     def _is_reached(self, count: int, tokens: int) -> bool:
@@ -156,6 +157,11 @@ class ArgumentLimit:
     def _shortened_value(self, value: Any) -> Any:
         is_long = isinstance(value, str) and len(value) > self._max_length
         return f"{value[:_SHOWN_CHARS]}{self._ending}" if is_long else value
+
+
+def _in_steps(place: int) -> int:
+    """The place, or one a little before it that stays the same for several turns: each change costs a cached prompt."""
+    return place if place < _STEP else place - place % _STEP
 
 
 def _with_arguments(content: Any, arguments: Mapping[str | None, Any]) -> Any:

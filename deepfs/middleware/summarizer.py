@@ -24,6 +24,7 @@ from deepfs.middleware._base import (
     resolve_backend,
     wait_for,
 )
+from deepfs.middleware._messages import is_blank
 from deepfs.middleware.compaction import (
     SUMMARIZATION_EVENT_KEY,
     SUMMARIZATION_SESSION_ID_KEY,
@@ -280,6 +281,8 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
             return summary
         given = self._history.transcript().referenced(messages)
         text: str = yield Step(partial(self._create_summary, given), partial(self._acreate_summary, given))
+        if is_blank(text):  # The model would see nothing of the messages.
+            raise ValueError("the model answered with an empty summary")
         while len(self._summaries) >= _MAX_SUMMARIES:
             self._summaries.pop(next(iter(self._summaries)), None)
         self._summaries[name] = (key, text)

@@ -6,13 +6,25 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import blocks_of, family, inline_size, label, media_type, retyped
+from deepfs.middleware._media_blocks import (
+    blocks_of,
+    document_text,
+    family,
+    form_of,
+    has_content,
+    has_url,
+    inline_size,
+    label,
+    media_type,
+    retyped,
+    standard,
+)
 from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
 __all__ = ["UnsupportedContentMiddleware", "acceptable", "without_new_media"]
 
-MessageT = TypeVar("MessageT", HumanMessage, ToolMessage)
+MessageT = TypeVar("MessageT", AIMessage, HumanMessage, ToolMessage)
 
 
 class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -70,6 +82,7 @@ _PROFILE_KEYS: Final = {
     "video": "video_inputs",
     "file": "pdf_inputs",
 }
+_NOT_TAKEN: Final = "this model does not take it"
 _RESULT_KEYS: Final = ("image_tool_message", "pdf_tool_message")
 
 
@@ -85,15 +98,35 @@ class _Limits(NamedTuple):
     """The longest image, in characters of base64; None for any."""
     in_results: bool = True
     """Whether tool results may hold media; if not, a message after the results shows the media."""
+    file_urls: bool = True
+    """Whether files may be named by their URL."""
+    text_documents: bool = False
+    """Whether documents may be texts, not in base64."""
+    provider: str | None = None
+    """The provider, as answers name it; None for one that deepfs does not know, whose blocks keep their form."""
+
+    def suited(self, block: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The block in a form that LangChain's class for the provider takes, as far as there is one."""
+        return retyped(standard(block) if self._is_foreign(block) else block)
+
+    def _is_foreign(self, block: Mapping[str, Any]) -> bool:
+        # OpenAI has two APIs with forms of their own; LangChain's form suits both.
+        own = {"", self.provider} - {"openai"}
+        return self.provider is not None and form_of(block) not in own
 
     def fault(self, block: Mapping[str, Any]) -> str | None:
         """Why the model does not accept a block of media; None if it does."""
         kind, name, size = media_type(block), family(block), inline_size(block)
+        if self.provider is not None and not has_content(block):
+            return "it is empty or damaged"
+        if not self.families or self._is_foreign(block):
+            return _NOT_TAKEN
         if name == "file" and size is None:
-            return None  # The provider fetches it.
+            # The provider fetches it, or has it.
+            return _NOT_TAKEN if has_url(block) and not self.file_urls else None
         is_right = self.types is None or kind in self.types or (self.documents and name == "file")
         if name not in self.families or (size is not None and not is_right):
-            return "this model does not take it"
+            return _NOT_TAKEN
         if name == "image" and self.image_chars is not None and (size or 0) > self.image_chars:
             return f"this model takes images of up to {self.image_chars * 3 // 4:,} bytes; make a smaller copy"
         return None
@@ -101,8 +134,16 @@ class _Limits(NamedTuple):
 
 _IMAGES_AND_PDF: Final = IMAGES | {"application/pdf"}
 # Anthropic measures images as they are sent, in base64.
-_ANTHROPIC: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, image_chars=5 * 1024 * 1024)
-_OPENAI: Final = _Limits(frozenset({"image", "file"}), _IMAGES_AND_PDF, in_results=False)
+_ANTHROPIC: Final = _Limits(
+    frozenset({"image", "file"}),
+    _IMAGES_AND_PDF,
+    image_chars=5 * 1024 * 1024,
+    text_documents=True,
+    provider="anthropic",
+)
+_OPENAI: Final = _Limits(
+    frozenset({"image", "file"}), _IMAGES_AND_PDF, in_results=False, file_urls=False, provider="openai"
+)
 _OPENAI_AUDIO: Final = frozenset({"audio/mp3", "audio/wav"})
 _GOOGLE: Final = frozenset(
     {
@@ -120,15 +161,16 @@ _LIMITS: Final[Mapping[str, _Limits]] = {
     "anthropic-chat": _ANTHROPIC,
     "openai-chat": _OPENAI,
     "azure-openai-chat": _OPENAI,
-    "chat-google-generative-ai": _Limits(types=_GOOGLE),
+    "chat-google-generative-ai": _Limits(types=_GOOGLE, provider="google_genai"),
 }
 
 
 class _Accepted(NamedTuple):
-    """What a model accepts in the results of tools, and in the messages of people."""
+    """What a model accepts in the results of tools, in the messages of people, and in answers of other models."""
 
     results: _Limits
     people: _Limits
+    answers: _Limits
 
 
 def _accepted(model: object) -> _Accepted:
@@ -137,16 +179,19 @@ def _accepted(model: object) -> _Accepted:
     refused = {name for name, key in _PROFILE_KEYS.items() if profile.get(key) is False}
     in_results = limits.in_results and all(profile.get(key) is not False for key in _RESULT_KEYS)
     results = limits._replace(families=limits.families - refused, in_results=in_results)
+    texts_only = results._replace(families=frozenset(), text_documents=False)
+    answers = texts_only if limits in (_ANTHROPIC, _OPENAI) else results
     if limits is not _OPENAI:
-        return _Accepted(results, results)
+        return _Accepted(results, results, answers)
     # Of tools, deepfs shows no audio to OpenAI's models; people may send what their model is made for.
     takes_documents = getattr(model, "use_responses_api", None) is True
+    results = results._replace(file_urls=takes_documents)
     people = results._replace(
         families=(results.families | {"audio"}) - refused,
         types=_IMAGES_AND_PDF | _OPENAI_AUDIO,
         documents=takes_documents,
     )
-    return _Accepted(results, people)
+    return _Accepted(results, people, answers)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -189,7 +234,7 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
         if isinstance(message, AIMessage):
             names.update((call["id"], call["name"]) for call in message.tool_calls)
             is_filled = not message.tool_calls and place < len(messages) - 1
-            answer = _filled_or_without_blanks(message)
+            answer = _without_foreign_media(_filled_or_without_blanks(message), accepted.answers)
             yield _filled(answer, "[No answer]") if is_filled else answer
         elif isinstance(message, ToolMessage):
             named = _named(message, names.get(message.tool_call_id))
@@ -235,17 +280,29 @@ def _shown_below(block: Any) -> Any:
     return _text(f"[{label(block)} is shown below]") if family(block) else block
 
 
+def _without_foreign_media(message: AIMessage, limits: _Limits) -> AIMessage:
+    """Replace media in the answer of another provider's model: few providers take media in answers."""
+    is_own = message.response_metadata.get("model_provider") == limits.provider
+    return message if is_own or limits.provider is None else _without_refused(message, limits)
+
+
 def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
-    """Replace media that the model refuses by notes."""
-    if not _has_media(message):
+    """Replace media that the model refuses by notes, and give the others a form that LangChain's class takes."""
+    content = [_taken(block, limits) for block in blocks_of(message)]
+    if all(new is old for new, old in zip(content, blocks_of(message), strict=True)):
         return message
-    return message.model_copy(update={"content": [_taken(block, limits) for block in message.content]})
+    return message.model_copy(update={"content": content})
 
 
 def _taken(block: Any, limits: _Limits) -> Any:
+    if isinstance(block, str):
+        return _text(block)  # OpenAI's class does not take a bare one.
+    text = document_text(block)
+    if text is not None and limits.provider is not None and not limits.text_documents:
+        return _text(text)
     if family(block) is None:
         return block
-    typed = retyped(block)
+    typed = limits.suited(block)
     fault = limits.fault(typed)
     return typed if fault is None else _text(f"[{label(typed)} is left out: {fault}]")
 

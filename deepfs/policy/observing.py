@@ -31,6 +31,8 @@ class Outcome(Struct, frozen=True):
     code: str | None = None
     content_bytes: int | None = None
     """The bytes of content that were passed in or out; None for operations that pass none, and if that is not known."""
+    exception: str | None = None
+    """The name of the exception that was raised, if it is none of `deepfs.errors`."""
 
 
 class Observation(ABC):
@@ -147,7 +149,8 @@ class _Counter:
 def _raised(error: BaseException, content_bytes: int | None = None) -> Outcome:
     if isinstance(error, DeepFSError):
         return Outcome(str(error), error.code.value, content_bytes)
-    return Outcome(type(error).__name__, None, content_bytes)
+    name = type(error).__name__
+    return Outcome(name, None, content_bytes, name)
 
 
 def _returned(call: Call, result: object) -> Outcome:

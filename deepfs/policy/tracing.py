@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
 from deepfs.policy.hooks import Call
 from deepfs.policy.observing import Observation, ObservedBackend, Outcome, backend_name
 
@@ -20,11 +21,11 @@ class TracedBackend(ObservedBackend):
     """Makes an OpenTelemetry span of each operation, inside the current span. It needs the extra `otel`.
 
     A span is named after its operation, as in `deepfs.read`, and has the attributes `deepfs.operation`,
-    `deepfs.backend` (the class, without the wrappers around it), `deepfs.outcome` (`"ok"`, the code of the error, or
-    the name of an exception) and, if content was passed, `deepfs.content_bytes`. The status of a failed operation is
-    ERROR. Contents, patterns and commands are never in a span. What the backend does inside the operation, such as
-    requests of an instrumented client, is beneath its span; streams are not the current span, as their caller runs in
-    between.
+    `deepfs.backend` (the class, without the wrappers around it), `deepfs.outcome` (`"ok"`, the code of the error, the
+    name of an exception, or `"error"`) and, if content was passed, `deepfs.content_bytes`. The status of a failed
+    operation is ERROR. Contents, patterns, commands and texts of errors are never in a span. What the backend does
+    inside the operation, such as requests of an instrumented client, is beneath its span; streams are not the current
+    span, as their caller runs in between.
 
     Args:
         inner: The backend.
@@ -81,7 +82,7 @@ class _Traced(Observation):
     async def ended(self, outcome: Outcome) -> None:
         from opentelemetry.trace import StatusCode
 
-        failed = None if outcome.error is None else outcome.code or _exception_name(outcome.error)
+        failed = None if outcome.error is None else _failure(outcome)
         self._span.set_attribute("deepfs.outcome", failed or "ok")
         if outcome.content_bytes is not None:
             self._span.set_attribute("deepfs.content_bytes", outcome.content_bytes)
@@ -90,5 +91,9 @@ class _Traced(Observation):
         self._span.end()
 
 
-def _exception_name(error: str) -> str:
-    return error if error.isidentifier() else "error"
+_CODES = frozenset(code.value for code in ErrorCode)
+
+
+def _failure(outcome: Outcome) -> str:
+    """The code or the exception. A backend may answer with a text instead, which can quote contents and paths."""
+    return outcome.code if outcome.code in _CODES else outcome.exception or "error"

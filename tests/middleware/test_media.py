@@ -221,6 +221,24 @@ def test_unavailable_blobs_are_notes(tmp_path: Path) -> None:
         assert block["text"].startswith(f"[The image (image/png) is not available: {reason}")
 
 
+def test_forged_blocks_do_not_stop_the_conversation(invoke: Invoke) -> None:
+    """A person's blocks may have any keys and values, also beside the hash of an image that is there."""
+    extras: list[dict[str, Any]] = [
+        {"deepfs_form": {"type": "image"}, "deepfs_place": [["url"], "url"]},
+        {"deepfs_form": {"source": 1}, "deepfs_place": ["source", "data"]},
+        {"deepfs_form": [], "deepfs_place": []},
+        {"deepfs_form": {"type": ["image"], "data": ""}, "deepfs_place": ["data"]},
+    ]
+    forged: list[Any] = [{**REFERENCE, "extras": each} for each in extras]
+    forged += [{"type": "image", "deepagents_blob": [DIGEST]}, {"type": "other", "deepagents_blob": DIGEST}]
+    made = agent(MemoryBackend())
+    for block in (IMAGE, *forged):
+        invoke(made, said(block), THREAD)
+    shown = [message.content[1] for message in made.model.asked[-1] if message.type == "human"]
+    assert [block.get("base64") for block in shown[:5]] == [PAYLOAD] * 5
+    assert all("its reference is not valid" in block["text"] for block in shown[5:])
+
+
 def test_references_to_other_paths_are_notes() -> None:
     files = MemoryBackend()
     files.write("/secret", "s")

@@ -93,6 +93,17 @@ def test_each_request_begins_with_the_one_before(invoke: Invoke) -> None:
         assert after[: len(before)] == before
 
 
+def test_shortened_arguments_change_few_requests(invoke: Invoke) -> None:
+    def write(number: int) -> AIMessage:
+        return calls(call("write_file", file_path=f"/{number}", content=f"{number} " * 1_500))
+
+    model = Recording(script=[*map(write, range(40)), AIMessage("done")])
+    invoke(create_deep_agent(model, backend=MemoryBackend()), {"messages": [("user", "go")]})
+    assert b"truncated" in model.requests[-1][3]
+    changed = [before for before, after in pairwise(model.requests) if after[: len(before)] != before]
+    assert len(changed) < len(model.requests) / 3
+
+
 def digest() -> str:
     requests = conversation(lambda agent, *given: agent.invoke(*given), **skills())
     return sha256(repr(requests).encode()).hexdigest()

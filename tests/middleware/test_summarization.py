@@ -27,7 +27,7 @@ from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, backend, invoke, results
-from support.chat import call, calls
+from support.chat import ScriptedModel, call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, agent_of, event_of, said, shown, talk, text_of, thread
 
 __all__ = ["backend", "invoke"]
@@ -341,6 +341,20 @@ def test_if_the_file_cannot_be_written_no_message_is_removed(
     assert "cannot be stored" in caplog.text
     assert not files.read(HISTORY).ok
     assert model.summaries == 0, "no summary is made that could not be used"
+
+
+def test_an_empty_summary_stands_for_no_messages(invoke: Invoke, caplog: pytest.LogCaptureFixture) -> None:
+    model = Talker(script=[AIMessage(f"answer {number}") for number in range(9)])
+    empty = ScriptedModel(script=[AIMessage(" \n")] * 9)
+    summaries = SummarizationMiddleware(
+        model, backend=MemoryBackend(), trigger=("messages", 8), keep=("messages", 2), summarizer=empty
+    )
+    agent = create_agent(model, middleware=[summaries], checkpointer=InMemorySaver())
+    with caplog.at_level(logging.WARNING, "deepfs"):
+        talk(invoke, agent, thread(), 0, 5)
+    assert [message.id for message in shown(model)][::2] == [f"q{number}" for number in range(6)]
+    assert event_of(agent) is None
+    assert "empty summary" in caplog.text
 
 
 def test_media_that_cannot_be_written_are_not_removed(invoke: Invoke) -> None:

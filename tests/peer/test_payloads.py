@@ -19,6 +19,7 @@ from pydantic import PrivateAttr
 
 from deepfs import FilesystemMiddleware, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.middleware import blobs
+from deepfs.middleware.unsupported_content import acceptable
 from support.agents import Sandbox, results
 from support.chat import call, calls
 from support.payload_rules import anthropic_faults, google_faults, openai_chat_faults, openai_responses_faults
@@ -35,7 +36,7 @@ class Scripted(BaseChatModel):
     _requests: Any = PrivateAttr(default_factory=list)
 
     def play(self, *turns: AIMessage) -> Any:
-        self._script.extend([*turns, *(AIMessage("done") for _ in range(20))])
+        self._script.extend([*turns, *(AIMessage("done") for _ in range(60))])
         return self
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
@@ -213,6 +214,7 @@ def test_results_of_foreign_tools_are_valid(model: Any) -> None:
 
 
 PNG = base64.b64encode(CONTENTS["/a.png"]).decode()
+PDF = base64.b64encode(CONTENTS["/a.pdf"]).decode()
 MEDIA: list[dict[str, Any]] = [
     *({"type": "image", "base64": PNG, "mime_type": f"image/{kind}"} for kind in ("png", "jpeg", "gif", "webp")),
     *({"type": "image", "base64": "PHN2Zz" * 60, "mime_type": f"image/{kind}"} for kind in ("bmp", "svg+xml")),
@@ -228,6 +230,23 @@ MEDIA: list[dict[str, Any]] = [
     {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
     {"type": "image", "mime_type": "image/png", "deepagents_blob": "0" * 64},
     {"type": "image", "mime_type": "image/png", "deepagents_blob": "../AGENTS.md"},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": PDF}, "title": "a.pdf"},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a text"}},
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": " "}},
+    {"type": "text-plain", "text": "a text", "mime_type": "text/plain"},
+    {"type": "media", "mime_type": "image/png", "data": PNG},
+    {"type": "media", "mime_type": "application/pdf", "file_uri": "https://example.org/files/1"},
+    {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+    {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+    {"type": "input_audio", "input_audio": {"data": PNG, "format": "mp3"}},
+    {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}},
+    {"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"},
+    {"type": "image", "url": f"data:image/png;base64,{PNG}"},
+    {"type": "image", "base64": PNG.rstrip("="), "mime_type": "IMAGE/PNG"},
+    {"type": "image", "base64": "%%%%", "mime_type": "image/png"},
+    {"type": "image", "base64": "", "mime_type": "image/png"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
 ]
 
 
@@ -284,6 +303,48 @@ def test_media_from_people_are_valid(model: Any) -> None:
     agent.invoke(GO, THREAD)
     assert model.faults == []
     assert ("its file was deleted" in model.last) is images
+
+
+def test_texts_without_a_block_are_valid(model: Any) -> None:
+    agent = create_deep_agent(model.play(), backend=filled(), checkpointer=InMemorySaver())
+    agent.invoke({"messages": [HumanMessage(["look", MEDIA[0], " "])]}, THREAD)
+    assert model.faults == []
+    assert "look" in model.last
+
+
+def test_media_in_answers_of_other_models_are_valid(model: Any) -> None:
+    agent = create_deep_agent(model.play(), backend=filled(), checkpointer=InMemorySaver())
+    for blocks in (MEDIA[:1], *([{"type": "text", "text": "see"}, block] for block in MEDIA)):
+        agent.invoke({"messages": [HumanMessage("go"), AIMessage(blocks), HumanMessage("on")]}, THREAD)
+    assert model.faults == []
+
+
+def test_media_in_answers_of_the_same_provider_stay() -> None:
+    for name, provider in (("openai responses", "openai"), ("google", "google_genai")):
+        answer = AIMessage(MEDIA[:1], response_metadata={"model_provider": provider})
+        sent = acceptable([HumanMessage("go"), answer, HumanMessage("on")], MODELS[name]())
+        assert sent[1] is answer
+
+
+def test_urls_keep_what_the_model_fetches() -> None:
+    url = "https://example.org/a"
+    image = {"type": "image", "url": url}
+    forms: list[Any] = [
+        {"type": "image_url", "image_url": url},
+        {"type": "input_image", "image_url": url},
+        {"type": "image", "source": {"type": "url", "url": url}},
+    ]
+    for name in ("anthropic", "openai", "google"):
+        (sent,) = acceptable([HumanMessage([image, *forms])], MODELS[name]())
+        own = forms[2] if name == "anthropic" else image
+        assert sent.content == [image, image, image, own]
+    known = {"type": "input_image", "file_id": "file-1"}
+    (sent,) = acceptable([HumanMessage([known])], MODELS["openai responses"]())
+    assert sent.content == [known]
+    file = {"type": "file", "url": url, "mime_type": "application/pdf"}
+    for name, is_sent in (("anthropic", True), ("openai", False), ("openai responses", True)):
+        (sent,) = acceptable([HumanMessage([file])], MODELS[name]())
+        assert (sent.content == [file]) is is_sent
 
 
 # --- subagents, people, repairs, summaries ---------------------------------------------------------------------------
@@ -370,8 +431,13 @@ def test_a_conversation_with_blank_messages_and_blocks_is_valid(model: Any) -> N
 
 def test_summarized_conversations_are_valid(model: Any) -> None:
     model.profile = {**(model.profile or {}), "max_input_tokens": 2_000}
-    turns = [
-        turn for _ in range(6) for turn in (calls(call("read_file", file_path="/a.png")), AIMessage("word " * 400))
+    turns = [  # Some of them are taken as summaries.
+        turn
+        for _ in range(6)
+        for turn in (
+            AIMessage("Let me see.", tool_calls=[call("read_file", file_path="/a.png")]),
+            AIMessage("word " * 400),
+        )
     ]
     agent = create_deep_agent(model.play(*turns), backend=filled(), checkpointer=InMemorySaver())
     for number in range(5):

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
-from deepfs import create_deep_agent
+from deepfs import MemoryBackend, create_deep_agent
 from middleware.test_prompt_stability import conversation, skills, turns
 from support.agents import Invoke, invoke
 from support.chat import ScriptedModel, call, calls
 
 __all__ = ["invoke"]
+
+GO = {"messages": [("user", "go")]}
 
 
 class Model(ChatAnthropic):
@@ -62,6 +64,37 @@ def test_models_of_anthropic_cache_the_prompt(invoke: Invoke, anthropic: Model) 
     for before, after in pairwise(map(_without_breakpoints, anthropic.payloads)):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert (after["system"], after["tools"]) == (before["system"], before["tools"])
+
+
+@pytest.mark.parametrize("memory", [[], ["/AGENTS.md"]])
+@pytest.mark.parametrize("own", range(1, 5))
+def test_no_request_has_more_breakpoints_than_anthropic_accepts(
+    invoke: Invoke, anthropic: Model, own: int, memory: list[str]
+) -> None:
+    block = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    anthropic.script = [AIMessage("done")]
+    agent = create_deep_agent(
+        anthropic, system_prompt=SystemMessage([block] * own), memory=memory, backend=MemoryBackend()
+    )
+    invoke(agent, GO)
+    (payload,) = anthropic.payloads
+    assert _breakpoints(payload) == 4
+    assert _breakpoints(payload["system"]) >= own
+    assert ("cache_control" in payload) is (own < 4)
+
+
+def test_a_breakpoint_of_an_hour_follows_no_shorter_one(invoke: Invoke, anthropic: Model) -> None:
+    block = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    anthropic.script = [AIMessage("done"), AIMessage("done")]
+    invoke(create_deep_agent(anthropic, system_prompt=SystemMessage([block]), backend=MemoryBackend()), GO)
+    invoke(
+        create_deep_agent(anthropic, system_prompt="Be brief.", backend=MemoryBackend()),
+        {"messages": [HumanMessage([block])]},
+    )
+    for payload, count in zip(anthropic.payloads, (3, 2), strict=True):
+        assert _breakpoints(payload) == count
+        assert _breakpoints(payload["tools"]) == 0
+    assert _breakpoints(anthropic.payloads[1]["system"]) == 0
 
 
 def test_subagents_cache_their_prompts(anthropic: Model) -> None:

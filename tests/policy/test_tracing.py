@@ -17,7 +17,7 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.policy import AuditedBackend, AuditRecord, FilesystemPermission, PermissionedBackend, TracedBackend
-from deepfs.types import ReadResult
+from deepfs.types import FileUploadResponse, ReadResult
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +111,21 @@ async def test_failures_denials_and_exceptions_have_the_status_error(recorder: R
     assert [figures[3] for figures in recorder.figures] == ["file_not_found", "permission_denied", "KeyError"]
     assert {span.status.status_code.name for span in recorder.spans} == {"ERROR"}
     assert {figures[1] for figures in recorder.figures} == {"Failing"}
+    assert "secret" not in "".join(span.to_json() for span in recorder.spans)
+
+
+async def test_errors_without_a_code_are_not_quoted(recorder: Recorder) -> None:
+    class Quoting(MemoryBackend):
+        async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+            return ReadResult(error="secret")
+
+        async def aupload_files(self, files: Any) -> list[FileUploadResponse]:
+            return [FileUploadResponse(path, f"cannot store {content!r}") for path, content in files]
+
+    backend = recorder.over(Quoting())
+    await backend.aread("/a")
+    await backend.aupload_files([("/a", SECRET.encode())])
+    assert [figures[3] for figures in recorder.figures] == ["error", "error"]
     assert "secret" not in "".join(span.to_json() for span in recorder.spans)
 
 

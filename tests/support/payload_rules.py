@@ -60,7 +60,9 @@ def _anthropic_block(block: Mapping[str, Any], where: str, role: str) -> Iterato
         yield from _text_faults(block["text"], where)
     elif kind in ("image", "document"):
         types = IMAGES if kind == "image" else {"application/pdf"}
-        if block["source"]["media_type"] not in types or not block["source"]["data"]:
+        if block["source"]["type"] == "text":
+            yield from _text_faults(block["source"]["data"], where)
+        elif block["source"]["media_type"] not in types or not block["source"]["data"]:
             yield f"{where}: {kind} of {block['source']['media_type']}"
     elif kind == "tool_result":
         content = block["content"]
@@ -178,5 +180,8 @@ def _google_part(part: Any, where: str) -> Iterator[str]:
     elif part.inline_data:
         if not GEMINI_MEDIA.fullmatch(part.inline_data.mime_type) or not part.inline_data.data:
             yield f"{where}: data of {part.inline_data.mime_type}"
+    elif part.file_data:
+        if not part.file_data.file_uri:
+            yield f"{where}: a file without a place"
     else:
         yield from _text_faults(part.text, where)

@@ -230,6 +230,20 @@ def test_a_malformed_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: s
     assert files.read("/c").ok
 
 
+def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: Invoke) -> None:
+    files = files_of()
+    agent = agent_of(files, CREATE, call("delete", file_path="/a"), interrupt_on={"write_file": True})
+    invoke(agent, GO, THREAD)
+    edited = {"type": "edit", "edited_action": {"name": "nothing\n", "args": {}}}
+    state = invoke(agent, Command(resume={"decisions": [edited]}), THREAD)
+    assert [(each.status, each.text) for each in results(state)][0] == (
+        "error",
+        "Error: A person replaced this call by one of nothing\\n, which is no tool here. Nothing was done.",
+    )
+    assert not files.read("/c").ok
+    assert agent.get_state(THREAD).next == ()
+
+
 def test_a_missing_answer_raises_and_the_interrupt_stays(invoke: Invoke) -> None:
     files = MemoryBackend()
     agent = agent_of(files, CREATE, interrupt_on={"write_file": True})

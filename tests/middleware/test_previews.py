@@ -25,6 +25,7 @@ from deepfs import (
 )
 from deepfs.middleware import ApprovalMiddleware, preview_call
 from deepfs.middleware.asked_calls import asks_first
+from deepfs.types import ReadResult, replaced
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -289,6 +290,27 @@ def test_every_kind_of_backend_is_held_to_what_was_shown(
     assert "changed after a person was asked" in message.text
     assert text(files, "/a") == "1\ntwo\n"
     run_sync(files.aclose)
+
+
+class WithoutVersionsOfParts(MemoryBackend):
+    """Tells no version of a part of a file, like adapted backends of other libraries."""
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        read = await super().aread(path, offset, limit)
+        return read if read.next_offset is None else replaced(read, version=None)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke, is_changed: bool) -> None:
+    files = WithoutVersionsOfParts()
+    files.write("/a", "one\ntwo\n")
+    agent = agent_of(files, call("move", source="/a", destination="/b"))
+    invoke(agent, GO, THREAD)
+    if is_changed:
+        files.edit("/a", "two", "2")
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert ("changed after a person was asked" in message.text) is is_changed
+    assert files.read("/b").ok is not is_changed
 
 
 @pytest.mark.anyio

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
@@ -156,23 +156,13 @@ class BaseSandbox(SandboxBackendProtocol):
         script, nonce = capturing(command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes)
         return captured(await self.aexecute(script, **options), nonce)
 
-    def execute_with_offload(
-        self,
-        command: str,
-        capture_path: str,
-        *,
-        max_inline_bytes: int,
-        max_capture_bytes: int | None = None,
-        timeout: float | None = None,
-    ) -> ExecuteOffloadResult:
+    def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
         """Run a command as `aexecute_with_offload` does, without an event loop.
 
         Args:
             command: The command.
             capture_path: The file for the output.
-            max_inline_bytes: The most bytes of output that are returned whole, without a file.
-            max_capture_bytes: The most bytes that the file gets. None is 100 MiB.
-            timeout: Seconds, as in `aexecute`.
+            options: The other arguments of `aexecute_with_offload`.
 
         Returns:
             What `aexecute_with_offload` returns.
@@ -180,14 +170,7 @@ class BaseSandbox(SandboxBackendProtocol):
         Raises:
             RuntimeError: On the event loop that has to do the work.
         """
-        call = partial(
-            self.aexecute_with_offload,
-            command,
-            capture_path,
-            max_inline_bytes=max_inline_bytes,
-            max_capture_bytes=max_capture_bytes,
-            timeout=timeout,
-        )
+        call = partial(self.aexecute_with_offload, command, capture_path, **options)
         name = f"{type(self).__name__}.{{}}()"
         return call_sync(self, call, name.format("execute_with_offload"), name.format("aexecute_with_offload"))
 

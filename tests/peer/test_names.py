@@ -42,6 +42,8 @@ OTHER_VALUES: Final = {
     ("ReadVideoFileSchema", "limit"): 500,
 }
 """The defaults that differ on purpose, by function and parameter, beside texts for models."""
+GIVEN_ON: Final = frozenset({"execute_with_offload"})
+"""Functions whose `**options` go to one with these parameters; any other `**options` could drop them."""
 TEXTS: Final = frozenset({"system_prompt", "summary_prompt"})
 
 Parameter = inspect.Parameter
@@ -142,12 +144,11 @@ def parameters_missing(there: Any, here: Any, is_operation: bool = False) -> Ite
         return
     kinds = {parameter.kind for parameter in ours.values()}
     placed = [name for name, parameter in ours.items() if parameter.kind in PLACED]
-    # What is given on by `**options` could be dropped as well, so it does not count.
     for place, (given, parameter) in enumerate(theirs.items()):
         if given.startswith("_") or parameter.kind in ANY:
             continue
         name = SPELLINGS.get(given, given) if is_operation and given not in ours else given
-        if name not in ours:
+        if name not in ours and getattr(there, "__name__", "") not in GIVEN_ON:
             yield f"the parameter {given}"
         elif parameter.kind in PLACED and Parameter.VAR_POSITIONAL not in kinds and [name] != placed[place:][:1]:
             yield f"the place {place} of the parameter {given}"

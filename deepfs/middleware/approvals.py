@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
+from json import dumps
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
-from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -37,6 +38,8 @@ from deepfs.middleware.previews import preview_call
 from deepfs.middleware.unanswered import identified
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.text.lines import digest
+from deepfs.text.visible import one_line
 
 __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
 
@@ -49,6 +52,7 @@ ANSWER_FORM: Final = (
 """How an interrupt is answered."""
 
 _MAX_ANSWERS: Final = 1_000
+_CHANGED: Final = "[No preview: other middleware changed this call after the model made it]"
 
 
 _PREVIEWS: Final = "approval_previews"
@@ -172,8 +176,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
         previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
+        digests = {call["id"]: _call_digest(call) for call in calls}
         return {
-            name: {**preview._asdict(), "is_shared": any(times[path] > 1 for path in preview.versions)}
+            name: {
+                **preview._asdict(),
+                "call": digests[name],
+                "is_shared": any(times[path] > 1 for path in preview.versions),
+            }
             for name, preview in previews.items()
         }
 
@@ -185,9 +194,14 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             text = own(tool_call, state, runtime) if callable(own) else own
             if text is None:
                 text = _worded(self.description_prefix, tool_call)
-            _asked.get().add(tool_call["id"])
             preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
-            return f"{text}\n\n{preview['text']}" if preview else text
+            if not preview:
+                return text
+            called = _call_digest(tool_call)
+            if preview.get("call", called) != called:  # A thread of an earlier version has no digest.
+                return f"{text}\n\n{_CHANGED}"
+            _asked.get().add(tool_call["id"])
+            return f"{text}\n\n{preview['text']}"
 
         return InterruptOnConfig(**{**config, "description": description})
 
@@ -228,6 +242,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
+        refused = self._refused_edit(request)
+        if refused is not None:
+            return refused
 
         def passing(asked: ToolCallRequest) -> ToolResult:
             with self._as_approved(asked):
@@ -239,12 +256,32 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
         """As `wrap_tool_call`."""
+        refused = self._refused_edit(request)
+        if refused is not None:
+            return refused
 
         async def passing(asked: ToolCallRequest) -> ToolResult:
             with self._as_approved(asked):
                 return await handler(asked)
 
         return await super().awrap_tool_call(request, passing)
+
+    def _refused_edit(self, request: ToolCallRequest) -> ToolMessage | None:
+        """The result of a call that a person replaced by one of a tool that the agent does not have.
+
+        LangChain raises an error, after which the thread cannot go on.
+        """
+        edited = self._reviewer_edit(request)
+        names = {request.tool_call["name"], *(tool.name for tool in request.runtime.tools)}
+        if edited is None or edited["name"] in names:
+            return None
+        text = f"Error: A person replaced this call by one of {one_line(edited['name'])}, which is no tool here."
+        return ToolMessage(
+            f"{text} Nothing was done.",
+            name=request.tool_call["name"],
+            tool_call_id=request.tool_call["id"],
+            status="error",
+        )
 
     @contextmanager
     def _as_approved(self, request: ToolCallRequest) -> Iterator[None]:
@@ -264,6 +301,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 class _AgentApprovals(ApprovalMiddleware):
     """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
+
+
+def _call_digest(call: ToolCall) -> str:
+    """A digest of what a call does, to tell whether a preview is of this call."""
+    hashed = digest()
+    hashed.update(dumps([call["name"], call["args"]], sort_keys=True, default=repr).encode())
+    return hashed.hexdigest()
 
 
 def _worded(prefix: str, tool_call: ToolCall, *_: Any) -> str:

@@ -244,7 +244,10 @@ class FlatBackend(StorageBackend):
 
     @abstractmethod
     async def _commit(self, changes: Sequence[Change]) -> None:
-        """Store the changes, in order: additions come before removals."""
+        """Store the changes, in order: additions come before removals.
+
+        It may run several times at once, with changes of different paths.
+        """
 
     async def _tree(self) -> FileTree:
         """The files as a tree."""

@@ -86,7 +86,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
             includes `move`, `copy`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
-            overwrites. A tool that has an entry of its own follows only that entry.
+            overwrites. A tool that has an entry of its own follows only that entry, and the rules.
         backend: The backend of the tools, with its rules; None shows no diff.
 
     Raises:

@@ -184,6 +184,8 @@ async def _version(backend: BackendProtocol, path: str) -> str | None:
     read = await backend.aread(path, 0, 1)
     if read.code is ErrorCode.IS_DIRECTORY:
         return tree_version(await backend.alist_tree(path))
+    if read.ok and read.version is None:  # A foreign backend tells no version of a part.
+        read = await backend.aread(path, 0, WHOLE_FILE)
     return ABSENT if read.code is ErrorCode.FILE_NOT_FOUND else read.version
 
 

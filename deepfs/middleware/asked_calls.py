@@ -128,15 +128,23 @@ An `interrupt_on` that was written for deepagents does not expect that the tool 
 
 
 def with_similar_tools(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
-    """Return `interrupt_on` with entries for the tools of `_SIMILAR_TOOLS` that follow from the tools that it names."""
+    """Return `interrupt_on` with entries for the tools of `_SIMILAR_TOOLS` that follow from the tools that it names.
+
+    Entries that LangChain refuses stay as they are.
+    """
     return {**interrupt_on, **{name: _similar_config(name, asked) for name, asked in _asked_similar(interrupt_on)}}
 
 
 def _asked_similar(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
+    asking = {name: config for name, config in interrupt_on.items() if config is True or _decisions(config)}
     for name, others in _SIMILAR_TOOLS.items():
-        asked = {other: interrupt_on[other] for other in others if interrupt_on.get(other)}
+        asked = {other: asking[other] for other in others if other in asking}
         if asked and name not in interrupt_on:
             yield name, asked
+
+
+def _decisions(config: object) -> Sequence[str]:
+    return config.get("allowed_decisions") or () if isinstance(config, Mapping) else ()
 
 
 def _similar_config(name: str, asked: InterruptOn) -> InterruptOnConfig:

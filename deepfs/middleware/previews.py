@@ -30,7 +30,9 @@ __all__ = ["Preview", "preview_call"]
 _SECONDS: Final = 5.0
 _ROWS: Final = 400
 _CHARS: Final = 20_000
-"""The most rows and characters of the text of a preview."""
+"""The most rows and characters of what a preview shows of files."""
+_NOTES: Final = 50
+"""The most notes behind those rows."""
 _LARGE: Final = 200_000
 """The characters of texts that are compared in a thread, so that other tasks can run."""
 _ENTRIES: Final = 50
@@ -94,6 +96,7 @@ class _Page:
         self.lines: dict[str, str] = {}
         self._rows: list[str] = []
         self._room = _CHARS
+        self._notes_left = _NOTES
 
     def row(self, row: str) -> bool:
         """Add a row if there is room for it."""
@@ -104,7 +107,11 @@ class _Page:
         return fits
 
     def note(self, text: str) -> None:
-        self._rows.append(f"[{one_line(text, 1_000)}]")
+        """Add a note, also where there is no room for a row, unless there are too many."""
+        row = f"[{one_line(text, 1_000)}]"
+        if not self.row(row):
+            self._notes_left -= 1
+            self._rows += [row] if self._notes_left >= 0 else []
 
     async def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
         """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
@@ -120,7 +127,8 @@ class _Page:
             self.note("The rest of this diff is not shown")
 
     def text(self) -> str:
-        return "\n".join(self._rows)
+        more = [f"[{_count(-self._notes_left, 'more note')} not shown]"] if self._notes_left < 0 else []
+        return "\n".join([*self._rows, *more])
 
 
 def _compared(before: str, after: str) -> tuple[TextDiff, str]:
@@ -135,14 +143,16 @@ class _Found(NamedTuple):
     size: int = 0
     is_absent: bool = False
     listing: TreeListing | None = None
+    hidden: DeepFSError | None = None
+    """Why it cannot be shown. It is not known whether the call would fail: it may have to read less, or nothing."""
 
     @property
     def is_binary(self) -> bool:
-        return self.text is None and not self.is_absent and self.listing is None
+        return self.text is None and not self.is_absent and self.listing is None and self.hidden is None
 
 
 async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
-    """Read what is at a path, and keep its version. Raises DeepFSError if it cannot be read."""
+    """Read what is at a path, and keep its version. Raises DeepFSError for an invalid path."""
     path = paths.normalize(path)
     read = await backend.aread(path, 0, WHOLE_FILE)
     if read.code is ErrorCode.FILE_NOT_FOUND:
@@ -152,17 +162,25 @@ async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
         listing = await backend.alist_tree(path)
         page.versions[path] = tree_version(listing)
         return _Found(listing=listing)
+    if read.error is not None:
+        return await _unreadable(page, backend, path, error_told(read))
     return _file(page, path, read)
 
 
+async def _unreadable(page: _Page, backend: BackendProtocol, path: str, error: DeepFSError) -> _Found:
+    if error.code is ErrorCode.TOO_LARGE:
+        begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
+        if begun.version is not None:
+            page.versions[path] = begun.version
+    return _Found(hidden=error)
+
+
 def _file(page: _Page, path: str, read: ReadResult) -> _Found:
-    if read.error is not None:
-        raise error_told(read)
     if read.version is not None:
         page.versions[path] = read.version
     content = read.file_data.content if read.file_data else ""
     if read.file_data is not None and read.file_data.encoding == "base64":
-        return _Found(size=len(content) * 3 // 4)
+        return _Found(size=len(content.rstrip("=")) * 3 // 4)
     return _Found(content)
 
 
@@ -172,7 +190,9 @@ def _file(page: _Page, path: str, read: ReadResult) -> _Found:
 async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
     path, content = str(arguments["file_path"]), str(arguments["content"])
     found = await _find(page, backend, path)
-    if not found.is_absent and not arguments.get("overwrite"):
+    if found.hidden is not None:
+        _hide(page, "What is there now", found.hidden)
+    elif not found.is_absent and not arguments.get("overwrite"):
         page.note("This call would fail: the file is there already, and overwrite is not set")
     if found.is_binary:
         page.note(f"It replaces a binary file of {found.size:,} bytes")
@@ -184,11 +204,14 @@ async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
 async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
     path, old, new = str(arguments["file_path"]), str(arguments["old_string"]), str(arguments["new_string"])
     found = await _find(page, backend, path)
-    if found.text is None:
+    if found.hidden is not None:
+        _hide(page, "The change", found.hidden)
+    elif found.text is None:
         page.note("This call would fail: " + ("there is no such file" if found.is_absent else "it is no text file"))
-        return
-    after = replace(path, found.text, old, new, bool(arguments.get("replace_all"))).content
-    await page.diff(path, found.text, after)
+    else:
+        edit = partial(replace, path, found.text, old, new, bool(arguments.get("replace_all")))
+        edited = await in_thread(edit) if len(found.text) > _LARGE else edit()
+        await page.diff(path, found.text, edited.content)
 
 
 async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
@@ -203,34 +226,44 @@ async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -
 
 
 async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
-    await _transfer(page, backend, arguments, "is moved")
+    there = await _transfer(page, backend, arguments, "is moved")
+    if there is not None and there.hidden is None and not arguments.get("overwrite"):
+        page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 
 async def _copy(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
     await _transfer(page, backend, arguments, "is copied")
 
 
-async def _transfer(page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str) -> None:
+async def _transfer(page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str) -> _Found | None:
+    """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
     if found.is_absent:
         page.note("This call would fail: nothing is at the source")
-        return
+        return None
     _describe(page, source, found, f"{verb} to {shown_path(destination)}")
     there = await _find(page, backend, destination)
     if there.is_absent:
-        return
-    if there.listing is not None:
+        return None
+    if there.hidden is not None:
+        _hide(page, "What is at the destination", there.hidden)
+    elif there.listing is not None:
         page.note("A directory is at the destination")
     elif there.text is not None and found.text is not None:
         page.note("It replaces a file")
         await page.diff(destination, there.text, found.text)
     else:
         page.note(f"It replaces a file of {len(there.text.encode()) if there.text is not None else there.size:,} bytes")
+    return there
 
 
 def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
     """Add a row for a file, or the entries of a directory with totals."""
+    if found.hidden is not None:
+        page.row(f"{shown_path(path)} {what}")
+        _hide(page, "It", found.hidden)
+        return
     if found.listing is None:
         size = found.size if found.text is None else len(found.text.encode())
         page.row(f"{shown_path(path)} ({_count(size, 'byte')}) {what}")
@@ -245,6 +278,11 @@ def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
         page.note(f"{len(entries) - shown:,} more entries are not shown")
     if found.listing.omission is not None:
         page.note(f"{found.listing.omission.count:,} entries cannot be listed: {found.listing.omission.reason}")
+
+
+def _hide(page: _Page, what: str, reason: DeepFSError) -> None:
+    """Add a note that something cannot be shown."""
+    page.note(f"{what} cannot be shown: {str(reason).removeprefix('Error: ')}")
 
 
 def _size(size: int | None) -> str:
@@ -272,6 +310,8 @@ async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
 async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["path"])
     found = await _find(page, backend, path)
+    if found.hidden is not None:
+        raise found.hidden  # The tool reads all of the file as well.
     if found.text is None:
         page.note("This call would fail: there is no such text file")
         return

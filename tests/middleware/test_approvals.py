@@ -135,6 +135,19 @@ def test_the_decisions_offered_are_those_that_every_setting_allows(invoke: Invok
     assert decisions(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["approve", "reject"]
 
 
+@pytest.mark.parametrize("wrong", [{"allowed_decision": ["approve"]}, {"allowed_decisions": []}, {}])
+def test_an_entry_without_decisions_is_an_error_that_says_so(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="`allowed_decisions` must be a non-empty list"):
+        agent_of(MemoryBackend(), interrupt_on={"delete": wrong})
+
+
+def test_an_entry_of_a_tool_does_not_switch_off_a_rule(invoke: Invoke) -> None:
+    rule = FilesystemPermission(["write"], ["/c"], "interrupt")
+    for config in (False, {"allowed_decisions": ["approve"], "when": lambda request: False}):
+        agent = agent_of(MemoryBackend(), CREATE, interrupt_on={"write_file": config}, permissions=[rule])
+        assert asked(invoke(agent, GO, THREAD)) == ["write_file"]
+
+
 @pytest.mark.parametrize("where", ["inherited", "own"])
 def test_approvals_hold_for_subagents(invoke: Invoke, where: str) -> None:
     files = files_of()
@@ -228,6 +241,20 @@ def test_a_malformed_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: s
     state = invoke(agent, APPROVE, THREAD)
     assert [message.status for message in results(state)] == ["success"]
     assert files.read("/c").ok
+
+
+def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: Invoke) -> None:
+    files = files_of()
+    agent = agent_of(files, CREATE, call("delete", file_path="/a"), interrupt_on={"write_file": True})
+    invoke(agent, GO, THREAD)
+    edited = {"type": "edit", "edited_action": {"name": "nothing\n", "args": {}}}
+    state = invoke(agent, Command(resume={"decisions": [edited]}), THREAD)
+    assert next((each.status, each.text) for each in results(state)) == (
+        "error",
+        "Error: A person replaced this call by one of nothing\\n, which is no tool here. Nothing was done.",
+    )
+    assert not files.read("/c").ok
+    assert agent.get_state(THREAD).next == ()
 
 
 def test_a_missing_answer_raises_and_the_interrupt_stays(invoke: Invoke) -> None:

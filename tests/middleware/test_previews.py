@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -24,6 +25,7 @@ from deepfs import (
 )
 from deepfs.middleware import ApprovalMiddleware, preview_call
 from deepfs.middleware.asked_calls import asks_first
+from deepfs.types import ReadResult, replaced
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -61,6 +63,11 @@ def shown(state: dict[str, Any]) -> list[str]:
 
 def text(files: BackendProtocol, path: str) -> str | None:
     data = files.read(path).file_data
+    return None if data is None else data.content
+
+
+def text_start(files: BackendProtocol, path: str) -> str | None:
+    data = files.read(path, 0, 1).file_data
     return None if data is None else data.content
 
 
@@ -129,6 +136,80 @@ def test_large_changes_are_cut_and_say_so(invoke: Invoke) -> None:
     assert max(map(len, (long, wide, listed))) < 25_000
 
 
+DROP = FilesystemPermission(["read"], ["/drop/**"], "deny")
+UNSEEN: dict[str, tuple[Any, list[str]]] = {
+    "replace": (call("write_file", file_path="/drop/a", content="x\n", overwrite=True), ["+x"]),
+    "create": (call("write_file", file_path="/drop/n", content="x\n"), ["+x"]),
+    "delete": (call("delete", file_path="/drop/a"), ["/drop/a is deleted"]),
+    "move over": (
+        call("move", source="/a", destination="/drop/a", overwrite=True),
+        ["/a (14 bytes) is moved to /drop/a"],
+    ),
+    "replace a large one": (call("write_file", file_path="/large", content="x\n", overwrite=True), ["+x"]),
+    "delete a large one": (call("delete", file_path="/large"), ["/large is deleted"]),
+    "move a large one": (call("move", source="/large", destination="/b"), ["/large is moved to /b"]),
+    "edit a long text": (call("edit_file", file_path="/long", old_string="FIRST", new_string="1"), []),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_call_that_succeeds_is_not_said_to_fail(invoke: Invoke, name: str) -> None:
+    made, rows = UNSEEN[name]
+    files = files_of()
+    files.write("/drop/a", "secret\n")
+    files.upload_files([("/large", bytes(11_000_000)), ("/long", b"FIRST\n" + b"line\n" * 2_200_000)])
+    agent = agent_of(files, made, permissions=[DROP])
+    [description] = shown(invoke(agent, GO, THREAD))
+    assert "fail" not in description
+    assert "cannot be shown: " in description
+    assert "secret" not in description
+    assert [row for row in rows if row not in description.split("\n")] == []
+    assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
+
+
+def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> None:
+    files = MemoryBackend()
+    files.upload_files([("/long", b"FIRST\n" + b"line\n" * 2_200_000)])
+    agent = agent_of(files, UNSEEN["edit a long text"][0])
+    invoke(agent, GO, THREAD)
+    files.upload_files([("/long", b"FIRST\n" + b"other\n" * 2_200_000)])
+    [result] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert "changed after a person was asked" in result.text
+    assert text_start(files, "/long") == "FIRST\n"
+
+
+def test_a_move_onto_a_file_is_said_to_fail_without_overwrite(invoke: Invoke) -> None:
+    for overwrite in (False, True):
+        made = call("move", source="/d/x", destination="/a", overwrite=overwrite)
+        agent = agent_of(files_of(), made)
+        [description] = shown(invoke(agent, GO, THREAD))
+        assert ("This call would fail" in description) is not overwrite
+        [result] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert (result.status == "error") is not overwrite
+
+
+@pytest.mark.anyio
+async def test_notes_are_bounded_as_well() -> None:
+    files = MemoryBackend()
+    await files.aupload_files([(f"/d/{i}", b"a\n") for i in range(600)])
+    patch = "".join(f"*** Update File: /d/{i}\n@@\n-a\n+x\n" for i in range(600))
+    made = await preview_call(files, "apply_patch", {"input": f"*** Begin Patch\n{patch}*** End Patch"})
+    assert made is not None
+    assert len(made.text.splitlines()) <= 451
+    assert made.text.endswith(" more notes not shown]")
+    assert len(made.versions) == 600
+
+
+@pytest.mark.anyio
+async def test_the_size_of_a_binary_file_is_exact() -> None:
+    files = MemoryBackend()
+    for size in (255, 256, 257):
+        await files.aupload_files([("/b", b"\0" * size)])
+        made = await preview_call(files, "delete", {"file_path": "/b"})
+        assert made is not None
+        assert made.text == f"/b ({size} bytes) is deleted"
+
+
 def test_rules_hold_for_what_is_shown(invoke: Invoke) -> None:
     files = files_of()
     rules = [
@@ -161,6 +242,28 @@ def test_a_description_of_the_user_comes_first(invoke: Invoke) -> None:
         assert "\n+2\n" in description
 
 
+class Redirecting(AgentMiddleware):
+    """Lets calls delete another file than the model said."""
+
+    def _redirected(self, response: Any) -> Any:
+        message = response.result[0]
+        made = [{**each, "args": {"file_path": "/d/x"}} for each in message.tool_calls]
+        response.result[0] = message.model_copy(update={"tool_calls": made})
+        return response
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self._redirected(handler(request))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self._redirected(await handler(request))
+
+
+def test_a_preview_of_another_call_than_the_one_asked_about_is_not_shown(invoke: Invoke) -> None:
+    agent = agent_of(files_of(), call("delete", file_path="/a"), middleware=[Redirecting()])
+    [description] = shown(invoke(agent, GO, THREAD))
+    assert description == "[No preview: other middleware changed this call after the model made it]"
+
+
 @pytest.mark.parametrize("kind", [StateBackend, SqliteBackend, FilesystemBackend])
 def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any], tmp_path: Path) -> None:
     files = kind() if kind is StateBackend else kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
@@ -187,6 +290,27 @@ def test_every_kind_of_backend_is_held_to_what_was_shown(
     assert "changed after a person was asked" in message.text
     assert text(files, "/a") == "1\ntwo\n"
     run_sync(files.aclose)
+
+
+class WithoutVersionsOfParts(MemoryBackend):
+    """Tells no version of a part of a file, like adapted backends of other libraries."""
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        read = await super().aread(path, offset, limit)
+        return read if read.next_offset is None else replaced(read, version=None)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke, is_changed: bool) -> None:
+    files = WithoutVersionsOfParts()
+    files.write("/a", "one\ntwo\n")
+    agent = agent_of(files, call("move", source="/a", destination="/b"))
+    invoke(agent, GO, THREAD)
+    if is_changed:
+        files.edit("/a", "two", "2")
+    [message] = results(invoke(agent, answers(APPROVED), THREAD))
+    assert ("changed after a person was asked" in message.text) is is_changed
+    assert files.read("/b").ok is not is_changed
 
 
 @pytest.mark.anyio

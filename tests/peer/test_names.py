@@ -32,6 +32,20 @@ MOST: Final = 10
 SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
 """Parameters that every backend also takes by the name of deepagents; see `test_operations_take_both_names`."""
 
+OTHER_VALUES: Final = {
+    ("glob", "path"): "/",
+    ("aglob", "path"): "/",
+    ("GlobSchema", "path"): "/",
+    ("GrepSchema", "path"): "/",
+    ("FilesystemMiddleware", "offload_binary_content"): True,
+    ("ReadFileSchema", "limit"): 500,
+    ("ReadVideoFileSchema", "limit"): 500,
+}
+"""The defaults that differ on purpose, by function and parameter, beside texts for models."""
+GIVEN_ON: Final = frozenset({"execute_with_offload"})
+"""Functions whose `**options` go to one with these parameters; any other `**options` could drop them."""
+TEXTS: Final = frozenset({"system_prompt", "summary_prompt"})
+
 Parameter = inspect.Parameter
 PLACED: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 ANY: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -134,12 +148,22 @@ def parameters_missing(there: Any, here: Any, is_operation: bool = False) -> Ite
         if given.startswith("_") or parameter.kind in ANY:
             continue
         name = SPELLINGS.get(given, given) if is_operation and given not in ours else given
-        if name not in ours and Parameter.VAR_KEYWORD not in kinds:
+        if name not in ours and getattr(there, "__name__", "") not in GIVEN_ON:
             yield f"the parameter {given}"
         elif parameter.kind in PLACED and Parameter.VAR_POSITIONAL not in kinds and [name] != placed[place:][:1]:
             yield f"the place {place} of the parameter {given}"
         elif name in ours and parameter.default is not Parameter.empty and ours[name].default is Parameter.empty:
             yield f"the default of the parameter {given}"
+        elif name in ours and not _is_default(getattr(there, "__name__", ""), name, parameter, ours[name]):
+            yield f"the value of the default of the parameter {given}: {ours[name].default!r:.80}"
+
+
+def _is_default(function: str, name: str, there: Parameter, here: Parameter) -> bool:
+    """Whether the default is that of deepagents. Only plain values are compared, and no texts for models."""
+    plain = (str, int, float, type(None))
+    if name in TEXTS or not isinstance(there.default, plain) or not isinstance(here.default, plain):
+        return True
+    return OTHER_VALUES.get((function, name), there.default) == here.default
 
 
 def listed() -> dict[str, str]:
@@ -163,6 +187,8 @@ def test_the_walk_finds_what_is_missing() -> None:
 
         def one(self, c: int, d: int) -> None: ...
 
+        def three(self, e: int = 1, *, f: int | None = None) -> None: ...
+
         def two(self) -> None: ...
 
     class Here:
@@ -170,11 +196,15 @@ def test_the_walk_finds_what_is_missing() -> None:
 
         def one(self, d: int) -> None: ...
 
+        def three(self, e: int = 2, **options: int) -> None: ...
+
     There.__module__ = "deepagents.there"
     assert list(differences("X", There, Here)) == [
         ("X", "the default of the parameter b"),
         ("X.one", "the parameter c"),
         ("X.one", "the place 2 of the parameter d"),
+        ("X.three", "the value of the default of the parameter e: 2"),
+        ("X.three", "the parameter f"),
         ("X.two", "the member"),
     ]
     assert [missing for _, missing in differences("x", 1, "1")] == ["the type: '1'"]

@@ -20,6 +20,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.provider_caching import has_room_for_breakpoint
 from deepfs.text.arguments import check_string
 from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
@@ -63,7 +64,8 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     Args:
         backend: The backend of the files; None is a StateBackend.
         sources: The paths of the files.
-        add_cache_control: Whether the system message ends in a cache breakpoint if the model is a `ChatAnthropic`.
+        add_cache_control: Whether the system message ends in a cache breakpoint if the model is a `ChatAnthropic` and
+            the request has fewer than four others.
         system_prompt: The paragraph with the files, a template with `{agent_memory}` in it. With None the model does
             not see them; their texts are in the state, under `memory_contents`.
 
@@ -133,7 +135,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.system_prompt is not None:
             shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
-        if self._add_cache_control and _is_anthropic(request.model):
+        if self._add_cache_control and _is_anthropic(request.model) and has_room_for_breakpoint(request):
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
 

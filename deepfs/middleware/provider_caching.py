@@ -1,14 +1,17 @@
 """Cache breakpoints for the providers that have them, set by the middleware of their LangChain packages."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
+from langchain_core.messages import BaseMessage
 
-__all__ = ["prompt_caching"]
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
+from deepfs.middleware._media_blocks import blocks_of
+
+__all__ = ["has_room_for_breakpoint", "prompt_caching"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,14 +54,70 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
     ) -> Any:
         """Set the breakpoints, for a model of the package."""
         middleware = self._for(request.model)
-        return handler(request) if middleware is None else middleware.wrap_model_call(request, handler)
+        if middleware is None:
+            return handler(request)
+        return middleware.wrap_model_call(request, lambda marked: handler(_limited(marked, request)))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
-        return await (handler(request) if middleware is None else middleware.awrap_model_call(request, handler))
+        if middleware is None:
+            return await handler(request)
+        return await middleware.awrap_model_call(request, lambda marked: handler(_limited(marked, request)))
+
+
+# --- limits of a request ---------------------------------------------------------------------------------------------
+
+_MAX_BREAKPOINTS: Final = 4
+"""Anthropic refuses a request with more."""
+_KEY: Final = "cache_control"
+
+
+def has_room_for_breakpoint(request: ModelRequest[Any]) -> bool:
+    """Whether the provider accepts one more cache breakpoint in a request.
+
+    Args:
+        request: The request.
+    """
+    return len(list(_breakpoints(request))) + (_KEY in request.model_settings) < _MAX_BREAKPOINTS
+
+
+def _limited(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
+    """The request with the breakpoints that fit beside those of `given`.
+
+    The one at the end of the conversation is worth most. Tools come first in a request, so the one of the system
+    message covers them. A breakpoint that lasts an hour may not follow a shorter one.
+    """
+    room = _MAX_BREAKPOINTS - len(list(_breakpoints(given)))
+    lasts_in_messages = any(map(_lasts, _in_messages(*given.messages)))
+    if room < 3 or lasts_in_messages or any(map(_lasts, _in_messages(given.system_message))):
+        marked = marked.override(tools=given.tools)
+    if room < 2 or lasts_in_messages:
+        marked = marked.override(system_message=given.system_message)
+    return marked if room > 0 else marked.override(model_settings=given.model_settings)
+
+
+def _breakpoints(request: ModelRequest[Any]) -> Iterator[Any]:
+    """The breakpoints of the tools and messages of a request."""
+    for tool in request.tools:
+        holder = tool if isinstance(tool, Mapping) else getattr(tool, "extras", None) or {}
+        if _KEY in holder:
+            yield holder[_KEY]
+    yield from _in_messages(request.system_message, *request.messages)
+
+
+def _in_messages(*messages: BaseMessage | None) -> Iterator[Any]:
+    blocks = (block for message in messages if message is not None for block in blocks_of(message))
+    return (block[_KEY] for block in blocks if isinstance(block, Mapping) and block.get(_KEY))
+
+
+def _lasts(breakpoint_: Any) -> bool:
+    return isinstance(breakpoint_, Mapping) and breakpoint_.get("ttl") == "1h"
+
+
+# --- the packages ----------------------------------------------------------------------------------------------------
 
 
 _CLASSES: Final = {

@@ -163,7 +163,9 @@ class FileOperations:
     ) -> str:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
-        result = await self.backend.agrep(pattern, path, glob or None, context_lines=lines, max_count=most, **options)
+        # Without a path, rules that deny the root leave what they allow beneath it.
+        where = None if path == "/" else path
+        result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
         is_wrong = options["regex"] and result.code is ErrorCode.INVALID_PATTERN
         better = "Correct the pattern, or set regex=false to find plain text." if is_wrong else ""
         failed = await self._partial("grep", result, result.matches, path, better=better)

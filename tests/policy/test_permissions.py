@@ -213,6 +213,28 @@ async def test_searches_and_listings_show_nothing_denied() -> None:
         assert not [match for match in found.matches or () if "secret" in match.path]
 
 
+async def test_without_a_path_a_search_finds_what_rules_allow_beneath_a_denied_root() -> None:
+    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
+    backend = PermissionedBackend(secret_files(), only_open)
+    found, named = await backend.agrep("needle"), await backend.aglob("**", None)
+    assert {match.path.split("/")[1] for match in found.matches or ()} == {"open"}
+    assert {info.path.split("/")[1] for info in named.matches or ()} == {"open"}
+    assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**")).code == "permission_denied"
+
+
+@pytest.mark.parametrize("mode", ["deny", "interrupt"])
+async def test_a_search_without_a_path_is_refused_where_nothing_may_be_read(mode: Any) -> None:
+    backend = PermissionedBackend(secret_files(), [FilesystemPermission(["read"], ["/**"], mode)])
+    assert (await backend.agrep("needle")).code == "permission_denied"
+    assert (await backend.aglob("**", None)).code == "permission_denied"
+
+
+def test_without_a_path_a_search_on_disk_follows_no_link_to_what_is_denied(root: Path) -> None:
+    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
+    backend = PermissionedBackend(FilesystemBackend(root), only_open)
+    assert {match.path for match in backend.grep("needle").matches or ()} <= {"/open/file", "/open/to_file"}
+
+
 async def test_denied_matches_do_not_count_towards_the_limit() -> None:
     memory = files(a__1="needle\n" * 50, b="needle\n" * 3)
     backend = PermissionedBackend(memory, [FilesystemPermission(["read"], ["/a/**"], "deny")])

@@ -315,17 +315,8 @@ class PermissionedBackend(WrapperBackend):
             return listing
         return replaced(listing, entries=await self._visible(listing.entries))
 
-    async def _begun_at(self, path: str | None) -> str:
-        """The path that a search begins at. Without one, rules that deny `/` restrict it to what they allow beneath."""
-        try:
-            return await self._checked(path or "/", "read")
-        except DeniedError as error:
-            if path or isinstance(error, ApprovalNeededError) or self._compiled.hides("read", "/", {"deny"}):
-                raise
-            return "/"
-
     async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        path = await self._begun_at(request.path)
+        path = await _begin_of_search(self, request.path)
         with self._judging(["read"]):
             found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
         if found.matches is None or not self._watched(["read"]):
@@ -333,7 +324,7 @@ class PermissionedBackend(WrapperBackend):
         return replaced(found, matches=await self._visible(found.matches))
 
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        path = await self._begun_at(request.path)
+        path = await _begin_of_search(self, request.path)
         with self._judging(["read"]):
             return await self._grepped(request, path)
 
@@ -496,6 +487,16 @@ class PermissionedBackend(WrapperBackend):
         except DeepFSError as error:
             return error.code
         return None
+
+
+async def _begin_of_search(backend: PermissionedBackend, path: str | None) -> str:
+    """Where a search begins. Without a path, rules that deny `/` restrict it to what they allow beneath."""
+    try:
+        return await backend._checked(path or "/", "read")
+    except DeniedError as error:
+        if path or isinstance(error, ApprovalNeededError) or backend._compiled.hides("read", "/", {"deny"}):
+            raise
+        return "/"
 
 
 async def _readable(backend: PermissionedBackend, event: ChangeEvent, top: str) -> list[ChangeEvent]:

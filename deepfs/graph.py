@@ -354,7 +354,9 @@ class _Parts:
 
     def _for_fork(self, spec: Mapping[str, Any], rules: Sequence[FilesystemPermission]) -> list[Middleware]:
         """The middleware that the user gave, with the rules of a fork, and with its backend if it has one."""
-        given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in self.given]
+        given = [
+            each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in self.given
+        ]
         return on_backend(spec["backend"], given, is_fork=True) if "backend" in spec else given
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
@@ -365,8 +367,8 @@ class _Parts:
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
-        own_middleware = checked_middleware(spec.get("middleware", ()), rules)
-        given = [*(self._for_fork(spec, rules) if is_fork else ()), *own_middleware]
+        own_given = checked_middleware(spec.get("middleware", ()), rules)
+        given = [*(self._for_fork(spec, rules) if is_fork else ()), *own_given]
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
         memory = self._remembering if is_fork else []
         stack = combined(equipment, given, [*tail, *memory])

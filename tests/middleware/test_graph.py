@@ -284,8 +284,8 @@ def test_rules_and_backends_of_forks_replace_those_of_the_middleware_of_the_supe
     def turn(messages: list[Any]) -> AIMessage:
         if messages[-1].type == "tool":
             return AIMessage(", ".join(each.text.partition(" ")[0] for each in messages[-2:]))
-        write = [call("write_file", file_path=f"/{name}/a", content="x", overwrite=True) for name in ("private", "free")]
-        return calls(*write)
+        paths = ("/private/a", "/free/a")
+        return calls(*(call("write_file", file_path=path, content="x", overwrite=True) for path in paths))
 
     tasks = [calls(call("task", description="x", subagent_type=fork["name"])) for fork in forks]
     script = [each for task in tasks for each in (task, turn, turn)]

@@ -328,11 +328,12 @@ def test_media_in_answers_of_the_same_provider_stay() -> None:
 
 
 def test_documents_that_are_texts_are_sent() -> None:
+    plain = {"type": "text-plain", "text": "a text", "mime_type": "text/plain"}
     former = {"type": "file", "source_type": "text", "text": "a text", "mime_type": "text/plain"}
-    for document in (former, {"type": "text-plain", "text": "a text", "mime_type": "text/plain"}):
+    for document in (former, plain):
         for name in ("anthropic", "openai", "google"):
             (sent,) = acceptable([HumanMessage([document])], MODELS[name]())
-            assert sent.content == [document if name == "anthropic" else {"type": "text", "text": "a text"}]
+            assert sent.content == [plain if name == "anthropic" else {"type": "text", "text": "a text"}]
 
 
 def test_urls_keep_what_the_model_fetches() -> None:

@@ -41,6 +41,7 @@ from deepfs.middleware.skill_files import SkillSource
 from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.state import DeepAgentState
 from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, Middleware, SubAgent, Tools
+from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.middleware.task_events import has_parent, telling_parent
 from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
@@ -351,6 +352,13 @@ class _Parts:
         profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
         return self._with_profile({**spec, "model": model}, own, profile)
 
+    def _for_fork(self, spec: Mapping[str, Any], rules: Sequence[FilesystemPermission]) -> list[Middleware]:
+        """The middleware that the user gave, with the rules of a fork, and with its backend if it has one."""
+        given = [
+            each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in self.given
+        ]
+        return on_backend(spec["backend"], given, is_fork=True) if "backend" in spec else given
+
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
         rules = checked_rules(spec.get("permissions", inherited))
@@ -359,10 +367,11 @@ class _Parts:
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
-        given = [*(self.given if is_fork else ()), *spec.get("middleware", ())]
+        own_given = checked_middleware(spec.get("middleware", ()), rules)
+        given = [*(self._for_fork(spec, rules) if is_fork else ()), *own_given]
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
         memory = self._remembering if is_fork else []
-        stack = combined(equipment, checked_middleware(given, rules), [*tail, *memory])
+        stack = combined(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
         left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]

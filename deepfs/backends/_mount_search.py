@@ -87,16 +87,18 @@ class MountSearch:
         path = paths.normalize(request.path or "/")
         mount = self._table.find(path)
         glob, hidden = request.file_glob, request.hidden
-        queries = [MountQuery(mount, request.elsewhere(mount.inner(path), glob, mount.hidden(hidden)))]
+        # A search without a path has none in a mount either: rules of the mount may deny its root.
+        start, top = (mount.inner(path), "/") if request.path else (None, None)
+        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.hidden(hidden)))]
         for below in self._table.beneath(path):
             if hidden is None or not hidden(below.prefix, is_dir=True):
                 rests = _beneath(glob, paths.relative(below.prefix, path))
-                queries += [MountQuery(below, request.elsewhere("/", rest, below.hidden(hidden))) for rest in rests]
+                queries += [MountQuery(below, request.elsewhere(top, rest, below.hidden(hidden))) for rest in rests]
         return queries
 
     def _outward(self, query: MountQuery[Any], result: SearchT, shown: Callable[[Any], Any]) -> SearchT:
         """A search result with paths in the tree, without matches that other mounts hide."""
-        mount, inner = query.mount, query.request.path
+        mount, inner = query.mount, query.request.path or "/"
         leads_to_mounts = self._table.children(mount.outer(inner))
         if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(result)(matches=[])

@@ -264,15 +264,17 @@ def has_content(block: Mapping[str, Any]) -> bool:
 
 
 def document_text(block: Any) -> str | None:
-    """The text of a document that is not in base64, in LangChain's form or that of Anthropic; None for other blocks.
+    """The text of a document that is not in base64, in a form of LangChain or that of Anthropic; None for other blocks.
 
     Args:
         block: The block.
     """
     if not isinstance(block, Mapping):
         return None
-    place = ("text",) if block.get("type") == "text-plain" else ("source", "data")
-    text = _at(block, place) if len(place) == 1 or _at(block, ("source", "type")) == "text" else None
+    if block.get("type") == "text-plain" or block.get("source_type") == "text":
+        text = block.get("text")
+    else:
+        text = _at(block, ("source", "data")) if _at(block, ("source", "type")) == "text" else None
     return text if isinstance(text, str) and text.strip() else None
 
 

@@ -272,8 +272,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         LangChain raises an error, after which the thread cannot go on.
         """
         edited = self._reviewer_edit(request)
-        names = {request.tool_call["name"], *(tool.name for tool in request.runtime.tools)}
-        if edited is None or edited["name"] in names:
+        if edited is None or edited["name"] == request.tool_call["name"]:
+            return None
+        if any(tool.name == edited["name"] for tool in request.runtime.tools):
             return None
         text = f"Error: A person replaced this call by one of {one_line(edited['name'])}, which is no tool here."
         return ToolMessage(

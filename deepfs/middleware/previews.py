@@ -227,7 +227,9 @@ async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -
 
 async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
     there = await _transfer(page, backend, arguments, "is moved")
-    if there is not None and there.hidden is None and not arguments.get("overwrite"):
+    source, destination = (paths.normalize(str(arguments[name])) for name in ("source", "destination"))
+    is_taken = there is not None and there.hidden is None and source != destination
+    if is_taken and not arguments.get("overwrite"):
         page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 

@@ -188,7 +188,8 @@ class SubAgentMiddleware(PromptMiddleware):
         model = spec.get("model", self._model)
         if model is None:
             raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
-        rules = checked_rules(spec.get("permissions", self._permissions))
+        inherited = rules_of(spec.get("middleware", ())) or self._permissions
+        rules = checked_rules(spec.get("permissions", inherited))
         complete: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on, **spec}
         complete["model"] = constructed_model(model)
         complete["permissions"] = rules
@@ -212,11 +213,9 @@ class SubAgentMiddleware(PromptMiddleware):
         """The default middleware with the rules and the backend of the subagent."""
         own: list[Middleware] = list(self._middleware)
         if "backend" in spec:
-            backend = resolve_backend(spec["backend"])
-            is_fork = spec.get("mode") == "fork"
-            own = [_with_backend(each, backend, is_fork=is_fork) for each in own]
+            own = on_backend(spec["backend"], own, is_fork=spec.get("mode") == "fork")
             if not any(isinstance(each, FilesystemMiddleware) for each in own):
-                own.insert(0, FilesystemMiddleware(backend=backend))
+                own.insert(0, FilesystemMiddleware(backend=spec["backend"]))
         rules = spec.get("permissions", ())
         return [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in own]
 
@@ -263,6 +262,12 @@ class _StoresFiles(Protocol):
     """Middleware that stores files, in a backend that can be replaced."""
 
     def with_backend(self, backend: Any, /) -> Any: ...
+
+
+def on_backend(backend: Any, middleware: Sequence[Middleware], *, is_fork: bool) -> list[Middleware]:
+    """The middleware, with another backend for those that store files."""
+    resolved = resolve_backend(backend)
+    return [_with_backend(each, resolved, is_fork=is_fork) for each in middleware]
 
 
 def _with_backend(middleware: Middleware, backend: Any, *, is_fork: bool) -> Middleware:

@@ -300,6 +300,8 @@ def _taken(block: Any, limits: _Limits) -> Any:
     text = document_text(block)
     if text is not None and limits.provider is not None and not limits.text_documents:
         return _text(text)
+    if text is not None and block.get("source_type") == "text":  # LangChain itself does not read this form any more.
+        return {"type": "text-plain", "text": text, "mime_type": "text/plain"}
     if family(block) is None:
         return block
     typed = limits.suited(block)

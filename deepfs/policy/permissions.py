@@ -326,10 +326,9 @@ class PermissionedBackend(WrapperBackend):
     async def arun_grep(self, request: GrepRequest) -> GrepResult:
         path = await _begin_of_search(self, request.path)
         with self._judging(["read"]):
-            return await self._grepped(request, path)
+            return await self._grepped(replace(request, path=path, hidden=self._hidden(request.hidden)))
 
-    async def _grepped(self, request: GrepRequest, path: str) -> GrepResult:
-        request = replace(request, path=request.path and path, hidden=self._hidden(request.hidden))
+    async def _grepped(self, request: GrepRequest) -> GrepResult:
         found = await super().arun_grep(request)
         if found.matches is None or not self._watched(["read"]):
             return found
@@ -343,14 +342,14 @@ class PermissionedBackend(WrapperBackend):
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
-            skipped=found.skipped and await self._visibly_skipped(found.skipped, request, path),
+            skipped=found.skipped and await self._visibly_skipped(found.skipped, request),
         )
 
-    async def _visibly_skipped(self, skipped: int, request: GrepRequest, path: str) -> int:
+    async def _visibly_skipped(self, skipped: int, request: GrepRequest) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
         if judges_own_results(self.inner):
             return skipped
-        looked_at = GlobRequest(request.glob or "**", path, hidden=request.hidden)
+        looked_at = GlobRequest(request.glob or "**", request.path, hidden=request.hidden)
         listed = await self.inner.arun_glob(looked_at)
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
             return skipped
@@ -489,14 +488,18 @@ class PermissionedBackend(WrapperBackend):
         return None
 
 
-async def _begin_of_search(backend: PermissionedBackend, path: str | None) -> str:
-    """Where a search begins. Without a path, rules that deny `/` restrict it to what they allow beneath."""
+async def _begin_of_search(backend: PermissionedBackend, path: str | None) -> str | None:
+    """Where a search begins. Without a path, rules that deny `/` restrict it to what they allow beneath.
+
+    It stays without a path then, so that the same holds for rules of the backends within.
+    """
     try:
-        return await backend._checked(path or "/", "read")
+        checked = await backend._checked(path or "/", "read")
     except DeniedError as error:
         if path or isinstance(error, ApprovalNeededError) or backend._compiled.hides("read", "/", {"deny"}):
             raise
-        return "/"
+        return None
+    return checked if path else None
 
 
 async def _readable(backend: PermissionedBackend, event: ChangeEvent, top: str) -> list[ChangeEvent]:

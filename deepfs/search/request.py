@@ -67,7 +67,7 @@ class SearchRequest(_Search, frozen=True, kw_only=True):
         """The pattern that chooses the files; None for all visible files."""
         raise NotImplementedError
 
-    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
         """Return the same search with another start, file pattern and `hidden`."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class GlobRequest(SearchRequest, frozen=True):
     def file_glob(self) -> str:
         return self.pattern
 
-    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
         return replace(self, pattern=file_glob or self.pattern, path=path, hidden=hidden)
 
 
@@ -117,7 +117,7 @@ class GrepRequest(SearchRequest, frozen=True):
     def file_glob(self) -> str | None:
         return self.glob
 
-    def elsewhere(self, path: str, file_glob: str | None, hidden: PathFilter | None) -> Self:
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
         return replace(self, path=path, glob=file_glob, hidden=hidden)
 
     def query(self) -> Query:

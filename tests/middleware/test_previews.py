@@ -188,6 +188,13 @@ def test_a_move_onto_a_file_is_said_to_fail_without_overwrite(invoke: Invoke) ->
         assert (result.status == "error") is not overwrite
 
 
+def test_a_move_onto_itself_is_not_said_to_fail(invoke: Invoke) -> None:
+    agent = agent_of(files_of(), call("move", source="/a", destination="//a"))
+    [description] = shown(invoke(agent, GO, THREAD))
+    assert description.endswith("[The text stays the same]")
+    assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
+
+
 @pytest.mark.anyio
 async def test_notes_are_bounded_as_well() -> None:
     files = MemoryBackend()

@@ -597,18 +597,20 @@ def test_rules_of_the_middleware_of_subagents_hold_for_their_skills(invoke: Invo
     rules = [FilesystemPermission(operations=["read"], paths=["/skills/secret/**"], mode="deny")]
     reader = {"name": "reader", "description": "Reads.", "system_prompt": "You read.", "skills": ["/skills"]}
     free = {**reader, "name": "free", "permissions": []}
-    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in ("reader", "free")]
+    deny_pdf = FilesystemPermission(operations=["read"], paths=["/skills/pdf/**"], mode="deny")
+    own = {**reader, "name": "own", "middleware": [FilesystemMiddleware(backend=files, permissions=[deny_pdf])]}
+    tasks = [calls(call("task", description="Do it.", subagent_type=name)) for name in ("reader", "free", "own")]
     model = ScriptedModel(script=[*(turn for task in tasks for turn in (task, AIMessage("done"))), AIMessage("done")])
     middleware = SubAgentMiddleware(
         default_model=model,
         backend=files,
         permissions=rules,
         general_purpose_agent=False,
-        subagents=[reader, free],  # type: ignore[list-item]
+        subagents=[reader, free, own],  # type: ignore[list-item]
     )
     invoke(create_agent(model, middleware=[middleware]), GO)
     found = [[line.split()[1] for line in listed(prompt)] for prompt in prompts(model)]
-    assert found == [[], ["pdf"], [], ["pdf", "secret"], []]
+    assert found == [[], ["pdf"], [], ["pdf", "secret"], [], ["secret"], []]
 
 
 # --- copies for commands ---------------------------------------------------------------------------------------------

@@ -235,6 +235,7 @@ MEDIA: list[dict[str, Any]] = [
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a text"}},
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": " "}},
     {"type": "text-plain", "text": "a text", "mime_type": "text/plain"},
+    {"type": "file", "source_type": "text", "text": "a text", "mime_type": "text/plain"},
     {"type": "media", "mime_type": "image/png", "data": PNG},
     {"type": "media", "mime_type": "application/pdf", "file_uri": "https://example.org/files/1"},
     {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
@@ -324,6 +325,15 @@ def test_media_in_answers_of_the_same_provider_stay() -> None:
         answer = AIMessage(MEDIA[:1], response_metadata={"model_provider": provider})
         sent = acceptable([HumanMessage("go"), answer, HumanMessage("on")], MODELS[name]())
         assert sent[1] is answer
+
+
+def test_documents_that_are_texts_are_sent() -> None:
+    plain = {"type": "text-plain", "text": "a text", "mime_type": "text/plain"}
+    former = {"type": "file", "source_type": "text", "text": "a text", "mime_type": "text/plain"}
+    for document in (former, plain):
+        for name in ("anthropic", "openai", "google"):
+            (sent,) = acceptable([HumanMessage([document])], MODELS[name]())
+            assert sent.content == [plain if name == "anthropic" else {"type": "text", "text": "a text"}]
 
 
 def test_urls_keep_what_the_model_fetches() -> None:

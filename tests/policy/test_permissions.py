@@ -222,6 +222,23 @@ async def test_without_a_path_a_search_finds_what_rules_allow_beneath_a_denied_r
     assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**")).code == "permission_denied"
 
 
+@pytest.mark.parametrize(
+    ("around", "at"),
+    [
+        (lambda ruled: PermissionedBackend(ruled, [SECRET]), "/open"),
+        (lambda ruled: CompositeBackend(MemoryBackend(), {"/m/": ruled}), "/m/open"),
+        (lambda ruled: CompositeBackend(ruled, {"/m/": MemoryBackend()}), "/open"),
+    ],
+    ids=["rules", "mount", "rest"],
+)
+async def test_a_search_without_a_path_has_none_in_the_backends_within(around: Any, at: str) -> None:
+    only_open = [FilesystemPermission(["read"], ["/open/**"], "allow"), FilesystemPermission(["read"], ["/**"], "deny")]
+    backend = around(PermissionedBackend(secret_files(), only_open))
+    for found in (await backend.agrep("needle"), await backend.aglob("**", None)):
+        assert (found.code, [place.path for place in found.matches]) == (None, [f"{at}/c", f"{at}/d"])
+    assert (await backend.agrep("needle", "/")).code == (await backend.aglob("**", "/")).code == "permission_denied"
+
+
 @pytest.mark.parametrize("mode", ["deny", "interrupt"])
 async def test_a_search_without_a_path_is_refused_where_nothing_may_be_read(mode: Any) -> None:
     backend = PermissionedBackend(secret_files(), [FilesystemPermission(["read"], ["/**"], mode)])

@@ -193,7 +193,8 @@ async def test_a_comparison_that_takes_too_long_is_said_to(monkeypatch: pytest.M
     monkeypatch.setattr("deepfs.middleware.previews._SECONDS", 0)
     arguments = {"file_path": "/new", "content": "\n" * 300_000}
     preview = await preview_call(MemoryBackend(), "write_file", arguments)
-    assert preview and preview.text == "[The files could not be read and compared within 0 seconds]"
+    assert preview
+    assert preview.text == "[The files could not be read and compared within 0 seconds]"
 
 
 @pytest.mark.anyio

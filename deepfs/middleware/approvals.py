@@ -32,6 +32,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.arguments import canonical_arguments
 from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_rules, with_similar_tools
 from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
 from deepfs.middleware.previews import preview_call
@@ -247,8 +248,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             return refused
 
         def passing(asked: ToolCallRequest) -> ToolResult:
-            with self._as_approved(asked):
-                return handler(asked)
+            named = _with_canonical_arguments(asked)
+            with self._as_approved(named):
+                return handler(named)
 
         return super().wrap_tool_call(request, passing)
 
@@ -261,8 +263,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             return refused
 
         async def passing(asked: ToolCallRequest) -> ToolResult:
-            with self._as_approved(asked):
-                return await handler(asked)
+            named = _with_canonical_arguments(asked)
+            with self._as_approved(named):
+                return await handler(named)
 
         return await super().awrap_tool_call(request, passing)
 
@@ -302,6 +305,14 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
 class _AgentApprovals(ApprovalMiddleware):
     """Used beside another ApprovalMiddleware: an agent needs different names to run both."""
+
+
+def _with_canonical_arguments(request: ToolCallRequest) -> ToolCallRequest:
+    """The request; a call that a person edited may have the aliases that the calls of models have."""
+    arguments = canonical_arguments(request.tool, request.tool_call["args"])
+    if arguments is None:
+        return request
+    return request.override(tool_call={**request.tool_call, "args": arguments})
 
 
 def _call_digest(call: ToolCall) -> str:

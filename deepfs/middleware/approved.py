@@ -1,6 +1,6 @@
 """Changes that a person approved: made only if the files are still as they were when the person saw the change."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
@@ -138,8 +138,12 @@ def lines_digest(before: str, after: str) -> str:
     hashed = digest()
     for change in line_changes(old, new):
         removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
-        hashed.update("\n".join([*(f"-{line}" for line in removed), *(f"+{line}" for line in added), ""]).encode())
+        hashed.update(f"{_signed('-', removed)}{_signed('+', added)}".encode())
     return hashed.hexdigest()
+
+
+def _signed(sign: str, lines: Sequence[str]) -> str:
+    return sign + f"\n{sign}".join(lines) + "\n" if lines else ""
 
 
 async def approved_delete(backend: BackendProtocol, path: str) -> DeleteResult:

@@ -202,7 +202,7 @@ class HistoryFiles:
         raise NotKeptError(f"{path}: {read.error}")
 
     async def _content(self, path: str) -> str | None:
-        """The text of a file; `""` for a directory or content that is not UTF-8, None if the path does not exist."""
+        """The text of a file; `""` for what cannot be appended to, None if the path does not exist."""
         (found,) = await self._backend.adownload_files([path])
         if found.content is not None:
             return _decoded(found.content)
@@ -213,7 +213,7 @@ class HistoryFiles:
 
 _UNREADABLE = frozenset({ErrorCode.IS_DIRECTORY, ErrorCode.INVALID_CONTENT, ErrorCode.TOO_LARGE, ErrorCode.BINARY_FILE})
 """The errors of a read of a path that exists, but is not readable text."""
-_NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY})
+_NO_TEXT = frozenset({ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.TOO_LARGE})
 _CHANGED_MEANWHILE = frozenset(
     {
         ErrorCode.ALREADY_EXISTS,
@@ -226,10 +226,12 @@ _CHANGED_MEANWHILE = frozenset(
 
 
 def _decoded(content: bytes) -> str:
+    """The text; `""` for binary content, which no edit changes."""
     try:
-        return content.decode()
+        text = content.decode()
     except UnicodeDecodeError:
         return ""
+    return "" if "\0" in text else text
 
 
 # --- sections --------------------------------------------------------------------------------------------------------

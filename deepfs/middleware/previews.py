@@ -80,7 +80,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
         with approved(), limit:
             await make(page, backend, arguments)
     except TimeoutError:
-        page.note(f"The files could not be read within {_SECONDS:g} seconds")
+        page.note(f"The files could not be read and compared within {_SECONDS:g} seconds")
     except (DeepFSError, PatchError, ToolException) as error:
         page.note(f"This call would fail: {str(error).removeprefix('Error: ')}")
     except Exception as error:  # A preview that fails must not prevent the question.

@@ -7,6 +7,7 @@ the change. The places of a change are in order, disjoint, and not empty in the 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+from io import StringIO
 from itertools import accumulate, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
@@ -163,10 +164,17 @@ def _changed_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, in
     return [(head + i, head + j, head + k, head + m) for tag, i, j, k, m in found if tag != "equal"]
 
 
+_BLOCK: Final = 1_000
+"""Items that are compared at once, which is much faster than one by one."""
+
+
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """The length of the common prefix."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+    most = min(len(one), len(other))
+    blocks = (at for at in range(0, most, _BLOCK) if one[at : at + _BLOCK] != other[at : at + _BLOCK])
+    start = next(blocks, most)
+    pairs = enumerate(zip(one[start : start + _BLOCK], other[start : start + _BLOCK], strict=False), start)
+    return next((index for index, (a, b) in pairs if a != b), most)
 
 
 def _anchored(before: str, span: Span) -> Span:
@@ -209,11 +217,16 @@ def line_changes(old: Sequence[str], new: Sequence[str]) -> list[LineChange]:
         differing = [i for i, (a, b) in enumerate(zip(middle, new_middle, strict=True)) if a != b]
         if 2 * len(differing) <= len(middle):
             return _runs(head, differing)
-    counts, new_counts = Counter(middle), Counter(new_middle)
-    is_small = len(middle) + len(new_middle) <= _COMPARED
-    if (middle or new_middle) and not (is_small and sum(n * new_counts[line] for line, n in counts.items()) <= _PAIRED):
+    if (middle or new_middle) and not _is_quickly_compared(middle, new_middle):
         return [LineChange(head, head + len(middle), head, head + len(new_middle))]
     return [LineChange(*each) for each in _changed_lines(old, new)]
+
+
+def _is_quickly_compared(old: Sequence[str], new: Sequence[str]) -> bool:
+    if len(old) + len(new) > _COMPARED:
+        return False
+    counts = Counter(new)
+    return sum(times * counts[line] for line, times in Counter(old).items()) <= _PAIRED
 
 
 def _runs(head: int, differing: Iterable[int]) -> list[LineChange]:
@@ -233,9 +246,9 @@ class TextDiff:
     """
 
     def __init__(self, before: str, after: str) -> None:
+        if _has_only_crlf(before) and _has_only_crlf(after):
+            before, after = before.replace("\r\n", "\n"), after.replace("\r\n", "\n")
         old, new = _shown_lines(before), _shown_lines(after)
-        if _has_only_crlf(old) and _has_only_crlf(new):
-            old, new = ([line.replace("\r\n", "\n") for line in lines] for lines in (old, new))
         self._old, self._new = old, new
         self._changes = line_changes(old, new)
         self.added: int = sum(change.new_end - change.new_start for change in self._changes)
@@ -248,14 +261,11 @@ class TextDiff:
 
 
 def _shown_lines(text: str) -> list[str]:
-    lines = text.split("\n")
-    last = lines.pop()
-    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+    return StringIO(text, newline="\n").readlines()
 
 
-def _has_only_crlf(lines: Sequence[str]) -> bool:
-    ended = [line for line in lines if line.endswith("\n")]
-    return bool(ended) and all(line.endswith("\r\n") for line in ended)
+def _has_only_crlf(text: str) -> bool:
+    return 0 < text.count("\n") == text.count("\r\n")
 
 
 def _hunks(changes: Sequence[LineChange]) -> list[list[LineChange]]:

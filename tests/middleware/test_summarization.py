@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import os
 import re
 import threading
 from pathlib import Path
@@ -295,7 +296,7 @@ def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pyte
     assert "".join(f"&lt;{number}ä&gt;" for number in range(1_000)) in text
 
 
-@pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"x" * 10_000_001])
+@pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"text\0", b"x" * 10_000_001])
 def test_files_that_cannot_be_appended_to_are_left_alone(invoke: Invoke, there: bytes) -> None:
     files = MemoryBackend()
     files.upload_files([(HISTORY, there)])
@@ -304,6 +305,17 @@ def test_files_that_cannot_be_appended_to_are_left_alone(invoke: Invoke, there: 
     assert files.download_files([HISTORY])[0].content == there
     assert "/conversation_history/1.2.md" in shown(model)[0].text
     assert "question 0" in text_of(files, "/conversation_history/1.2.md")
+
+
+def test_a_file_too_large_to_download_is_left_alone(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "conversation_history").mkdir()
+    large = tmp_path / HISTORY.lstrip("/")
+    large.touch()
+    os.truncate(large, 2**30)
+    files = FilesystemBackend(tmp_path)
+    talk(invoke, agent_of(files)[1], thread())
+    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
+    assert large.stat().st_size == 2**30
 
 
 def test_a_directory_at_the_path_is_left_alone(invoke: Invoke) -> None:

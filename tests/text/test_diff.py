@@ -104,6 +104,14 @@ def test_changes_far_apart_in_a_large_text_are_found_line_by_line() -> None:
     assert [row for row in diff.rows() if row[0] in "+-"] == ["-7", "+x", "-19990", "+y"]
 
 
+def test_one_change_among_equal_lines_is_found_wherever_it_is() -> None:
+    before = ["\n"] * 5_000
+    for place in (0, 1, 998, 999, 1_000, 1_001, 1_999, 2_000, 3_999, 4_000, 4_999):
+        after = [*before[:place], "x\n", *before[place + 1 :]]
+        assert line_changes(before, after) == [(place, place + 1, place, place + 1)]
+        assert line_changes(before, [*before[:place], "x\n", *before[place:]]) == [(place, place, place, place + 1)]
+
+
 def test_lines_that_are_all_the_same_are_compared_in_bounded_time() -> None:
     diff = TextDiff("x\n" + "\n" * 1_000, "\n" * 999 + "y\n")
     assert (diff.added, diff.removed) == (1_000, 1_001)

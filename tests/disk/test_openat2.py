@@ -28,8 +28,9 @@ def root(tmp_path: Path) -> Path:
         ("a/b/file", b"inside"),
         ("a/inner/file", None),
         ("a/outer/file", None),
-        ("a/../a/b/file", b"inside"),
+        # Not "a/../a/b/file": Linux declines to follow "..", with EAGAIN, while something is renamed anywhere.
         ("../outside/file", None),
+        ("a/../../outside/file", None),
         ("/etc/passwd", None),
         ("a/none/file", None),
         ("a/b/file/x", None),

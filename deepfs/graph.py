@@ -211,7 +211,7 @@ def _checked_input(given: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What the agent shares with its subagents, and the lists of middleware that are made of it."""
+    """The parts that an agent shares with its subagents; builds the middleware of each from them."""
 
     model: BaseChatModel
     profile: HarnessProfile

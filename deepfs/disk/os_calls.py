@@ -128,8 +128,8 @@ def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | No
     """Open the absolute host path `path` in one system call (`openat2`), if no name in it is a symlink.
 
     With `beneath`, `path` is relative to that open directory and must not leave it. Returns None if the call fails, or
-    if the system does not have it; opening the path name by name then shows the reason. The call may fail for a path
-    with ".." although it does not leave, while something else is renamed (EAGAIN).
+    if the system does not have it; opening the path name by name then shows the reason. While something on the
+    machine is renamed, the call may also fail (EAGAIN) for a path with ".." that stays inside.
     """
     call = _openat2()
     if call is None:

@@ -56,7 +56,7 @@ Read = Callable[[list[str]], Awaitable[Mapping[str, bytes]]]
 
 
 class _Copies:
-    """What a directory of a sandbox holds."""
+    """The files in a directory of a sandbox: the copies that mirrors made there, and all others."""
 
     def __init__(self) -> None:
         self.sandbox_id: object = None
@@ -65,9 +65,9 @@ class _Copies:
         self.owned: set[str] = set()
         """The names of all copies, also of those that commands removed."""
         self.others: Mapping[str, str] = {}
-        """What is no copy: the digest of a file, or an empty text for links and files that cannot be read."""
+        """Files and links that are not copies: the digest, or an empty text for links and files that cannot be read."""
         self.occupied: Set[str] = frozenset()
-        """The directories with something that is no copy."""
+        """The directories that contain files or links that are not copies."""
         self.wanted: WeakKeyDictionary[SandboxMirror, Collection[str]] = WeakKeyDictionary()
         """The names that each mirror of the directory wants there."""
 
@@ -85,7 +85,7 @@ class _Copies:
         self.occupied = {directory for name in others for directory in paths.ancestors(name)}
 
     def obstacle(self, path: str, digest: str) -> str | None:
-        """What is no copy and is in the way of the file `path`."""
+        """The path of a file or link that is not a copy and prevents one at `path`; None if none does."""
         is_in_place = path in self.occupied or self.others.get(path, digest) != digest
         return path if is_in_place else self.obstacle_above(path)
 

@@ -43,7 +43,8 @@ def check_bool(name: str, given: object) -> None:
 
 def check_integer(name: str, given: object) -> None:
     """Raise TypeError unless `given` is an integer, of any integer type."""
-    if not hasattr(given, "__index__"):
+    # On the type, as Python looks it up: the class `int` has the attribute, but is no integer.
+    if not hasattr(type(given), "__index__"):
         raise TypeError(f"{name} must be an integer, not {given!r}")
 
 

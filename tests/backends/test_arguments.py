@@ -86,6 +86,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("agrep", ("one",), {"context_lines": "1"}, "context_lines must be an integer, not '1'"),
     ("agrep", ("one",), {"max_count": "1"}, "max_count must be an integer, not '1'"),
     ("agrep", ("one",), {"max_count": float("nan")}, "max_count must be an integer, not nan"),
+    ("agrep", ("one",), {"max_count": int}, "max_count must be an integer, not <class 'int'>"),
+    ("agrep", ("one",), {"context_lines": int}, "context_lines must be an integer, not <class 'int'>"),
     ("aupload_files", ([("/new", b"x"), ("/b", "text")],), {}, "the content of '/b' must be bytes, not str"),
     ("aupload_files", ([("/new", b"x"), ("/b", None)],), {}, "the content of '/b' must be bytes, not NoneType"),
     ("aupload_files", (["ab"],), {}, "files must be a list of pairs of a path and bytes, and 'ab' is none"),

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
-
-from langgraph.runtime import Runtime
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepfs.errors import BackendError, DeepFSError
+
+if TYPE_CHECKING:
+    from langgraph.runtime import Runtime
 
 __all__ = [
     "Namespace",
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 Namespace: TypeAlias = tuple[str, ...]
-NamespaceFactory: TypeAlias = Callable[[Runtime[Any]], Sequence[str]]
+NamespaceFactory: TypeAlias = Callable[["Runtime[Any]"], Sequence[str]]
 
 _COMPONENT = re.compile(r"[A-Za-z0-9\-_.@+:~]+")
 

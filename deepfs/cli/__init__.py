@@ -1,0 +1,1 @@
+"""The command `deepfs`. Needs the extra `cli`."""

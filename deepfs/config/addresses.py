@@ -1,0 +1,95 @@
+"""Addresses: a URL that names a backend, and a path in it.
+
+    notes/plan.md                                  a path of this machine
+    file:///srv/docs#/guide/start.md               a path in a directory, which nothing leaves
+    sqlite:///files.db?namespace=ada#/notes        a path in a namespace of a SQLite database
+    postgresql://user@host/db?namespace=ada#/a.md  the same in PostgreSQL
+    s3://bucket/dir/a.md                           an object; gs:// and az:// as well, and every URL of fsspec
+    store+sqlite:///store.db?namespace=ada         the files in a LangGraph store
+    checkpoint+sqlite:///runs.db?thread=1#/a.md    the files in the state of a LangGraph thread, to be read only
+    tree:deepfs.toml#/memories                     a path in the tree that a TOML file describes
+
+What stands before `#` names the backend, what stands behind it the path. Without `#`, the path of a URL that names a
+place in a hierarchy (file, object stores, fsspec) is the path, and all other addresses mean the root. Options follow
+`?`; `read_only=true` goes with every URL. The URL of a database file has four slashes if its path is absolute.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+__all__ = ["TREE", "Address", "parse_address", "with_options", "without_password"]
+
+TREE: Final = "tree:"
+"""The beginning of the address of a tree that a TOML file describes."""
+_FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql"})
+"""Schemes whose URL has no path in the storage."""
+
+
+class Address(NamedTuple):
+    """A backend and a path in it.
+
+    Attributes:
+        url: The URL of the backend.
+        path: The path in the backend.
+        shown: What a user calls this path: the text that `path` replaces where paths are shown.
+    """
+
+    url: str
+    path: str
+    shown: str
+
+
+def parse_address(text: str, *, within: str | None = None) -> Address:
+    """Split an address into the URL of its backend and a path.
+
+    Args:
+        text: The address.
+        within: The URL of the backend that addresses without a scheme are paths of; None if they are paths of this
+            machine.
+
+    Returns:
+        The address. Nothing is opened or looked up.
+    """
+    if not _has_scheme(text):
+        if within is not None:
+            return Address(within, text, text)
+        return Address("file:///", os.path.abspath(text), text)
+    url, fragment, path = text.partition("#")
+    if fragment:
+        return Address(url, path or "/", path or "/")
+    scheme, _, rest = text.partition("://")
+    if text.startswith(TREE) or "::" in text or "+" in scheme or scheme in _FLAT:
+        return Address(text, "/", "/")
+    if scheme == "file":
+        location, _, options = rest.partition("?")
+        return Address("file:///" + (f"?{options}" if options else ""), os.path.abspath(location), location)
+    location, mark, options = rest.partition("?")
+    host, _, path = location.partition("/")
+    return Address(f"{scheme}://{host}{mark}{options}", f"/{path}", f"{scheme}://{location}")
+
+
+def _has_scheme(text: str) -> bool:
+    return text.startswith(TREE) or "://" in text
+
+
+def without_password(url: str) -> str:
+    """The URL without options and without the name and password of a user, to be shown.
+
+    Args:
+        url: The URL of a backend.
+    """
+    scheme, mark, rest = url.partition("?")[0].partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+
+
+def with_options(url: str, options: Mapping[str, Any]) -> str:
+    """The URL with more options.
+
+    Args:
+        url: The URL of a backend.
+        options: The options; a truth value is written as `true` or `false`.
+    """
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(texts)}" if texts else url

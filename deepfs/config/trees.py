@@ -1,0 +1,236 @@
+"""A tree that a TOML file describes: which backends lie where, who may do what, and what is kept.
+
+url = "./workspace"                             # what lies at /; a path or URL, relative to this file
+read_only = false
+
+[mounts]
+"/memories" = "sqlite:///memories.db?namespace=ada"
+"/docs" = { url = "/srv/docs", read_only = true, ignore = "git" }
+"/shared" = "${DATABASE_URL}"                   # from the environment
+
+[[permissions]]                                 # the first rule that matches counts
+operations = ["write"]
+paths = ["/docs/**"]
+mode = "deny"
+
+[history]                                       # keeps what changes replace
+url = "sqlite:///history.db"
+keep = 100
+
+[limits]
+max_bytes = 1_000_000_000                       # together, of all files
+max_files = 100_000
+
+[mcp]                                           # for `deepfs mcp`
+[agent]                                         # for `deepfs agent`
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from anyio import Path
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import replace
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.config.addresses import TREE, with_options
+from deepfs.config.urls import open_url
+
+__all__ = ["TreeConfig", "load_tree", "open_backend", "open_tree"]
+
+
+class _Rule(Struct, forbid_unknown_fields=True):
+    operations: list[str]
+    paths: list[str]
+    mode: str = "deny"
+
+
+class _History(Struct, forbid_unknown_fields=True):
+    url: str | None = None
+    directory: str = "/.history"
+    keep: int = 100
+
+
+class _Limits(Struct, forbid_unknown_fields=True):
+    max_bytes: int | None = None
+    max_files: int | None = None
+
+
+class TreeConfig(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a TOML file says about a tree; the module's documentation shows one.
+
+    Attributes:
+        url: The path or URL of what lies at `/`.
+        read_only: Whether nothing in the tree may be changed.
+        mounts: What else lies where: a path or URL, or a table of `url` and its options, by the path of the mount.
+        permissions: The rules, in order.
+        history: Where and how many old versions of files are kept; None to keep none.
+        limits: How much the files may hold together.
+        mcp: Settings of the MCP server.
+        agent: Settings of the agent on the command line.
+        directory: The directory that relative paths start at.
+    """
+
+    url: str | dict[str, Any] = "memory://"
+    read_only: bool = False
+    mounts: dict[str, str | dict[str, Any]] = field(default_factory=dict)
+    permissions: list[_Rule] = field(default_factory=list)
+    history: _History | None = None
+    limits: _Limits | None = None
+    mcp: dict[str, Any] = field(default_factory=dict)
+    agent: dict[str, Any] = field(default_factory=dict)
+    directory: str = ""
+
+
+async def load_tree(file: str) -> TreeConfig:
+    """Read the description of a tree.
+
+    Args:
+        file: The path of a TOML file. `${NAME}` in its strings stands for a variable of the environment.
+
+    Returns:
+        The description; nothing is opened.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no valid TOML, has an unknown or wrong setting, or a variable is not set.
+    """
+    content = await Path(file).read_bytes()
+    try:
+        config = convert(_expanded(tomllib.loads(content.decode())), TreeConfig)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    return replace(config, directory=os.path.join(os.path.dirname(file), config.directory))
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def _expanded(value: Any) -> Any:
+    """`value` with `${NAME}` in its strings replaced by variables of the environment."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(_variable, value)
+    if isinstance(value, list):
+        return [_expanded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _expanded(each) for key, each in value.items()}
+    return value
+
+
+def _variable(found: re.Match[str]) -> str:
+    value = os.environ.get(found[1])
+    if value is None:
+        raise ValueError(f"the environment has no variable {found[1]}")
+    return value
+
+
+@asynccontextmanager
+async def open_tree(tree: TreeConfig, *, creates: bool = True) -> AsyncIterator[BackendProtocol]:
+    """Open the backends of a tree, joined into one, and close them at the end.
+
+    Args:
+        tree: The description.
+        creates: Whether a database may be made where there is none.
+
+    Yields:
+        The tree. If it keeps a history, it is a `HistoryBackend`.
+
+    Raises:
+        ValueError: A URL, an option, a rule or a limit cannot be used.
+        FileNotFoundError: A database is missing, and `creates` is False.
+        ModuleNotFoundError: A backend needs an extra, which the text names.
+    """
+    async with AsyncExitStack() as stack:
+        open_each = _Opening(stack, tree.directory, creates)
+        backend = await open_each(tree.url)
+        if tree.mounts:
+            from deepfs.backends.composite import CompositeBackend
+
+            mounts = {f"{path.rstrip('/')}/": await open_each(url) for path, url in tree.mounts.items()}
+            backend = CompositeBackend(backend, mounts)
+        backend = _limited(_with_rules(backend, tree), tree.limits)
+        yield backend if tree.history is None else await _with_history(backend, tree.history, open_each)
+
+
+@asynccontextmanager
+async def open_backend(url: str, *, directory: str = "", creates: bool = True) -> AsyncIterator[BackendProtocol]:
+    """Open the backend that a URL names, or the tree of a TOML file, and close it at the end.
+
+    Args:
+        url: The URL, without a path in the backend, or `tree:FILE`; `deepfs.config.addresses` lists the kinds.
+        directory: The directory that relative paths in it start at; by default the current one.
+        creates: Whether a database may be made where there is none.
+
+    Yields:
+        The backend.
+
+    Raises:
+        ValueError: The URL, an option or a setting cannot be used. No password is in its text.
+        OSError: The file cannot be read; a FileNotFoundError if there is no database, and `creates` is False.
+        ModuleNotFoundError: The backend needs an extra, which the text names.
+    """
+    if not url.startswith(TREE):
+        async with open_url(url, directory=directory, creates=creates) as backend:
+            yield backend
+        return
+    tree = await load_tree(os.path.join(directory, url.removeprefix(TREE)))
+    async with open_tree(tree, creates=creates) as backend:
+        yield backend
+
+
+class _Opening:
+    """Opens backends, which are closed with `stack`."""
+
+    def __init__(self, stack: AsyncExitStack, directory: str, creates: bool) -> None:
+        self._stack = stack
+        self._directory = directory
+        self._creates = creates
+
+    async def __call__(self, given: str | Mapping[str, Any]) -> BackendProtocol:
+        options = {"url": given} if isinstance(given, str) else dict(given)
+        url = options.pop("url", None)
+        if not isinstance(url, str):
+            raise ValueError("a mount needs a url, which is a text")
+        url = with_options(url if "://" in url or url.startswith(TREE) else f"file://{_plain(url)}", options)
+        return await self._stack.enter_async_context(
+            open_backend(url, directory=self._directory, creates=self._creates)
+        )
+
+
+def _plain(path: str) -> str:
+    """A path as the location of a file URL."""
+    return path if path.startswith(("/", "./", "../")) else f"./{path}"
+
+
+def _with_rules(backend: BackendProtocol, tree: TreeConfig) -> BackendProtocol:
+    if tree.permissions:
+        from deepfs.policy.permissions import PermissionedBackend
+        from deepfs.policy.rules import FilesystemPermission
+
+        # The classes check what the file says.
+        rules: list[Any] = [(rule.operations, rule.paths, rule.mode) for rule in tree.permissions]
+        backend = PermissionedBackend(backend, [FilesystemPermission(*rule) for rule in rules])
+    if tree.read_only:
+        from deepfs.policy.read_only import ReadOnlyBackend
+
+        backend = ReadOnlyBackend(backend)
+    return backend
+
+
+def _limited(backend: BackendProtocol, limits: _Limits | None) -> BackendProtocol:
+    if limits is None:
+        return backend
+    from deepfs.policy.quota import QuotaBackend
+
+    return QuotaBackend(backend, limits.max_bytes, limits.max_files)
+
+
+async def _with_history(backend: BackendProtocol, history: _History, open_each: _Opening) -> BackendProtocol:
+    from deepfs.policy.history import HistoryBackend
+
+    versions = None if history.url is None else await open_each(history.url)
+    return HistoryBackend(backend, versions, history.directory, keep=history.keep)

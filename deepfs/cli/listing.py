@@ -1,23 +1,214 @@
-"""Listings: ls, tree, glob, du."""
+"""What is where: ls, tree, glob, du."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from deepfs.cli.session import Session
+from deepfs.backends.gathering import gather_each
+from deepfs.cli.screen import human_size
+from deepfs.cli.session import Place, Session
+from deepfs.errors import ErrorCode, NotFoundError
+from deepfs.text import paths
+from deepfs.text.entries import TreeEntry
+from deepfs.types import FileInfo, LsResult
 
-__all__ = ["list_directories"]
+__all__ = ["disk_usage", "find_files", "list_directories", "show_tree"]
 
 
-async def list_directories(session: Session, addresses: Sequence[str]) -> None:
-    """List directories, and files that are named themselves.
+def _name(entry: FileInfo) -> str:
+    return paths.name(entry.path.rstrip("/")) + ("/" if entry.is_dir else "")
+
+
+def _shown(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list[FileInfo]:
+    """The entries, by default without those whose name starts with a dot."""
+    return [entry for entry in entries or () if hidden or not _name(entry).startswith(".")]
+
+
+# --- ls --------------------------------------------------------------------------------------------------------------
+
+
+async def list_directories(session: Session, addresses: Sequence[str], *, long: bool, hidden: bool) -> None:
+    """List directories, and the files that are named themselves.
 
     Args:
         session: The session.
         addresses: The addresses.
+        long: Whether sizes and times are shown.
+        hidden: Whether names that start with a dot are listed.
+    """
+    places = [await session.place(text) for text in addresses]
+    results = await gather_each(lambda place: place.backend.als(place.path), places)
+    titles = session.titles(places)
+    for number, (place, title, result) in enumerate(zip(places, titles, results, strict=True)):
+        entries = await _listed(session, place, result, hidden=hidden)
+        if entries is None:
+            continue
+        if len(places) > 1 and result.ok and not session.as_json:
+            session.screen.line(("\n" if number else "") + session.screen.name(title) + ":")
+        _write_entries(session, place, entries, long=long, names=result.ok)
+
+
+async def _listed(session: Session, place: Place, result: LsResult, *, hidden: bool) -> list[FileInfo] | None:
+    """The entries of a directory, or a file itself. None, and the error is told, if neither is there."""
+    if result.code is ErrorCode.NOT_A_DIRECTORY:
+        beside = await place.backend.als(paths.parent(place.path))
+        found = [entry for entry in beside.entries or () if entry.path == place.path]
+        if found:
+            return found
+    if not session.check(result, place, status=2):
+        return None
+    if result.skipped:
+        session.failed(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed")
+    return _shown(result.entries, hidden=hidden)
+
+
+def _write_entries(session: Session, place: Place, entries: list[FileInfo], *, long: bool, names: bool) -> None:
+    """Write the entries of a directory by their names, a file as it was named."""
+    screen = session.screen
+    if session.as_json:
+        for entry in entries:
+            session.json({**entry, "path": place.shown(entry.path)})
+        return
+    shown = [screen.name(_name(entry) if names else place.shown(entry.path)) for entry in entries]
+    styles = ["directory" if entry.is_dir else None for entry in entries]
+    if not long and screen.is_terminal:
+        screen.columns(shown, styles)
+        return
+    for entry, name, style in zip(entries, shown, styles, strict=True):
+        details = f"{_size(entry):>8}  {_time(entry):<16}  " if long else ""
+        screen.line(details + (screen.styled(name, style) if style else name))
+
+
+def _size(entry: FileInfo) -> str:
+    return "-" if entry.is_dir or entry.size is None else human_size(entry.size)
+
+
+def _time(entry: FileInfo) -> str:
+    return "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
+
+
+# --- tree ------------------------------------------------------------------------------------------------------------
+
+
+async def show_tree(session: Session, address: str, *, depth: int | None, hidden: bool) -> None:
+    """Draw a directory with all beneath it.
+
+    Args:
+        session: The session.
+        address: The address of the directory.
+        depth: How many levels are shown; None for all.
+        hidden: Whether names that start with a dot are shown.
+    """
+    place = await session.place(address)
+    found = await _levels(session, place, depth=depth, hidden=hidden)
+    if not session.as_json and place.path in found:
+        session.screen.line(session.screen.styled(session.screen.name(place.address.shown or "."), "directory"))
+    for prefix, entry in _branches(found, place.path, ""):
+        if session.as_json:
+            session.json({**entry, "path": place.shown(entry.path)})
+            continue
+        name = session.screen.name(_name(entry))
+        session.screen.line(prefix + (session.screen.styled(name, "directory") if entry.is_dir else name))
+    if not session.as_json and place.path in found:
+        inside = [entry for entries in found.values() for entry in entries]
+        directories = sum(bool(entry.is_dir) for entry in inside)
+        session.screen.line(f"\n{_count(directories, 'directory')}, {_count(len(inside) - directories, 'file')}")
+
+
+async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
+    """The entries of each directory, level by level; the directories of a level are listed at the same time."""
+    found: dict[str, list[FileInfo]] = {}
+    level = [place.path]
+    while level and (depth is None or depth > 0):
+        results = await gather_each(place.backend.als, level)
+        below: list[str] = []
+        for path, result in zip(level, results, strict=True):
+            if session.check(result, place, status=2):
+                found[path] = _shown(result.entries, hidden=hidden)
+                below += [entry.path.rstrip("/") for entry in found[path] if entry.is_dir]
+        level = below
+        depth = None if depth is None else depth - 1
+    return found
+
+
+def _branches(found: dict[str, list[FileInfo]], path: str, indent: str) -> Iterator[tuple[str, FileInfo]]:
+    """The entries beneath a directory, each with the lines that are drawn before it."""
+    entries = found.get(path, [])
+    for entry in entries:
+        is_last = entry is entries[-1]
+        yield indent + ("└── " if is_last else "├── "), entry
+        if entry.is_dir:
+            yield from _branches(found, entry.path.rstrip("/"), indent + ("    " if is_last else "│   "))
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"
+
+
+# --- glob ------------------------------------------------------------------------------------------------------------
+
+
+async def find_files(session: Session, pattern: str, addresses: Sequence[str]) -> None:
+    """Write the files whose paths match a pattern; without any, the status is 1.
+
+    Args:
+        session: The session.
+        pattern: The pattern.
+        addresses: The addresses of directories.
+    """
+    places = [await session.place(text) for text in addresses]
+    results = await gather_each(lambda place: place.backend.aglob(pattern, place.path), places)
+    session.status = 1
+    for place, result in zip(places, results, strict=True):
+        if not session.check(result, place, status=2):
+            continue
+        for entry in result.matches or ():
+            session.status = session.status if session.status == 2 else 0
+            path = place.shown(entry.path)
+            session.json({**entry, "path": path}) if session.as_json else session.screen.line(session.screen.name(path))
+        if result.truncated:
+            session.failed(f"{place.address.shown}: there are more; the search ended early", status=2)
+
+
+# --- du --------------------------------------------------------------------------------------------------------------
+
+
+async def disk_usage(session: Session, addresses: Sequence[str], *, depth: int, exact: bool) -> None:
+    """Write how many bytes the files under a place hold, and under its directories.
+
+    Args:
+        session: The session.
+        addresses: The addresses.
+        depth: How many levels of directories beneath the place are told as well.
+        exact: Whether sizes are numbers of bytes.
     """
     for text in addresses:
         place = await session.place(text)
-        result = await place.backend.als(place.path)
-        if not session.check(result, place):
-            continue
-        for entry in result.entries or ():
-            session.json(entry) if session.as_json else session.line(place.shown(entry.path))
+        listing = await place.backend.alist_tree(place.path)
+        for path, size in _sizes(listing.entries, place.path, depth):
+            shown = place.shown(path)
+            if session.as_json:
+                session.json({"path": shown, "size": size})
+            else:
+                told = str(size) if exact else human_size(size)
+                session.screen.line(f"{told:<8}{session.screen.name(shown)}")
+        if listing.omission is not None:
+            session.failed(f"{shown}: {listing.omission.count} entries are not counted: {listing.omission.reason}")
+
+
+def _sizes(entries: Sequence[TreeEntry], top: str, depth: int) -> list[tuple[str, int]]:
+    """The bytes beneath `top` and beneath the directories to a depth, the deepest directories first."""
+    if not entries:
+        raise NotFoundError(top)
+    sizes = {
+        entry.path.rstrip("/") or "/": 0
+        for entry in entries
+        if entry.path == top or (entry.kind == "directory" and _depth(entry.path, top) <= depth)
+    }
+    for entry in entries:
+        for path in {entry.path, *paths.ancestors(entry.path), top}.intersection(sizes):
+            sizes[path] += entry.size or 0
+    return sorted(sizes.items(), key=lambda item: (-_depth(item[0], top), item[0]))
+
+
+def _depth(path: str, top: str) -> int:
+    return 0 if path == top else path.removeprefix(top.rstrip("/")).count("/")

@@ -1,24 +1,27 @@
-"""What a command works with: the places that its addresses name, where its output goes, and its exit status."""
+"""What a command works with: the places that its addresses name, its output, and its exit status."""
 
-import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
 from msgspec import json
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.config.addresses import Address, parse_address
+from deepfs.cli.screen import Screen, discard_output
+from deepfs.config.addresses import Address, parse_address, without_password
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
-__all__ = ["Place", "Session", "run"]
+__all__ = ["BACKEND_VARIABLE", "Place", "Session", "run"]
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
+
+_INTERRUPTED: Final = 130
+_PIPE_CLOSED: Final = 141
 
 
 class Place(NamedTuple):
@@ -41,37 +44,40 @@ class Place(NamedTuple):
             path: The path in the backend; that of a directory may end in `/`.
         """
         given = self.address.shown
-        beneath = path[len(self.path) :].lstrip("/") if path.startswith(self.path) else path
+        is_beneath = paths.is_beneath(path.rstrip("/"), self.path)
+        beneath = path[len(self.path) :].lstrip("/") if is_beneath else ""
         if not beneath:
-            return given
+            return given or "." if path.rstrip("/") == self.path.rstrip("/") else path
         return beneath if given in ("", ".") else f"{given.rstrip('/')}/{beneath}"
 
 
 class Session:
-    """One run of a command: its open backends, its output and its exit status.
+    """One run of a command.
 
     Args:
         on: The URL of the backend that addresses without a scheme are paths of; None for this machine.
         as_json: Whether results are written as JSON, one value a line.
         name: The name of the command, for its messages.
+
+    Attributes:
+        screen: Where text is written.
+        status: The exit status.
     """
 
-    def __init__(self, on: str | None = None, *, as_json: bool = False, name: str = "deepfs") -> None:
+    def __init__(self, on: str | None = None, *, as_json: bool = False, name: str = "") -> None:
         self.on: str | None = on
         self.as_json: bool = as_json
         self.name: str = name
+        self.screen: Screen = Screen(sys.stdout)
         self.status: int = 0
-        self.is_terminal: bool = sys.stdout.isatty()
         self._stack = AsyncExitStack()
         self._open: dict[str, BackendProtocol] = {}
-
-    # --- places ---
 
     async def place(self, text: str, *, creates: bool = False) -> Place:
         """Open the backend of an address.
 
         Args:
-            text: The address.
+            text: The address; an empty one means the current directory, or the root of the backend of `on`.
             creates: Whether a database may be made where there is none.
 
         Returns:
@@ -82,9 +88,7 @@ class Session:
             ValueError: The address cannot be used.
             OSError: A file that it names cannot be read.
         """
-        address = parse_address(text or ".", within=self.on)
-        if self.on is not None and address.url == self.on and text in ("", "."):
-            address = Address(self.on, "/", "/")
+        address = parse_address(text or (".", "/")[self.on is not None], within=self.on)
         backend = self._open.get(address.url)
         if backend is None:
             from deepfs.config.trees import open_backend
@@ -93,23 +97,19 @@ class Session:
             self._open[address.url] = backend
         return Place(backend, paths.normalize(address.path), address)
 
-    # --- output ---
-
-    def write(self, text: str) -> None:
-        """Write text to the output as it is.
+    def titles(self, places: list[Place]) -> list[str]:
+        """What each place is called beside the others: with the URL, if they are of several backends.
 
         Args:
-            text: The text, with its line ends.
+            places: The places.
         """
-        sys.stdout.write(text)
-
-    def line(self, text: str) -> None:
-        """Write a line of text.
-
-        Args:
-            text: The text, without its line end.
-        """
-        sys.stdout.write(f"{text}\n")
+        several = len({place.address.url for place in places}) > 1
+        return [
+            f"{without_password(place.address.url)}#{place.path}"
+            if several and place.address.url != "file:///" and "://" not in place.address.shown
+            else place.address.shown or "."
+            for place in places
+        ]
 
     def json(self, value: Any) -> None:
         """Write a value as one line of JSON.
@@ -117,40 +117,37 @@ class Session:
         Args:
             value: What msgspec can encode: records, dicts, lists, texts, numbers.
         """
-        sys.stdout.write(json.encode(value).decode() + "\n")
+        self.screen.raw(json.encode(value).decode() + "\n")
 
     def failed(self, told: object, *, status: int = 1) -> None:
-        """Tell an error, and go on; the command will end with a status that is not 0.
+        """Tell an error, and go on. The command then ends with a status that is not 0.
 
         Args:
             told: The error, or a text.
             status: The exit status; the highest one counts.
         """
-        sys.stdout.flush()
-        print(f"deepfs {self.name}: {told}", file=sys.stderr)
         self.status = max(self.status, status)
+        text = str(told).removeprefix("Error: ")
+        self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
-    def check(self, result: Result, place: Place | None = None) -> bool:
+    def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
         """Whether a result is no error; an error is told.
 
         Args:
             result: The result.
             place: The place that paths in the error are shown beneath.
+            status: The exit status for an error.
         """
-        if result.ok:
-            return True
-        error = error_told(result)
-        self.failed(error if place is None else error.renamed(place.shown))
-        return False
+        if not result.ok:
+            self.failed(error_told(result).renamed(place.shown), status=status)
+        return result.ok
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator["Session"]:
-        """Close all backends at the end."""
-        async with self._stack:
-            yield self
+    async def close(self) -> None:
+        """Close all backends."""
+        await self._stack.aclose()
 
 
-def run(session: Session, command: Callable[[Session], Awaitable[None]], *, trouble: int = 1) -> NoReturn:
+def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: int = 1) -> NoReturn:
     """Run a command, tell an error that ends it, and exit.
 
     Args:
@@ -160,18 +157,20 @@ def run(session: Session, command: Callable[[Session], Awaitable[None]], *, trou
     """
 
     async def whole() -> None:
-        async with session.opened():
-            await command(session)
+        try:
+            await command()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await session.close()
 
     try:
         anyio.run(whole)
-        sys.stdout.flush()
+        session.screen.close()
     except BrokenPipeError:
-        # The reader has left, as `head` does. The interpreter must not flush into the pipe again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        session.status = 141
+        discard_output()
+        session.status = _PIPE_CLOSED
     except KeyboardInterrupt:
-        session.status = 130
+        session.status = _INTERRUPTED
     except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
         session.failed(error, status=trouble)
     sys.exit(session.status)

@@ -75,7 +75,7 @@ def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
 
     async def apply_patch(input: str) -> str:
         try:
-            return await _applied(files, parse_patch(input))
+            return await apply_patches(files, parse_patch(input))
         except PatchError as error:
             raise ToolException(f"Error: {error}") from None
 
@@ -110,7 +110,7 @@ class PatchEditor:
             ValueError: The file is there already, the diff is malformed, or the backend refuses.
         """
         content = added_text(operation.diff or "", operation.path)
-        return await _applied(self._backend, [FilePatch("add", operation.path, content)])
+        return await apply_patches(self._backend, [FilePatch("add", operation.path, content)])
 
     async def update_file(self, operation: Any) -> str:
         """Change a file.
@@ -127,7 +127,7 @@ class PatchEditor:
         """
         move_to = getattr(operation, "move_to", None)
         hunks = parse_hunks(operation.diff or "", operation.path) if operation.diff or not move_to else ()
-        return await _applied(self._backend, [FilePatch("update", operation.path, "", hunks, move_to)])
+        return await apply_patches(self._backend, [FilePatch("update", operation.path, "", hunks, move_to)])
 
     async def delete_file(self, operation: Any) -> str:
         """Delete a file.
@@ -141,11 +141,14 @@ class PatchEditor:
         Raises:
             ValueError: No file is there, or the backend refuses.
         """
-        return await _applied(self._backend, [FilePatch("delete", operation.path)])
+        return await apply_patches(self._backend, [FilePatch("delete", operation.path)])
 
 
-async def _applied(backend: BackendProtocol, patches: Sequence[FilePatch]) -> str:
-    """Apply patches, and return what they did. Raises PatchError if they cannot be applied."""
+async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) -> str:
+    """Apply patches to the files of a backend, all or none, and return what they did, one line for each file.
+
+    Raises PatchError if they cannot be applied.
+    """
     for attempt in range(1, _ATTEMPTS + 1):
         changes = await planned_changes(backend, patches)
         # A change that has begun is made or undone as a whole, even if the call is cancelled.

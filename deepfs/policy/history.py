@@ -4,7 +4,6 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from difflib import unified_diff
 from functools import partial
 from hashlib import blake2b
 from logging import getLogger
@@ -28,10 +27,11 @@ from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
+from deepfs.text.diff import unified
 from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
-from deepfs.text.lines import decode, version
 from deepfs.text.lines import digest as content_digest
+from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
@@ -211,7 +211,7 @@ class HistoryBackend(WrapperBackend):
         before = await self.aread_version(path, number)
         after = (await self._current(path) or b"") if other is None else await self.aread_version(path, other)
         label = f"{path} (version {other})" if other is not None else path
-        return _diff(before, after, f"{path} (version {number})", label)
+        return unified(before, after, f"{path} (version {number})", label)
 
     async def arestore(self, path: str, number: int) -> WriteResult:
         """Give a file the content of a version, also if it was deleted. Its present content becomes a version.
@@ -498,17 +498,3 @@ def _touched(named: Iterable[object]) -> list[str]:
         with suppress(DeepFSError):
             touched.append(paths.normalize(cast("str", path)))
     return list(dict.fromkeys(touched))
-
-
-def _diff(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
-    if before == after:
-        return ""
-    old, new = decode(before), decode(after)
-    if old is None or new is None:
-        return f"Binary files {from_label} and {to_label} differ\n"
-    lines = unified_diff(_lines(before), _lines(after), from_label, to_label)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _lines(content: bytes) -> list[str]:
-    return re.findall(r"[^\n]*\n|[^\n]+", content.decode())

@@ -6,12 +6,13 @@ the change. The places of a change are in order, disjoint, and not empty in the 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, unified_diff
 from io import StringIO
 from itertools import accumulate, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 from deepfs.text.edits import Replacement, Span
+from deepfs.text.lines import decode
 from deepfs.text.visible import visible
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "joined",
     "line_changes",
     "rebase",
+    "unified",
 ]
 
 Place: TypeAlias = tuple[int, int, int]
@@ -317,3 +319,24 @@ def _row(sign: str, line: str, other: str) -> Iterator[str]:
         yield f"{sign}{before}{visible(text[start : start + _SHOWN])}{after}"
     if line == text:
         yield "\\ No newline at end of file"
+
+
+def unified(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
+    """The unified diff of two contents as programs read it, with nothing escaped; of binary ones that they differ.
+
+    Args:
+        before: The old content.
+        after: The new content.
+        from_label: What the old one is called.
+        to_label: What the new one is called.
+    """
+    if before == after:
+        return ""
+    if decode(before) is None or decode(after) is None:
+        return f"Binary files {from_label} and {to_label} differ\n"
+    lines = unified_diff(_byte_lines(before), _byte_lines(after), from_label, to_label)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _byte_lines(content: bytes) -> list[str]:
+    return _shown_lines(content.decode())

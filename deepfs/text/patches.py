@@ -16,6 +16,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "apply_hunks",
     "parse_hunks",
     "parse_patch",
+    "parse_unified",
 ]
 
 Action = Literal["add", "update", "delete"]
@@ -103,6 +105,53 @@ def parse_patch(patch: str) -> list[FilePatch]:
     if not sections:
         raise PatchError(f"The patch changes no file. Name one with {', '.join(f'{each} path' for each in _ACTIONS)}.")
     return [_file_patch(*each) for each in sections]
+
+
+_COUNTS: Final = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_NO_FILE: Final = "/dev/null"
+
+
+def parse_unified(diff: str) -> list[FilePatch]:
+    """Return what a unified diff does with each file, as `diff -u` and git write it; `a/` and `b/` are left off.
+
+    Its hunks are found by their context, like those of other patches. Raises PatchError if the diff is malformed.
+    """
+    lines = _lines(diff)
+    found: list[FilePatch] = []
+    for number, (line, following) in enumerate(pairwise(lines)):
+        if line.startswith("--- ") and following.startswith("+++ "):
+            found.append(_side_patch(_file_name(line), _file_name(following), _hunk_lines(lines[number + 2 :])))
+    if not found:
+        raise PatchError("There is no line '--- file' with a line '+++ file' beneath it.")
+    return found
+
+
+def _hunk_lines(lines: Sequence[str]) -> list[str]:
+    """The lines of the hunks that come first, by the numbers of lines that their heads tell."""
+    number = 0
+    while number < len(lines) and (counts := _COUNTS.match(lines[number])):
+        old, new = (int(count or "1") for count in counts.groups())
+        number += 1
+        while number < len(lines) and (old > 0 or new > 0 or lines[number] == _NO_LINE_END):
+            sign = lines[number][:1]
+            old -= sign in (" ", "-", "")
+            new -= sign in (" ", "+", "")
+            number += 1
+    return list(lines[:number])
+
+
+def _side_patch(old: str, new: str, lines: Sequence[str]) -> FilePatch:
+    if old == _NO_FILE:
+        end = "" if _NO_LINE_END in lines else "\n"
+        return FilePatch("add", new, "\n".join(line[1:] for line in lines if line.startswith("+")) + end * bool(lines))
+    if new == _NO_FILE:
+        return FilePatch("delete", old)
+    return FilePatch("update", old, "", parse_hunks("\n".join(lines), old), None if new == old else new)
+
+
+def _file_name(line: str) -> str:
+    name = line[4:].partition("\t")[0].rstrip()
+    return name[2:] if name.startswith(("a/", "b/")) else name
 
 
 def _unwrapped(patch: str) -> str:

@@ -1,0 +1,197 @@
+"""Text on a terminal, or in a pipe: colours, columns, a pager, and names that cannot forge what is around them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO, Final, TextIO
+
+from deepfs.text.visible import visible
+
+__all__ = ["Screen", "discard_output", "human_size", "safe", "terminal_width"]
+
+_STYLES: Final = {
+    "added": "32",
+    "bold": "1",
+    "directory": "1;34",
+    "dim": "2",
+    "hunk": "36",
+    "line": "32",
+    "match": "1;31",
+    "path": "35",
+    "removed": "31",
+}
+_PAGER: Final = "less"
+_PAGER_OPTIONS: Final = {"LESS": "FRX"}
+"""The pager ends if all fits on one screen, shows colours, and leaves the text on the screen."""
+
+
+def safe(text: str) -> str:
+    """A text of others for one line: control characters, line breaks and invisible characters are escapes.
+
+    Args:
+        text: A name or a line of a file.
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def human_size(size: int) -> str:
+    """A number of bytes as people read it, in units of 1,024: `512`, `1.5K`, `20M`.
+
+    Args:
+        size: The number of bytes.
+    """
+    value = float(size)
+    for unit in ("", "K", "M", "G", "T"):
+        if value < 1024 or unit == "T":
+            break
+        value /= 1024
+    return f"{value:.1f}{unit}" if unit and value < 10 else f"{value:.0f}{unit}"
+
+
+def terminal_width() -> int:
+    """The number of columns of the terminal; 80 if it is not known."""
+    return shutil.get_terminal_size().columns
+
+
+def discard_output() -> None:
+    """Make what is still written to the output vanish: its reader has left, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Screen:
+    """Where a command writes its text.
+
+    Colours are used on a terminal, unless the variable `NO_COLOR` is set, and elsewhere if `FORCE_COLOR` is.
+
+    Args:
+        output: The text stream.
+
+    Attributes:
+        is_terminal: Whether a person reads along.
+        is_coloured: Whether styles are shown.
+    """
+
+    def __init__(self, output: TextIO) -> None:
+        self._output: IO[str] = output
+        self._pager: subprocess.Popen[str] | None = None
+        self.is_terminal: bool = output.isatty()
+        forced = bool(os.environ.get("FORCE_COLOR"))
+        self.is_coloured: bool = (self.is_terminal or forced) and not os.environ.get("NO_COLOR")
+
+    def raw(self, text: str) -> None:
+        """Write text as it is.
+
+        Args:
+            text: The text, with its line ends.
+
+        Raises:
+            BrokenPipeError: The reader has left.
+        """
+        try:
+            self._output.write(text)
+        except UnicodeEncodeError:  # A lone surrogate, or a terminal without Unicode.
+            encoding = sys.stdout.encoding
+            self._output.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+    def line(self, text: str) -> None:
+        """Write a line.
+
+        Args:
+            text: The line without its end.
+        """
+        self.raw(f"{text}\n")
+
+    def bytes(self, content: bytes) -> None:
+        """Write bytes: as they are into a pipe or a file, as visible text to a terminal.
+
+        Args:
+            content: The bytes.
+        """
+        if self.is_terminal:
+            self.raw(visible(content.decode("utf-8", "backslashreplace")))
+        else:
+            self._output.flush()
+            sys.stdout.buffer.write(content)
+
+    def name(self, text: str) -> str:
+        """A name as it is to be written: as it is for programs, without control characters for people.
+
+        Args:
+            text: The name.
+        """
+        return safe(text) if self.is_terminal else text
+
+    def styled(self, text: str, style: str) -> str:
+        """The text in a style, where styles are shown.
+
+        Args:
+            text: The text.
+            style: One of `added`, `bold`, `directory`, `dim`, `hunk`, `line`, `match`, `path`, `removed`.
+        """
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.is_coloured and text else text
+
+    def columns(self, names: Sequence[str], styles: Sequence[str | None]) -> None:
+        """Write names in as many columns as the terminal has room for, sorted downwards.
+
+        Args:
+            names: The names.
+            styles: The style of each.
+        """
+        width = max(map(len, names), default=0) + 2
+        rows = -(-len(names) // max(1, terminal_width() // width))
+        for row in range(rows):
+            cells = [(names[index], styles[index], index + rows < len(names)) for index in range(row, len(names), rows)]
+            self.line(
+                "".join(
+                    (self.styled(name, style) if style else name) + " " * ((width - len(name)) * padded)
+                    for name, style, padded in cells
+                )
+            )
+
+    def note(self, text: str) -> None:
+        """Write a line to standard error.
+
+        Args:
+            text: The line.
+        """
+        self._output.flush()
+        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)
+
+    def page(self) -> None:
+        """Send the rest of the output through a pager, if a person reads along and there is one.
+
+        The variable `PAGER` names it; an empty one means none.
+        """
+        command = os.environ.get("PAGER", _PAGER)
+        if not self.is_terminal or not command or shutil.which(command.split()[0]) is None:
+            return
+        env = {**_PAGER_OPTIONS, **os.environ}
+        self._output.flush()
+        self._pager = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, text=True, env=env)
+        assert self._pager.stdin is not None
+        self._output = self._pager.stdin
+
+    def flush(self) -> None:
+        """Write out what is buffered.
+
+        Raises:
+            BrokenPipeError: The reader has left.
+        """
+        self._output.flush()
+
+    def close(self) -> None:
+        """Write out what is buffered, and wait for the pager to be left.
+
+        Raises:
+            BrokenPipeError: The reader has left.
+        """
+        try:
+            if self._pager is not None and self._pager.stdin is not None:
+                self._pager.stdin.close()
+            else:
+                self._output.flush()
+        finally:
+            if self._pager is not None:
+                self._pager.wait()

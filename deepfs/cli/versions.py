@@ -1,0 +1,82 @@
+"""What was and what happens: history, restore, watch."""
+
+from contextlib import aclosing
+
+from deepfs.cli.contents import write_diff
+from deepfs.cli.screen import human_size
+from deepfs.cli.session import Place, Session
+from deepfs.policy.history import HistoryBackend
+
+__all__ = ["restore_version", "show_history", "watch_changes"]
+
+
+async def _kept(session: Session, address: str) -> tuple[Place, HistoryBackend]:
+    place = await session.place(address)
+    if not isinstance(place.backend, HistoryBackend):
+        raise ValueError(
+            "no history is kept here: describe the tree in a TOML file with a table [history], and name it by --on"
+        )
+    return place, place.backend
+
+
+async def show_history(session: Session, address: str, number: int | None, *, compares: bool) -> None:
+    """List the versions of a file, or show one.
+
+    Args:
+        session: The session.
+        address: The address of the file.
+        number: The number of the version whose content is written; None for a list of all.
+        compares: Whether the difference to the present file is written instead of the content.
+    """
+    place, history = await _kept(session, address)
+    if number is None:
+        await _list_versions(session, place, history)
+    elif compares:
+        write_diff(session.screen, await history.adiff(place.path, number))
+    else:
+        session.screen.bytes(await history.aread_version(place.path, number))
+
+
+async def _list_versions(session: Session, place: Place, history: HistoryBackend) -> None:
+    versions = await history.ahistory(place.path)
+    for version in versions:
+        if session.as_json:
+            session.json({"number": version.number, "saved_at": version.saved_at, "size": version.size})
+            continue
+        size = "-" if version.size is None else human_size(version.size)
+        when = version.saved_at[:19].replace("T", " ")
+        session.screen.line(f"{version.number:>6}  {size:>8}  {when}")
+    if not versions:
+        session.failed(f"{place.address.shown}: there are no earlier versions")
+
+
+async def restore_version(session: Session, address: str, number: int) -> None:
+    """Give a file the content of a version.
+
+    Args:
+        session: The session.
+        address: The address of the file.
+        number: The number of the version.
+    """
+    place, history = await _kept(session, address)
+    result = await history.arestore(place.path, number)
+    if session.check(result, place):
+        session.screen.line(f"{session.screen.name(place.address.shown)}: version {number} restored")
+
+
+async def watch_changes(session: Session, address: str) -> None:
+    """Write changes at and under a place as they happen, until the command is interrupted.
+
+    Args:
+        session: The session.
+        address: The address.
+    """
+    place = await session.place(address)
+    async with aclosing(place.backend.awatch(place.path)) as events:
+        async for event in events:
+            shown = place.shown(event.path)
+            if session.as_json:
+                session.json({"path": shown, "kind": event.kind, "version": event.version})
+            else:
+                session.screen.line(f"{event.kind:<9}{session.screen.name(shown)}")
+            session.screen.flush()

@@ -1,280 +1,306 @@
 """The commands and their options. What they do is in the other modules of this package, loaded when needed."""
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
-import typer
+import click
 
 from deepfs import __version__
 from deepfs.cli.session import BACKEND_VARIABLE, Session, run
 
-app = typer.Typer(
-    name="deepfs",
-    help="Files of agents, wherever they lie: in directories, SQLite, PostgreSQL, object stores, LangGraph.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
+__all__ = ["app"]
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--on",
+    metavar="URL|FILE.toml",
+    envvar=BACKEND_VARIABLE,
+    show_envvar=True,
+    help="The backend, or the tree that a TOML file describes, that addresses without a scheme are paths of.",
 )
+@click.version_option(__version__, prog_name="deepfs", message="%(prog)s %(version)s")
+@click.pass_context
+def app(context: click.Context, on: str | None) -> None:
+    """Files of agents, wherever they are: on disk, in SQLite, PostgreSQL, object stores or LangGraph.
 
-ADDRESS = "A path or URL."
-Json = Annotated[bool, typer.Option("--json", help="Write JSON, one value a line.")]
-Hidden = Annotated[bool, typer.Option("-a", "--all", help="Show names that start with a dot, too.")]
-File = Annotated[str, typer.Argument(help="The path or URL of a file.")]
-Files = Annotated[list[str], typer.Argument(help="Paths or URLs of files; - is the standard input.")]
-IfMatch = Annotated[str | None, typer.Option(help="Only if the file has this version.")]
-Addresses = Annotated[list[str] | None, typer.Argument(help="Paths or URLs.", show_default=False)]
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        print(f"deepfs {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    context: typer.Context,
-    on: Annotated[
-        str | None,
-        typer.Option(help="A URL, or a TOML file of a tree: paths are paths in it.", envvar=BACKEND_VARIABLE),
-    ] = None,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
+    \b
+    An ADDRESS is a path of this machine, or a URL with a path behind #:
+      notes/plan.md   sqlite:///files.db?namespace=ada#/notes   s3://bucket/dir
+      postgresql://user@host/db#/a.md   checkpoint+sqlite:///runs.db?thread=1
+    """
     context.obj = f"tree:{on}" if on is not None and on.endswith(".toml") and "://" not in on else on
 
 
-def session_of(context: typer.Context, *, as_json: bool = False, pages: bool = False) -> Session:
-    """The session of a command.
+def _run(
+    command: Callable[[Session], Awaitable[None]], *, trouble: int = 1, json: bool = False, pages: bool = False
+) -> None:
+    """Run a command in a session, and exit.
 
-    Args:
-        context: The context of the command.
-        as_json: Whether results are written as JSON.
-        pages: Whether a person sees the output through a pager.
+    `pages` is whether a person sees the output through a pager; `trouble` is as in `run`.
     """
-    session = Session(context.obj, as_json=as_json, name=context.info_name or "")
-    if pages and not as_json:
+    context = click.get_current_context()
+    session = Session(context.obj, as_json=json, name=context.info_name or "")
+    if pages and not json:
         session.screen.page()
-    return session
+    run(session, lambda: command(session), trouble=trouble)
+
+
+def _json(function: CallableT) -> CallableT:
+    return click.option("--json", is_flag=True, help="Write JSON, one value a line.")(function)
+
+
+def _hidden(function: CallableT) -> CallableT:
+    return click.option("-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too.")(function)
+
+
+def _addresses(function: CallableT) -> CallableT:
+    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)(function)
+
+
+def _files(function: CallableT) -> CallableT:
+    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True)(function)
+
+
+def _address(function: CallableT) -> CallableT:
+    return click.argument("address", metavar="ADDRESS")(function)
+
+
+def _directory(function: CallableT) -> CallableT:
+    return click.argument("address", metavar="[ADDRESS]", default="")(function)
+
+
+def _if_match(function: CallableT) -> CallableT:
+    return click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")(function)
 
 
 # --- what is where ---------------------------------------------------------------------------------------------------
 
 
 @app.command()
-def ls(
-    context: typer.Context,
-    addresses: Addresses = None,
-    long: Annotated[bool, typer.Option("-l", "--long", help="Show sizes and times.")] = False,
-    hidden: Hidden = False,
-    json: Json = False,
-) -> None:
+@_addresses
+@click.option("-l", "--long", is_flag=True, help="Show sizes and times.")
+@_hidden
+@_json
+def ls(addresses: tuple[str, ...], long: bool, hidden: bool, json: bool) -> None:
     """List directories."""
     from deepfs.cli.listing import list_directories
 
-    session = session_of(context, as_json=json)
-    run(session, lambda: list_directories(session, addresses or [""], long=long, hidden=hidden), trouble=2)
+    _run(lambda on: list_directories(on, addresses or [""], long=long, hidden=hidden), trouble=2, json=json)
 
 
 @app.command()
-def tree(
-    context: typer.Context,
-    address: Annotated[str, typer.Argument(help=ADDRESS, show_default=False)] = "",
-    depth: Annotated[int | None, typer.Option("-L", "--depth", min=1, help="Show so many levels.")] = None,
-    hidden: Hidden = False,
-    json: Json = False,
-) -> None:
+@_directory
+@click.option("-L", "--depth", type=click.IntRange(1), help="Show so many levels.")
+@_hidden
+@_json
+def tree(address: str, depth: int | None, hidden: bool, json: bool) -> None:
     """Draw a directory with all beneath it."""
     from deepfs.cli.listing import show_tree
 
-    session = session_of(context, as_json=json, pages=True)
-    run(session, lambda: show_tree(session, address, depth=depth, hidden=hidden), trouble=2)
+    _run(lambda on: show_tree(on, address, depth=depth, hidden=hidden), trouble=2, json=json, pages=True)
 
 
 @app.command()
-def glob(
-    context: typer.Context,
-    pattern: Annotated[str, typer.Argument(help="Such as '*.py', 'src/**/*.{ts,tsx}'.")],
-    addresses: Addresses = None,
-    json: Json = False,
-) -> None:
-    """Find files by a pattern for their paths. The exit status is 1 if there are none."""
+@click.argument("pattern")
+@_addresses
+@_json
+def glob(pattern: str, addresses: tuple[str, ...], json: bool) -> None:
+    """Find files whose paths match a pattern, such as '*.py' or 'src/**/*.{ts,tsx}'.
+
+    The exit status is 0 if there are any, 1 if not, and 2 after an error.
+    """
     from deepfs.cli.listing import find_files
 
-    session = session_of(context, as_json=json)
-    run(session, lambda: find_files(session, pattern, addresses or [""]), trouble=2)
+    _run(lambda on: find_files(on, pattern, addresses or [""]), trouble=2, json=json)
 
 
 @app.command()
-def du(
-    context: typer.Context,
-    addresses: Addresses = None,
-    depth: Annotated[int, typer.Option("-d", "--depth", min=0, help="Tell so many levels of directories.")] = 0,
-    exact: Annotated[bool, typer.Option("-b", "--bytes", help="Write sizes as numbers of bytes.")] = False,
-    json: Json = False,
-) -> None:
+@_addresses
+@click.option("-d", "--depth", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too.")
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Write sizes as numbers of bytes.")
+@_json
+def du(addresses: tuple[str, ...], depth: int, exact: bool, json: bool) -> None:
     """Tell how many bytes the files under a place hold."""
     from deepfs.cli.listing import disk_usage
 
-    session = session_of(context, as_json=json)
-    run(session, lambda: disk_usage(session, addresses or [""], depth=depth, exact=exact))
+    _run(lambda on: disk_usage(on, addresses or [""], depth=depth, exact=exact), json=json)
 
 
 @app.command()
+@click.argument("pattern")
+@_addresses
+@click.option("-F", "--fixed-strings", "literal", is_flag=True, help="The pattern is a text, no regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
+@click.option("-g", "--glob", metavar="GLOB", help="Search the files that match; by default all but dot files.")
+@click.option("-C", "--context", "around", type=click.IntRange(0), default=0, help="Show lines around matches.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="End after so many matches.")
+@click.option("-l", "--files-with-matches", "files", is_flag=True, help="Write the names of files only.")
+@click.option("-c", "--count", "counts", is_flag=True, help="Write the number of matching lines of each file.")
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
+@_json
 def grep(
-    context: typer.Context,
-    pattern: Annotated[str, typer.Argument(help="A regular expression (RE2); with -F a text.")],
-    addresses: Addresses = None,
-    literal: Annotated[bool, typer.Option("-F", "--fixed-strings", help="The pattern is a text.")] = False,
-    ignore_case: Annotated[bool, typer.Option("-i", "--ignore-case", help="Ignore case.")] = False,
-    glob: Annotated[
-        str | None, typer.Option("-g", "--glob", help="Search files that match; without it, all but dot files.")
-    ] = None,
-    lines_around: Annotated[int, typer.Option("-C", "--context", min=0, help="Show lines around matches.")] = 0,
-    most: Annotated[int | None, typer.Option("-m", "--max-count", min=1, help="End after so many matches.")] = None,
-    files: Annotated[bool, typer.Option("-l", "--files-with-matches", help="Write names of files only.")] = False,
-    counts: Annotated[bool, typer.Option("-c", "--count", help="Write the number of lines in each file.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Write nothing; the exit status tells.")] = False,
-    json: Json = False,
+    pattern: str,
+    addresses: tuple[str, ...],
+    literal: bool,
+    ignore_case: bool,
+    glob: str | None,
+    around: int,
+    most: int | None,
+    files: bool,
+    counts: bool,
+    quiet: bool,
+    json: bool,
 ) -> None:
-    """Find lines in text files. The exit status is 0 if there are any, 1 if not, 2 after an error."""
+    """Find the lines of text files that match a regular expression (RE2).
+
+    The exit status is 0 if there are any, 1 if not, and 2 after an error.
+    """
     from deepfs.cli.searching import GrepOptions, search_files
 
     shows = "nothing" if quiet else "files" if files else "counts" if counts else "lines"
-    wanted = GrepOptions(pattern, not literal, ignore_case, glob, lines_around, most, shows)
-    session = session_of(context, as_json=json, pages=True)
-    run(session, lambda: search_files(session, wanted, addresses or [""]), trouble=2)
+    wanted = GrepOptions(pattern, not literal, ignore_case, glob, around, most, shows)
+    _run(lambda on: search_files(on, wanted, addresses or [""]), trouble=2, json=json, pages=True)
 
 
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
 @app.command()
-def cat(
-    context: typer.Context,
-    addresses: Files,
-    numbers: Annotated[bool, typer.Option("-n", "--number", help="Number the lines.")] = False,
-) -> None:
-    """Write the contents of files."""
+@_files
+@click.option("-n", "--number", "numbers", is_flag=True, help="Number the lines.")
+def cat(files: tuple[str, ...], numbers: bool) -> None:
+    """Write the contents of files; - is the standard input."""
     from deepfs.cli.contents import show_files
 
-    session = session_of(context, pages=True)
-    run(session, lambda: show_files(session, addresses, numbers=numbers))
+    _run(lambda on: show_files(on, files, numbers=numbers), pages=True)
 
 
 @app.command()
-def head(
-    context: typer.Context,
-    addresses: Files,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many lines.")] = 10,
-    size: Annotated[int | None, typer.Option("-c", "--bytes", min=0, help="How many bytes instead.")] = None,
-) -> None:
-    """Write the first lines of files."""
+@_files
+@click.option("-n", "--lines", type=click.IntRange(0), default=10, show_default=True, help="How many lines.")
+@click.option("-c", "--bytes", "size", type=click.IntRange(0), help="How many bytes instead.")
+def head(files: tuple[str, ...], lines: int, size: int | None) -> None:
+    """Write the first lines of files. No more of a file is fetched than needed."""
     from deepfs.cli.contents import show_beginning
 
-    session = session_of(context)
-    run(session, lambda: show_beginning(session, addresses, lines=lines, size=size))
+    _run(lambda on: show_beginning(on, files, lines=lines, size=size))
 
 
 @app.command()
-def write(
-    context: typer.Context,
-    address: File,
-    text: Annotated[str | None, typer.Argument(help="The text; by default the standard input.")] = None,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Replace a file that is there.")] = False,
-    if_match: IfMatch = None,
-) -> None:
-    """Make a file of a text or of the standard input."""
+@_address
+@click.argument("text", required=False)
+@click.option("-f", "--force", is_flag=True, help="Replace a file that is there.")
+@_if_match
+def write(address: str, text: str | None, force: bool, if_match: str | None) -> None:
+    """Make a file of a text, or of the standard input."""
     from deepfs.cli.contents import write_file
 
-    session = session_of(context)
-    run(session, lambda: write_file(session, address, text, overwrite=force, if_match=if_match))
+    _run(lambda on: write_file(on, address, text, overwrite=force, if_match=if_match))
 
 
 @app.command()
-def edit(
-    context: typer.Context,
-    address: File,
-    old: Annotated[str | None, typer.Argument(help="The text to replace; without it, $EDITOR opens.")] = None,
-    new: Annotated[str | None, typer.Argument(help="What takes its place.")] = None,
-    everywhere: Annotated[bool, typer.Option("-a", "--all", help="Replace it everywhere, not in one place.")] = False,
-    if_match: IfMatch = None,
-    json: Json = False,
-) -> None:
-    """Replace a text in a file, or open the file in $EDITOR."""
+@_address
+@click.argument("old", required=False)
+@click.argument("new", required=False)
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Replace the text everywhere, not in one place only.")
+@_if_match
+@_json
+def edit(address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None, json: bool) -> None:
+    """Replace the text OLD by NEW in a file; without them, open the file in $EDITOR."""
     from deepfs.cli.contents import edit_file, edit_in_editor
 
-    session = session_of(context, as_json=json)
     if old is None:
-        run(session, lambda: edit_in_editor(session, address))
-    if new is None:
-        raise typer.BadParameter("give the text that takes its place as well")
-    run(session, lambda: edit_file(session, address, old, new, everywhere=everywhere, if_match=if_match))
+        _run(lambda on: edit_in_editor(on, address))
+    elif new is None:
+        raise click.UsageError("Missing argument 'NEW': what takes the place of OLD.")
+    else:
+        changed = old, new
+        _run(lambda on: edit_file(on, address, *changed, everywhere=everywhere, if_match=if_match), json=json)
 
 
 @app.command()
-def patch(
-    context: typer.Context,
-    file: Annotated[str | None, typer.Argument(help="The patch; by default the standard input.")] = None,
-    address: Annotated[str, typer.Option("-d", "--directory", help="What the paths of the patch start at.")] = "",
-) -> None:
-    """Apply a unified diff, or a patch as OpenAI's models write it: all of it or nothing."""
+@click.argument("file", required=False)
+@click.option("-d", "--directory", "address", metavar="ADDRESS", default="", help="What paths in the patch start at.")
+def patch(file: str | None, address: str) -> None:
+    """Apply a unified diff, or a patch as OpenAI's models write it: all of it or nothing.
+
+    FILE is a file of this machine; by default the patch is read from the standard input.
+    """
     from deepfs.cli.contents import apply_patch
 
-    session = session_of(context)
-    run(session, lambda: apply_patch(session, address, file))
+    _run(lambda on: apply_patch(on, address, file))
 
 
 @app.command()
-def diff(
-    context: typer.Context,
-    first: Annotated[str, typer.Argument(help="The old file or directory.")],
-    second: Annotated[str, typer.Argument(help="The new one.")],
-    brief: Annotated[bool, typer.Option("-q", "--brief", help="Write only which files differ.")] = False,
-    json: Json = False,
-) -> None:
-    """Compare two files or two trees. The exit status is 0 if they are the same, 1 if not, 2 after an error."""
+@click.argument("old", metavar="ADDRESS")
+@click.argument("new", metavar="ADDRESS")
+@click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
+@_json
+def diff(old: str, new: str, brief: bool, json: bool) -> None:
+    """Compare two files or two trees.
+
+    The exit status is 0 if they are the same, 1 if not, and 2 after an error.
+    """
     from deepfs.cli.contents import compare
 
-    session = session_of(context, as_json=json, pages=True)
-    run(session, lambda: compare(session, first, second, brief=brief), trouble=2)
+    _run(lambda on: compare(on, old, new, brief=brief), trouble=2, json=json, pages=True)
 
 
 # --- versions and changes --------------------------------------------------------------------------------------------
 
 
 @app.command()
-def history(
-    context: typer.Context,
-    address: File,
-    version: Annotated[int | None, typer.Argument(help="Write this version.", show_default=False)] = None,
-    difference: Annotated[bool, typer.Option("--diff", help="Write how the present file differs from it.")] = False,
-    json: Json = False,
-) -> None:
-    """List the earlier versions of a file, or show one. Needs a tree with [history]."""
+@_address
+@click.argument("version", type=int, required=False)
+@click.option("--diff", "compares", is_flag=True, help="Write how the present file differs from the version.")
+@_json
+def history(address: str, version: int | None, compares: bool, json: bool) -> None:
+    """List the earlier versions of a file, or write the content of one.
+
+    Needs a tree whose TOML file has a table [history].
+    """
     from deepfs.cli.versions import show_history
 
-    session = session_of(context, as_json=json, pages=True)
-    run(session, lambda: show_history(session, address, version, compares=difference))
+    _run(lambda on: show_history(on, address, version, compares=compares), json=json, pages=True)
 
 
 @app.command()
-def restore(context: typer.Context, address: File, version: Annotated[int, typer.Argument(help="Its number.")]) -> None:
-    """Give a file the content of an earlier version. Needs a tree with [history]."""
+@_address
+@click.argument("version", type=int)
+def restore(address: str, version: int) -> None:
+    """Give a file the content of an earlier version, which `history` lists."""
     from deepfs.cli.versions import restore_version
 
-    session = session_of(context)
-    run(session, lambda: restore_version(session, address, version))
+    _run(lambda on: restore_version(on, address, version))
 
 
 @app.command()
-def watch(
-    context: typer.Context,
-    address: Annotated[str, typer.Argument(help=ADDRESS, show_default=False)] = "",
-    json: Json = False,
-) -> None:
-    """Tell changes as they happen, until Ctrl-C."""
+@_directory
+@_json
+def watch(address: str, json: bool) -> None:
+    """Tell changes of files as they happen, until Ctrl-C."""
     from deepfs.cli.versions import watch_changes
 
-    session = session_of(context, as_json=json)
-    run(session, lambda: watch_changes(session, address))
+    _run(lambda on: watch_changes(on, address), json=json)
+
+
+# --- the shell -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Write a script by which a shell completes the commands of deepfs.
+
+    \b
+    For bash, add this line to ~/.bashrc:
+      eval "$(deepfs completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(app, {}, "deepfs", "_DEEPFS_COMPLETE").source())

@@ -27,7 +27,6 @@ max_files = 100_000
 
 import os
 import re
-import tomllib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -99,6 +98,8 @@ async def load_tree(file: str) -> TreeConfig:
         OSError: The file cannot be read.
         ValueError: It is no valid TOML, has an unknown or wrong setting, or a variable is not set.
     """
+    import tomllib
+
     content = await Path(file).read_bytes()
     try:
         config = convert(_expanded(tomllib.loads(content.decode())), TreeConfig)

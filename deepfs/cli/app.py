@@ -1,5 +1,6 @@
 """The commands and their options. What they do is in the other modules of this package, loaded when needed."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -161,7 +162,9 @@ def grep(
     from deepfs.cli.searching import GrepOptions, search_files
 
     shows = "nothing" if quiet else "files" if files else "counts" if counts else "lines"
-    wanted = GrepOptions(pattern, not literal, ignore_case, glob, around, most, shows)
+    # A text that is its own regular expression is searched as a text, which is faster.
+    is_regex = not literal and re.escape(pattern) != pattern
+    wanted = GrepOptions(pattern, is_regex, ignore_case, glob, around, most, shows)
     _run(lambda on: search_files(on, wanted, addresses or [""]), trouble=2, json=json, pages=True)
 
 

@@ -292,7 +292,7 @@ class BaseSandbox(SandboxBackendProtocol):
         grep = Grep(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
         limits = [str(limit).encode() for limit in (self._max_bytes, most)]
-        words = [*_hints(request.glob), grep.query.required, *limits]
+        words = [*_hints(request.glob), grep.required, *limits]
         bound = bound_of(MAX_ENTRIES // 10, most)
         answer = await self._calls.call("grep", self._inner(top), *words, about=top, bound=bound)
         check(answer, top)

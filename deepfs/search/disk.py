@@ -85,7 +85,7 @@ class Automatic:
 def served_by_ripgrep(tasks: Iterable[AnyTask]) -> list[GrepTask]:
     """The greps that ripgrep can help with: it excludes no file that matches, and searches few unwanted files."""
     greps = [task for task in tasks if isinstance(task, GrepTask) and task.files.glob is None]
-    return [task for task in greps if 0 < len(task.grep.query.required) <= MAX_NEEDLE]
+    return [task for task in greps if 0 < len(task.grep.required) <= MAX_NEEDLE]
 
 
 def _finish(batch: SearchBatch, greps: list[GrepTask], steps: Iterator[None]) -> None:

@@ -42,7 +42,8 @@ class Grep:
         self.truncated: bool = False
         self.deadline = Deadline()
         self._is_plain = is_plain(self.query)
-        self._required = self.query.required
+        self.required: bytes = self.query.required or _required(request)
+        """Bytes that every matching file contains; empty if none are known."""
         # Most results are known to be short enough by the sizes of their files, and are not measured.
         self._times_shown = 1 + 2 * request.context_lines
         self._most_chars = 0
@@ -53,7 +54,7 @@ class Grep:
         if len(content) > self.max_bytes:
             self.skipped += 1
             return
-        if self._required and type(content) is bytes and self._required not in content:
+        if self.required and type(content) is bytes and self.required not in content:
             return  # Most files end here.
         room = self.max_count - len(self.matches)
         if self._is_plain:
@@ -102,6 +103,17 @@ class Grep:
     def result(self) -> GrepResult:
         """The matches so far, as a result."""
         return GrepResult(matches=self.matches, truncated=self.truncated, skipped=self.skipped)
+
+
+def _required(request: GrepRequest) -> bytes:
+    """The longest text that every match of a regular expression contains, if case counts; empty if none is known."""
+    if not request.regex or request.ignore_case:
+        return b""
+    from deepfs.search.literals import folds_case, required_text  # Late: its expressions take long to compile.
+
+    if folds_case(request):
+        return b""
+    return max((texts[0] for texts in required_text(request) if len(texts) == 1), key=len, default="").encode()
 
 
 def _chars_of(match: GrepMatch) -> int:

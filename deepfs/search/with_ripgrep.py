@@ -59,7 +59,7 @@ class RipgrepSearch:
         self._before = [(task, len(task.grep.matches), task.grep.skipped, task.shortage) for task in tasks]
         self._missed: dict[str, OSError] = {}
         """The directories that could not be read, with `/` at the end."""
-        needles = {task.grep.query.required for task in tasks}
+        needles = {task.grep.required for task in tasks}
         directory = _directory(batch)
         self._unchanged = batch.disk.unchanged(batch.root) if _can_use_lines(tasks) else None
         self._run = ripgrep.search(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import Disk, unchanged
 from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
@@ -140,7 +141,7 @@ def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
     assert len(paths_of(grep(trap, "needle", engine=InProcess(), ignore="git"))) == 27
 
 
-def test_ripgrep_serves_only_plain_literal_searches() -> None:
+def test_ripgrep_serves_only_searches_for_a_known_text() -> None:
     served = {
         ("literal", "x", None): True,
         ("at the limit", "x" * 4096, None): True,
@@ -150,8 +151,27 @@ def test_ripgrep_serves_only_plain_literal_searches() -> None:
     }
     for (_, needle, pattern), expected in served.items():
         assert _is_served(needle, pattern) is expected
-    assert not _is_served("x", None, regex=True)
-    assert not _is_served("x", None, ignore_case=True)
+    for needle, options, expected in (
+        ("x", {"ignore_case": True}, False),
+        (r"def \w+", {"regex": True}, True),
+        (r"def \w+", {"regex": True, "ignore_case": True}, False),
+        (r"(?i)def", {"regex": True}, False),
+        (r"one|two", {"regex": True}, False),
+        (r"\w+", {"regex": True}, False),
+    ):
+        assert _is_served(needle, None, **options) is expected
+
+
+def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> None:
+    contents = [b"def f():\n", b"def \xff\n", b"no\r\ndef g\r\n", b"\xef\xbb\xbfdef h", b"def\n f", b"undef x"]
+    for number in range(engines.FEW + 1):
+        (tmp_path / f"{number:03}.txt").write_bytes(contents[number % len(contents)])
+    disk = FilesystemBackend(tmp_path)
+    without = FilesystemBackend(tmp_path, ripgrep=False)
+    for pattern in (r"def \w", r"^def", r"\bdef [fgh]", r"def $|def g"):
+        found, expected = disk.grep(pattern, regex=True), without.grep(pattern, regex=True)
+        assert found == expected
+        assert found.skipped or found.matches
 
 
 def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:

@@ -97,6 +97,7 @@ LONG = (
     "backends/test_store_concurrency*",
     "backends/test_store_databases*",
     "backends/test_store_listing*",
+    "cli",
     "compat",
     "docs",
     "langgraph/test_random_graphs*",

@@ -8,6 +8,7 @@ import click
 
 from deepfs import __version__
 from deepfs.cli.session import BACKEND_VARIABLE, Session, run
+from deepfs.config.addresses import TREE
 
 __all__ = ["app"]
 
@@ -32,7 +33,14 @@ def app(context: click.Context, on: str | None) -> None:
       notes/plan.md   sqlite:///files.db?namespace=ada#/notes   s3://bucket/dir
       postgresql://user@host/db#/a.md   checkpoint+sqlite:///runs.db?thread=1
     """
-    context.obj = f"tree:{on}" if on is not None and on.endswith(".toml") and "://" not in on else on
+    context.obj = on and _backend_url(on)
+
+
+def _backend_url(on: str) -> str:
+    url, _, path = on.partition("#")
+    if path.strip("/"):
+        raise click.UsageError("--on names a backend, without a path in it")
+    return url if "://" in url or url.startswith(TREE) else f"{TREE}{url}"
 
 
 def _run(
@@ -232,6 +240,7 @@ def patch(file: str | None, address: str) -> None:
 
     FILE is a file of this machine; by default the patch is read from the standard input.
     """
+    import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
     from deepfs.cli.contents import apply_patch
 
     _run(lambda on: apply_patch(on, address, file))

@@ -113,31 +113,31 @@ async def show_beginning(session: Session, addresses: Sequence[str], *, lines: i
     for number, text in enumerate(addresses):
         try:
             async with aclosing(_chunks_of(await _source(session, text))) as chunks:
+                first = await anext(chunks, b"")
                 if len(addresses) > 1:
                     session.screen.line(f"{chr(10) * (number > 0)}==> {session.screen.name(text)} <==")
-                await (
-                    _write_bytes(session, chunks, size) if size is not None else _write_lines(session, chunks, lines)
-                )
+                if size is None:
+                    await _write_lines(session, first, chunks, lines)
+                else:
+                    await _write_bytes(session, first, chunks, size)
         except DeepFSError as error:
             session.failed(error)
 
 
-async def _write_bytes(session: Session, chunks: AsyncIterator[bytes], size: int) -> None:
-    async for chunk in chunks:
+async def _write_bytes(session: Session, chunk: bytes, rest: AsyncIterator[bytes], size: int) -> None:
+    while chunk and size > 0:
         session.screen.bytes(chunk[:size])
         size -= len(chunk)
-        if size <= 0:
-            return
+        chunk = await anext(rest, b"") if size > 0 else b""
 
 
-async def _write_lines(session: Session, chunks: AsyncIterator[bytes], lines: int) -> None:
-    async for chunk in chunks:
+async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes], lines: int) -> None:
+    while chunk and lines > 0:
         whole = chunk.split(b"\n", lines)
-        if len(whole) > lines:
-            session.screen.bytes(b"".join(line + b"\n" for line in whole[:lines]))
-            return
-        session.screen.bytes(chunk)
+        ends = len(whole) > lines
+        session.screen.bytes(b"".join(line + b"\n" for line in whole[:lines]) if ends else chunk)
         lines -= len(whole) - 1
+        chunk = await anext(rest, b"") if lines > 0 else b""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -339,10 +339,9 @@ def _write_difference(
         change = "added" if before is None else "removed" if after is None else "changed"
         session.json({"path": new_title if before is None else old_title, "change": change})
     elif brief:
-        only = new_title if before is None else old_title if after is None else None
-        screen.line(
-            f"Only {screen.name(only)}" if only else f"{screen.name(old_title)} {screen.name(new_title)} differ"
-        )
+        only = new_title if before is None else old_title
+        both = f"Files {screen.name(old_title)} and {screen.name(new_title)} differ"
+        screen.line(both if before is not None and after is not None else f"Only {screen.name(only)}")
     else:
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
         write_diff(screen, unified(before or b"", after or b"", *titles))

@@ -1,5 +1,6 @@
 """What a command works with: the places that its addresses name, its output, and its exit status."""
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from msgspec import json
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.addresses import Address, parse_address, without_password
+from deepfs.config.trees import open_backend
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
@@ -72,6 +74,7 @@ class Session:
         self.status: int = 0
         self._stack = AsyncExitStack()
         self._open: dict[str, BackendProtocol] = {}
+        self._directory = os.getcwd()
 
     async def place(self, text: str, *, creates: bool = False) -> Place:
         """Open the backend of an address.
@@ -88,11 +91,10 @@ class Session:
             ValueError: The address cannot be used.
             OSError: A file that it names cannot be read.
         """
-        address = parse_address(text or (".", "/")[self.on is not None], within=self.on)
+        given = text or ("." if self.on is None else "/")
+        address = parse_address(given, within=self.on, directory=self._directory)
         backend = self._open.get(address.url)
         if backend is None:
-            from deepfs.config.trees import open_backend
-
             backend = await self._stack.enter_async_context(open_backend(address.url, creates=creates))
             self._open[address.url] = backend
         return Place(backend, paths.normalize(address.path), address)

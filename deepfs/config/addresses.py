@@ -41,13 +41,14 @@ class Address(NamedTuple):
     shown: str
 
 
-def parse_address(text: str, *, within: str | None = None) -> Address:
+def parse_address(text: str, *, within: str | None = None, directory: str = "/") -> Address:
     """Split an address into the URL of its backend and a path.
 
     Args:
         text: The address.
         within: The URL of the backend that addresses without a scheme are paths of; None if they are paths of this
             machine.
+        directory: The absolute directory that relative paths of this machine start at.
 
     Returns:
         The address. Nothing is opened or looked up.
@@ -55,7 +56,7 @@ def parse_address(text: str, *, within: str | None = None) -> Address:
     if not _has_scheme(text):
         if within is not None:
             return Address(within, text, text)
-        return Address("file:///", os.path.abspath(text), text)
+        return Address("file:///", _absolute(text, directory), text)
     url, fragment, path = text.partition("#")
     if fragment:
         return Address(url, path or "/", path or "/")
@@ -64,10 +65,14 @@ def parse_address(text: str, *, within: str | None = None) -> Address:
         return Address(text, "/", "/")
     if scheme == "file":
         location, _, options = rest.partition("?")
-        return Address("file:///" + (f"?{options}" if options else ""), os.path.abspath(location), location)
+        return Address("file:///" + (f"?{options}" if options else ""), _absolute(location, directory), location)
     location, mark, options = rest.partition("?")
     host, _, path = location.partition("/")
     return Address(f"{scheme}://{host}{mark}{options}", f"/{path}", f"{scheme}://{location}")
+
+
+def _absolute(path: str, directory: str) -> str:
+    return os.path.normpath(os.path.join(directory, path))
 
 
 def _has_scheme(text: str) -> bool:

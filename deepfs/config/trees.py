@@ -29,15 +29,17 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from anyio import Path
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.config.addresses import TREE, with_options
 from deepfs.config.urls import open_url
+from deepfs.sync import in_thread
 
 __all__ = ["TreeConfig", "load_tree", "open_backend", "open_tree"]
 
@@ -98,12 +100,16 @@ async def load_tree(file: str) -> TreeConfig:
         OSError: The file cannot be read.
         ValueError: It is no valid TOML, has an unknown or wrong setting, or a variable is not set.
     """
+    return await in_thread(partial(_loaded, file))
+
+
+def _loaded(file: str) -> TreeConfig:
     import tomllib
 
-    content = await Path(file).read_bytes()
+    content = Path(file).read_bytes()
     try:
         config = convert(_expanded(tomllib.loads(content.decode())), TreeConfig)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return replace(config, directory=os.path.join(os.path.dirname(file), config.directory))
 
@@ -148,13 +154,10 @@ async def open_tree(tree: TreeConfig, *, creates: bool = True) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         open_each = _Opening(stack, tree.directory, creates)
         backend = await open_each(tree.url)
-        if tree.mounts:
-            from deepfs.backends.composite import CompositeBackend
-
-            mounts = {f"{path.rstrip('/')}/": await open_each(url) for path, url in tree.mounts.items()}
-            backend = CompositeBackend(backend, mounts)
-        backend = _limited(_with_rules(backend, tree), tree.limits)
-        yield backend if tree.history is None else await _with_history(backend, tree.history, open_each)
+        mounts = {f"{path.rstrip('/')}/": await open_each(url) for path, url in tree.mounts.items()}
+        kept = None if tree.history is None else tree.history.url
+        versions = None if kept is None else await open_each(kept)
+        yield await in_thread(partial(_joined, backend, mounts, versions, tree))
 
 
 @asynccontextmanager
@@ -207,31 +210,24 @@ def _plain(path: str) -> str:
     return path if path.startswith(("/", "./", "../")) else f"./{path}"
 
 
-def _with_rules(backend: BackendProtocol, tree: TreeConfig) -> BackendProtocol:
-    if tree.permissions:
-        from deepfs.policy.permissions import PermissionedBackend
-        from deepfs.policy.rules import FilesystemPermission
+def _joined(
+    backend: BackendProtocol, mounts: dict[str, BackendProtocol], versions: BackendProtocol | None, tree: TreeConfig
+) -> BackendProtocol:
+    """The backends as one, with the policies of the tree."""
+    from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, QuotaBackend, ReadOnlyBackend
 
+    if mounts:
+        from deepfs.backends.composite import CompositeBackend
+
+        backend = CompositeBackend(backend, mounts)
+    if tree.limits is not None:
+        backend = QuotaBackend(backend, tree.limits.max_bytes, tree.limits.max_files)
+    if tree.permissions:
         # The classes check what the file says.
         rules: list[Any] = [(rule.operations, rule.paths, rule.mode) for rule in tree.permissions]
         backend = PermissionedBackend(backend, [FilesystemPermission(*rule) for rule in rules])
     if tree.read_only:
-        from deepfs.policy.read_only import ReadOnlyBackend
-
         backend = ReadOnlyBackend(backend)
+    if tree.history is not None:
+        backend = HistoryBackend(backend, versions, tree.history.directory, keep=tree.history.keep)
     return backend
-
-
-def _limited(backend: BackendProtocol, limits: _Limits | None) -> BackendProtocol:
-    if limits is None:
-        return backend
-    from deepfs.policy.quota import QuotaBackend
-
-    return QuotaBackend(backend, limits.max_bytes, limits.max_files)
-
-
-async def _with_history(backend: BackendProtocol, history: _History, open_each: _Opening) -> BackendProtocol:
-    from deepfs.policy.history import HistoryBackend
-
-    versions = None if history.url is None else await open_each(history.url)
-    return HistoryBackend(backend, versions, history.directory, keep=history.keep)

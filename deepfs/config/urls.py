@@ -3,14 +3,16 @@
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from anyio import Path
 from msgspec import Struct, ValidationError, convert
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.config.addresses import with_options
+from deepfs.sync import in_thread
 
 __all__ = ["open_url"]
 
@@ -38,7 +40,10 @@ class _Url(NamedTuple):
         return f"postgresql://{self.location}"
 
 
+_Maker = Callable[[_Url], BackendProtocol]
+"""Makes a backend. It runs in a worker thread, since it imports what the backend needs."""
 _Opener = Callable[[_Url, AsyncExitStack], Awaitable[BackendProtocol]]
+"""Opens what a backend rests on, to be closed with the stack."""
 
 
 @asynccontextmanager
@@ -59,11 +64,14 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
         ModuleNotFoundError: The backend needs an extra, which the text names.
     """
     parts = _parsed(url, directory, creates)
-    is_read_only = convert(parts.options.pop("read_only", "false"), bool, strict=False)
+    is_read_only = _given({"read_only": parts.options.pop("read_only", "false")}, _CommonOptions)["read_only"]
     async with AsyncExitStack() as stack:
-        backend = await _OPENERS.get(parts.scheme, _fsspec)(parts, stack)
+        if parts.scheme in _OPENERS:
+            backend = await _OPENERS[parts.scheme](parts, stack)
+        else:
+            backend = await in_thread(partial(_MAKERS.get(parts.scheme, _fsspec), parts))
         stack.push_async_callback(backend.aclose)
-        yield _read_only(backend) if is_read_only else backend
+        yield await in_thread(partial(_read_only, backend)) if is_read_only else backend
 
 
 def _read_only(backend: BackendProtocol) -> BackendProtocol:
@@ -79,6 +87,10 @@ def _parsed(url: str, directory: str, creates: bool) -> _Url:
     location, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     return _Url(scheme.lower(), location, options, directory, creates)
+
+
+class _CommonOptions(Struct, forbid_unknown_fields=True):
+    read_only: bool = False
 
 
 class _Options(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -135,16 +147,16 @@ def _namespace(options: dict[str, Any]) -> tuple[str, ...]:
     return tuple(options.pop("namespace").split("/"))
 
 
-async def _check_file(url: _Url) -> str:
+def _database_file(url: _Url) -> str:
     """The file of a database. Raises FileNotFoundError if it is missing and may not be made."""
     file = url.file()
-    if not url.creates and not await Path(file).exists():
+    if not url.creates and not os.path.exists(file):
         absolute = "" if os.path.isabs(file) else "; the URL of an absolute path has four slashes"
         raise FileNotFoundError(f"there is no database {file!r}{absolute}")
     return file
 
 
-async def _disk(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _disk(url: _Url) -> BackendProtocol:
     from deepfs.backends.filesystem import FilesystemBackend
 
     host, slash, path = url.location.partition("/")
@@ -152,20 +164,20 @@ async def _disk(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
     return FilesystemBackend(os.path.join(url.directory, unquote(root)), **_given(url.options, _DiskOptions))
 
 
-async def _memory(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _memory(url: _Url) -> BackendProtocol:
     from deepfs.backends.memory import MemoryBackend
 
     return MemoryBackend(**_given(url.options, _Options))
 
 
-async def _sqlite(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _sqlite(url: _Url) -> BackendProtocol:
     from deepfs.backends.sqlite import SqliteBackend
 
     options = _given(url.options, _SqliteOptions)
-    return SqliteBackend(await _check_file(url), _namespace(options), **options)
+    return SqliteBackend(_database_file(url), _namespace(options), **options)
 
 
-async def _postgres(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _postgres(url: _Url) -> BackendProtocol:
     from deepfs.backends.postgres import PostgresBackend
 
     own = {name: value for name, value in url.options.items() if name in _PostgresOptions.__struct_fields__}
@@ -174,7 +186,7 @@ async def _postgres(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
     return PostgresBackend(with_options(url.database(), rest), _namespace(options), **options)
 
 
-async def _object_store(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _object_store(url: _Url) -> BackendProtocol:
     from deepfs.backends.object_store import ObjectStoreBackend
 
     options: dict[str, Any] = dict(url.options)
@@ -188,7 +200,7 @@ _CLIENT_OPTIONS: Final = ("allow_http", "allow_invalid_certificates", "connect_t
 """What the driver calls options of the client, not of the store."""
 
 
-async def _fsspec(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _fsspec(url: _Url) -> BackendProtocol:
     from deepfs.backends.fsspec import FsspecBackend
 
     options: dict[str, Any] = url.options
@@ -198,89 +210,90 @@ async def _fsspec(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
 # --- what LangGraph stores -------------------------------------------------------------------------------------------
 
 
-def _missing(package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"this URL needs {package}: pip install {package}", name=error.name)
-
-
-async def _store_in_sqlite(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
-    from deepfs.backends.store import StoreBackend
-
+def _langgraph(module: str, name: str, package: str) -> Any:
+    """A class of a package of LangGraph. Raises ModuleNotFoundError that says what to install."""
     try:
-        from langgraph.store.sqlite.aio import AsyncSqliteStore
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        raise _missing("langgraph-checkpoint-sqlite", error) from None
-    options = _given(url.options, _StoreOptions)
-    store = await stack.enter_async_context(AsyncSqliteStore.from_conn_string(await _check_file(url)))
+        raise ModuleNotFoundError(f"this URL needs {package}: pip install {package}", name=error.name) from None
+
+
+async def _opened(kind: str, url: _Url, stack: AsyncExitStack) -> Any:
+    """A store (`"store"`) or saver (`"checkpoint"`) of LangGraph over the database that the URL names."""
+    database = "sqlite" if url.scheme.endswith("sqlite") else "postgres"
+    name = f"Async{database.capitalize()}{'Store' if kind == 'store' else 'Saver'}"
+    module = f"langgraph.{kind}.{database}.aio"
+    found = await in_thread(partial(_langgraph, module, name, f"langgraph-checkpoint-{database}"))
+    if database == "sqlite":
+        return await stack.enter_async_context(found.from_conn_string(await in_thread(partial(_database_file, url))))
+    rest = {name: value for name, value in url.options.items() if name not in _OWN_OPTIONS}
+    return await stack.enter_async_context(found.from_conn_string(with_options(url.database(), rest)))
+
+
+_OWN_OPTIONS: Final = frozenset({*_StoreOptions.__struct_fields__, *_ThreadOptions.__struct_fields__})
+
+
+def _own_options(url: _Url, kind: type[Struct]) -> dict[str, Any]:
+    """The options of deepfs; for a server, the others are those of the server."""
+    is_server = not url.scheme.endswith("sqlite")
+    own = {name: value for name, value in url.options.items() if name in kind.__struct_fields__ or not is_server}
+    return _given(own, kind)
+
+
+async def _store(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+    options = _own_options(url, _StoreOptions)
+    store = await _opened("store", url, stack)
     await store.setup()
-    return StoreBackend(store, namespace=_namespace(options), **options)
+    return await in_thread(partial(_store_backend, store, options))
 
 
-async def _store_in_postgres(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
+def _store_backend(store: Any, options: dict[str, Any]) -> BackendProtocol:
     from deepfs.backends.store import StoreBackend
 
-    try:
-        from langgraph.store.postgres.aio import AsyncPostgresStore
-    except ModuleNotFoundError as error:
-        raise _missing("langgraph-checkpoint-postgres", error) from None
-    own = {name: value for name, value in url.options.items() if name in _StoreOptions.__struct_fields__}
-    rest = {name: value for name, value in url.options.items() if name not in own}
-    options = _given(own, _StoreOptions)
-    store = await stack.enter_async_context(AsyncPostgresStore.from_conn_string(with_options(url.database(), rest)))
     return StoreBackend(store, namespace=_namespace(options), **options)
 
 
-async def _thread_in_sqlite(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
-    try:
-        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-    except ModuleNotFoundError as error:
-        raise _missing("langgraph-checkpoint-sqlite", error) from None
-    file = await _check_file(url._replace(creates=False))
-    saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(file))
-    return await _files_of_thread(saver, _given(url.options, _ThreadOptions))
-
-
-async def _thread_in_postgres(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
-    try:
-        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-    except ModuleNotFoundError as error:
-        raise _missing("langgraph-checkpoint-postgres", error) from None
-    own = {name: value for name, value in url.options.items() if name in _ThreadOptions.__struct_fields__}
-    rest = {name: value for name, value in url.options.items() if name not in own}
-    options = _given(own, _ThreadOptions)
-    saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(with_options(url.database(), rest)))
-    return await _files_of_thread(saver, options)
-
-
-async def _files_of_thread(saver: Any, options: Mapping[str, str]) -> BackendProtocol:
+async def _thread(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
     """The files in the state of a thread. They are read-only: a change would be one of the graph, which is not here."""
+    options = _own_options(url, _ThreadOptions)
+    saver = await _opened("checkpoint", url._replace(creates=False), stack)
+    graph = await in_thread(partial(_graph_of_files, saver))
+    configurable = {"thread_id": options["thread"]}
+    if "checkpoint" in options:
+        configurable["checkpoint_id"] = options["checkpoint"]
+    state = await graph.aget_state({"configurable": configurable})
+    if not state.values:
+        raise FileNotFoundError(f"there is no thread {options['thread']!r} in this database")
+    return await in_thread(partial(_files_of, state.values))
+
+
+def _graph_of_files(saver: Any) -> Any:
+    """A graph whose state has files, by which the state of another graph can be read from its checkpoints."""
     from langgraph.graph import START, StateGraph
 
-    from deepfs.backends.memory import MemoryBackend
     from deepfs.backends.state import FilesystemState
 
     graph = StateGraph(FilesystemState)
     graph.add_node("files", lambda state: {})
     graph.add_edge(START, "files")
-    configurable = {"thread_id": options["thread"]}
-    if "checkpoint" in options:
-        configurable["checkpoint_id"] = options["checkpoint"]
-    state = await graph.compile(checkpointer=saver).aget_state({"configurable": configurable})
-    if not state.values:
-        raise FileNotFoundError(f"there is no thread {options['thread']!r} in this database")
-    return _read_only(MemoryBackend(files=state.values.get("files") or {}))
+    return graph.compile(checkpointer=saver)
 
 
-_OPENERS: Final[Mapping[str, _Opener]] = {
+def _files_of(state: Mapping[str, Any]) -> BackendProtocol:
+    from deepfs.backends.memory import MemoryBackend
+
+    return _read_only(MemoryBackend(files=state.get("files") or {}))
+
+
+_MAKERS: Final[Mapping[str, _Maker]] = {
     "file": _disk,
     "memory": _memory,
     "sqlite": _sqlite,
     "postgres": _postgres,
     "postgresql": _postgres,
     **dict.fromkeys(_OBJECT_STORES, _object_store),
-    "store+sqlite": _store_in_sqlite,
-    "store+postgres": _store_in_postgres,
-    "store+postgresql": _store_in_postgres,
-    "checkpoint+sqlite": _thread_in_sqlite,
-    "checkpoint+postgres": _thread_in_postgres,
-    "checkpoint+postgresql": _thread_in_postgres,
+}
+_OPENERS: Final[Mapping[str, _Opener]] = {
+    **dict.fromkeys(("store+sqlite", "store+postgres", "store+postgresql"), _store),
+    **dict.fromkeys(("checkpoint+sqlite", "checkpoint+postgres", "checkpoint+postgresql"), _thread),
 }

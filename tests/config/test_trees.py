@@ -1,0 +1,181 @@
+"""Backends by URL, and trees that a TOML file describes."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from deepfs import ErrorCode
+from deepfs.config import Address, open_backend, parse_address
+from deepfs.config.addresses import without_password
+from deepfs.policy import HistoryBackend
+from support.command_line import deepfs
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "path", "shown"),
+    [
+        ("notes/../a.md", "file:///", "/here/a.md", "notes/../a.md"),
+        ("/srv/a#b?c", "file:///", "/srv/a#b?c", "/srv/a#b?c"),
+        ("file:///srv/docs", "file:///", "/srv/docs", "/srv/docs"),
+        ("file:///srv/docs#/a b", "file:///srv/docs", "/a b", "/a b"),
+        ("sqlite:///x.db", "sqlite:///x.db", "/", "/"),
+        ("sqlite:///x.db?namespace=a#notes", "sqlite:///x.db?namespace=a", "notes", "notes"),
+        ("postgres://u:p@h/db#/a#b", "postgres://u:p@h/db", "/a#b", "/a#b"),
+        ("s3://bucket/dir/a.md?region=eu", "s3://bucket?region=eu", "/dir/a.md", "s3://bucket/dir/a.md"),
+        ("s3://bucket/dir#/a.md", "s3://bucket/dir", "/a.md", "/a.md"),
+        ("zip://a/b::file:///x.zip", "zip://a/b::file:///x.zip", "/", "/"),
+        ("checkpoint+sqlite:///x.db?thread=1", "checkpoint+sqlite:///x.db?thread=1", "/", "/"),
+        ("tree:deepfs.toml#/m", "tree:deepfs.toml", "/m", "/m"),
+    ],
+)
+def test_an_address_is_a_url_and_a_path(text: str, url: str, path: str, shown: str) -> None:
+    assert parse_address(text, directory="/here") == Address(url, path, shown)
+
+
+def test_within_a_backend_only_urls_are_addresses_elsewhere() -> None:
+    assert parse_address("/a#b", within="memory://") == Address("memory://", "/a#b", "/a#b")
+    assert parse_address("sqlite:///x.db", within="memory://").url == "sqlite:///x.db"
+
+
+def test_passwords_are_not_shown() -> None:
+    assert without_password("postgres://ada:secret@host:1/db?password=x") == "postgres://host:1/db"
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "told"),
+    [
+        ("sqlite:///none.db", FileNotFoundError, "no database"),
+        ("sqlite:///x.db?namspace=a", ValueError, "namspace"),
+        ("sqlite:///x.db?max_scanned=many", ValueError, "max_scanned"),
+        ("file:///x?ignore=svn", ValueError, "ignore"),
+        ("file:///x?durable=perhaps", ValueError, "durable"),
+        ("memory://?read_only=perhaps", ValueError, "read_only"),
+        ("checkpoint+sqlite:///none.db?thread=1", FileNotFoundError, "no database"),
+        ("checkpoint+sqlite:///none.db", ValueError, "thread"),
+        ("nosuch://x", ValueError, "nosuch"),
+        ("nothing", ValueError, "no URL"),
+        ("tree:none.toml", FileNotFoundError, "none.toml"),
+    ],
+)
+async def test_what_is_wrong_with_a_url_is_told(tmp_path: Path, url: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        async with open_backend(url, directory=str(tmp_path), creates=False):
+            pass
+    assert not [name async for name in anyio.Path(tmp_path).iterdir()]
+
+
+async def test_options_and_read_only(tmp_path: Path) -> None:
+    async with open_backend(f"file://{tmp_path}?durable=true&max_file_size_mb=1&read_only=true") as backend:
+        assert (await backend.awrite("/a", "")).code is ErrorCode.PERMISSION_DENIED
+    async with open_backend(f"file://{tmp_path}?max_file_size_mb=1") as backend:
+        assert (await backend.awrite("/a", "x" * (2**20 + 1))).ok
+        assert (await backend.agrep("x")).skipped == 1
+
+
+TREE = """
+url = "./workspace"
+[mounts]
+"/memories" = "sqlite:///memories.db?namespace=${USER_NAME}"
+"/docs" = { url = "docs", read_only = true, ignore = "git" }
+[[permissions]]
+operations = ["read", "write"]
+paths = ["/secret/**"]
+[history]
+url = "sqlite:///history.db"
+keep = 2
+[limits]
+max_files = 6
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("USER_NAME", "ada")
+    (tmp_path / "docs/build").mkdir(parents=True)
+    (tmp_path / "docs/.gitignore").write_text("build\n")
+    (tmp_path / "docs/build/made.md").write_text("needle\n")
+    (tmp_path / "docs/guide.md").write_text("needle\n")
+    (tmp_path / "deepfs.toml").write_text(TREE)
+    return f"tree:{tmp_path}/deepfs.toml"
+
+
+async def test_a_tree_of_a_file(tree: str, tmp_path: Path) -> None:
+    async with open_backend(tree) as backend:
+        assert isinstance(backend, HistoryBackend)
+        assert (await backend.awrite("/plan.md", "1")).ok
+        assert (await backend.awrite("/memories/a.md", "1")).ok
+        assert (await backend.awrite("/docs/b.md", "1")).code is ErrorCode.PERMISSION_DENIED
+        assert (await backend.awrite("/secret/c.md", "1")).code is ErrorCode.PERMISSION_DENIED
+        assert [match.path for match in (await backend.agrep("needle")).matches or ()] == ["/docs/guide.md"]
+        assert (await backend.awrite("/more.md", "1")).ok
+        assert (await backend.awrite("/most.md", "1")).code is ErrorCode.QUOTA_EXCEEDED
+    assert await anyio.Path(tmp_path, "workspace/plan.md").read_text() == "1"
+    async with open_backend(f"sqlite:///{tmp_path}/memories.db?namespace=ada", creates=False) as memories:
+        assert (await memories.aread("/a.md")).ok
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("url = 1", "url"),
+        ("uri = 'x'", "uri"),
+        ("[mounts]\n'/a' = { path = 'x' }", "url"),
+        ("[mounts]\n'/a' = 'sqlite:///x.db?nmespace=b'", "nmespace"),
+        ("[[permissions]]\noperations = ['fly']\npaths = ['/**']", "fly"),
+        ("url = '${NO_SUCH_VARIABLE}'", "NO_SUCH_VARIABLE"),
+        ("url = ", "deepfs.toml"),
+        ("[limits]\nmax_bytes = -1", "max_bytes"),
+    ],
+)
+async def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:
+    await anyio.Path(tmp_path, "deepfs.toml").write_text(content)
+    with pytest.raises(ValueError, match=told):
+        async with open_backend(f"tree:{tmp_path}/deepfs.toml"):
+            pass
+
+
+def test_history_and_restore(tree: str) -> None:
+    for text in ("one\n", "two\n", "three\n"):
+        assert deepfs("write", "-f", "/plan.md", text, on=tree).status == 0
+    assert [line.split()[:2] for line in deepfs("history", "/plan.md", on=tree).lines] == [["1", "4"], ["2", "4"]]
+    assert deepfs("history", "/plan.md", "1", on=tree).out == "one\n"
+    assert "-two\n+three\n" in deepfs("history", "--diff", "/plan.md", "2", on=tree).out
+    assert deepfs("restore", "/plan.md", "1", on=tree).status == 0
+    assert deepfs("cat", "/plan.md", on=tree).out == "one\n"
+    assert deepfs("history", "/none.md", on=tree).status == 1
+    assert "no history" in deepfs("history", "/plan.md", on="memory://").err
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Any]:
+    if request.param == "sqlite":
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        return f"sqlite:///{tmp_path}/runs.db", SqliteSaver.from_conn_string(f"{tmp_path}/runs.db")
+    from langgraph.checkpoint.postgres import PostgresSaver
+
+    dsn = request.getfixturevalue("postgres_dsn")
+    return dsn, PostgresSaver.from_conn_string(dsn)
+
+
+def test_files_of_a_thread(saved: tuple[str, Any]) -> None:
+    from langgraph.graph import START, StateGraph
+
+    from deepfs import FilesystemState, StateBackend
+
+    url, opened = saved
+    graph = StateGraph(FilesystemState)
+    graph.add_node("write", lambda state: StateBackend().write("/notes/a.md", "from a run") and {})
+    graph.add_edge(START, "write")
+    with opened as saver:
+        saver.setup()
+        graph.compile(checkpointer=saver).invoke({}, {"configurable": {"thread_id": "1"}})
+    options = "&thread=1" if "?" in url else "?thread=1"
+    thread = f"checkpoint+{url}{options}"
+    assert deepfs("cat", f"{thread}#/notes/a.md") == (0, "from a run", "")
+    assert deepfs("write", f"{thread}#/b.md", "x").status == 1
+    assert "no thread" in deepfs("ls", thread.replace("thread=1", "thread=2")).err

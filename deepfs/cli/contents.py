@@ -6,32 +6,36 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import anyio
+import click
 from anyio import to_thread
 
-from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.screen import Screen, safe
+from deepfs.cli.options import (
+    address_argument,
+    files_argument,
+    if_match_option,
+    json_option,
+    run_command,
+)
+from deepfs.cli.screen import safe
 from deepfs.cli.session import Place, Session
 from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, ErrorCode, error_about
 from deepfs.text import paths
-from deepfs.text.diff import unified
 from deepfs.text.lines import decode, version
-from deepfs.text.patches import FilePatch, parse_patch, parse_unified
-from deepfs.text.visible import visible
 
 __all__ = [
-    "apply_patch",
-    "compare",
+    "cat",
+    "chunks_of",
+    "edit",
     "edit_file",
     "edit_in_editor",
+    "head",
     "show_beginning",
     "show_files",
-    "write_diff",
+    "write",
     "write_file",
 ]
 
@@ -41,6 +45,14 @@ _STDIN: Final = "-"
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@files_argument
+@click.option("-n", "--number", "numbers", is_flag=True, help="Number the lines.")
+def cat(files: tuple[str, ...], numbers: bool) -> None:
+    """Write the contents of files; - is the standard input."""
+    run_command(lambda on: show_files(on, files, numbers=numbers), pages=True)
 
 
 async def show_files(session: Session, addresses: Sequence[str], *, numbers: bool) -> None:
@@ -54,7 +66,7 @@ async def show_files(session: Session, addresses: Sequence[str], *, numbers: boo
     line = 1
     for text in addresses:
         try:
-            async with aclosing(_chunks_of(await _source(session, text))) as chunks:
+            async with aclosing(chunks_of(await _source(session, text))) as chunks:
                 if numbers:
                     line = await _write_numbered(session, chunks, line)
                 else:
@@ -68,8 +80,15 @@ async def _source(session: Session, text: str) -> Place | None:
     return None if text == _STDIN else await session.place(text)
 
 
-async def _chunks_of(place: Place | None) -> AsyncGenerator[bytes, None]:
-    """The bytes of a file, or of the standard input. An error names the file as the user did."""
+async def chunks_of(place: Place | None) -> AsyncGenerator[bytes, None]:
+    """The bytes of a file, or of the standard input.
+
+    Args:
+        place: The file; None for the standard input.
+
+    Raises:
+        DeepFSError: The file cannot be read. The error names it as the user did.
+    """
     if place is None:
         while chunk := await to_thread.run_sync(os.read, sys.stdin.fileno(), _READ_BYTES):
             yield chunk
@@ -101,6 +120,15 @@ async def _write_numbered(session: Session, chunks: AsyncIterator[bytes], number
     return number
 
 
+@click.command()
+@files_argument
+@click.option("-n", "--lines", type=click.IntRange(0), default=10, show_default=True, help="How many lines.")
+@click.option("-c", "--bytes", "size", type=click.IntRange(0), help="How many bytes instead.")
+def head(files: tuple[str, ...], lines: int, size: int | None) -> None:
+    """Write the first lines of files. No more of a file is fetched than needed."""
+    run_command(lambda on: show_beginning(on, files, lines=lines, size=size))
+
+
 async def show_beginning(session: Session, addresses: Sequence[str], *, lines: int, size: int | None) -> None:
     """Write the first lines of files. No more of a file is fetched than needed.
 
@@ -112,7 +140,7 @@ async def show_beginning(session: Session, addresses: Sequence[str], *, lines: i
     """
     for number, text in enumerate(addresses):
         try:
-            async with aclosing(_chunks_of(await _source(session, text))) as chunks:
+            async with aclosing(chunks_of(await _source(session, text))) as chunks:
                 first = await anext(chunks, b"")
                 if len(addresses) > 1:
                     session.screen.line(f"{chr(10) * (number > 0)}==> {session.screen.name(text)} <==")
@@ -143,6 +171,16 @@ async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
+@click.command()
+@address_argument
+@click.argument("text", required=False)
+@click.option("-f", "--force", is_flag=True, help="Replace a file that is there.")
+@if_match_option
+def write(address: str, text: str | None, force: bool, if_match: str | None) -> None:
+    """Make a file of a text, or of the standard input."""
+    run_command(lambda on: write_file(on, address, text, overwrite=force, if_match=if_match))
+
+
 async def write_file(
     session: Session, address: str, text: str | None, *, overwrite: bool, if_match: str | None
 ) -> None:
@@ -156,7 +194,7 @@ async def write_file(
         if_match: The version that it must have; None for any.
     """
     place = await session.place(address, creates=True)
-    chunks = _chunks_of(None)
+    chunks = chunks_of(None)
     start = b"" if text is None else text.encode()
     while text is None and len(start) <= _MOST_IN_MEMORY and (chunk := await anext(chunks, b"")):
         start += chunk
@@ -178,6 +216,24 @@ async def write_file(
     outcome = await place.backend.aupload_stream(place.path, all_chunks())
     if outcome.error is not None:
         raise error_about(outcome.error, place.address.shown, f"it cannot be stored ({outcome.error})")
+
+
+@click.command()
+@address_argument
+@click.argument("old", required=False)
+@click.argument("new", required=False)
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Replace the text everywhere, not in one place only.")
+@if_match_option
+@json_option
+def edit(address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None, json: bool) -> None:
+    """Replace the text OLD by NEW in a file; without them, open the file in $EDITOR."""
+    if old is None:
+        run_command(lambda on: edit_in_editor(on, address))
+    elif new is None:
+        raise click.UsageError("Missing argument 'NEW': what takes the place of OLD.")
+    else:
+        changed = old, new
+        run_command(lambda on: edit_file(on, address, *changed, everywhere=everywhere, if_match=if_match), json=json)
 
 
 async def edit_file(
@@ -250,116 +306,3 @@ def _edited(text: str, name: str) -> tuple[str, Path]:
         file.write_bytes(text.encode())
         subprocess.run([*shlex.split(editor), str(file)], check=True)
         return file.read_bytes().decode(), Path(f"{directory}.txt")
-
-
-async def apply_patch(session: Session, address: str, file: str | None) -> None:
-    """Apply a patch to the files of a backend: all of it, or nothing if a part does not fit.
-
-    Args:
-        session: The session.
-        address: The address whose backend has the files; the paths of the patch are paths in it.
-        file: The patch on this machine; None for the standard input. Both unified diffs and the V4A format of OpenAI's
-            models are read.
-    """
-    from deepfs.middleware.apply_patch import apply_patches
-
-    place = await session.place(address)
-    content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
-    text = content.decode()
-    patches = parse_patch(text) if text.lstrip().startswith("*** Begin Patch") else parse_unified(text)
-    session.screen.line(await apply_patches(place.backend, [_within(patch, place) for patch in patches]))
-
-
-def _within(patch: FilePatch, place: Place) -> FilePatch:
-    move_to = None if patch.move_to is None else paths.join(place.path, paths.normalize(patch.move_to)[1:])
-    return patch._replace(path=paths.join(place.path, paths.normalize(patch.path)[1:]), move_to=move_to)
-
-
-# --- comparing -------------------------------------------------------------------------------------------------------
-
-
-async def compare(session: Session, first: str, second: str, *, brief: bool) -> None:
-    """Write how two files or two trees differ, as a unified diff. The status is 1 if they do.
-
-    Args:
-        session: The session.
-        first: The address of the old one.
-        second: The address of the new one.
-        brief: Whether only the names of files that differ are written.
-    """
-    old, new = _Side(await session.place(first)), _Side(await session.place(second))
-    await old.list()
-    await new.list()
-    for names in batched(sorted({*old.names, *new.names}), lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
-        contents = zip(await gather_each(old.content, names), await gather_each(new.content, names), strict=True)
-        for name, (before, after) in zip(names, contents, strict=True):
-            if before != after:
-                session.status = 1
-                _write_difference(session, (old.title(name), before), (new.title(name), after), brief=brief)
-
-
-class _Side:
-    """One side of a comparison."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.names: set[str] = set()
-        """The files, relative to the place; a file itself has the name ""."""
-
-    async def list(self) -> None:
-        """Find the files."""
-        try:
-            listing = await self._place.backend.alist_tree(self._place.path)
-        except DeepFSError as error:
-            raise error.renamed(self._place.shown) from None
-        files = (entry.path for entry in listing.entries if entry.kind == "file")
-        self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
-
-    def title(self, name: str) -> str:
-        """What the user calls a file."""
-        return self._place.shown(self._path(name))
-
-    def _path(self, name: str) -> str:
-        return paths.join(self._place.path, name) if name else self._place.path
-
-    async def content(self, name: str) -> bytes | None:
-        """The content of a file; None if it is not on this side."""
-        if name not in self.names:
-            return None
-        place = self._place._replace(path=self._path(name))
-        return b"".join([chunk async for chunk in _chunks_of(place)])
-
-
-def _write_difference(
-    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool
-) -> None:
-    (old_title, before), (new_title, after) = old, new
-    screen = session.screen
-    if session.as_json:
-        change = "added" if before is None else "removed" if after is None else "changed"
-        session.json({"path": new_title if before is None else old_title, "change": change})
-    elif brief:
-        only = new_title if before is None else old_title
-        both = f"Files {screen.name(old_title)} and {screen.name(new_title)} differ"
-        screen.line(both if before is not None and after is not None else f"Only {screen.name(only)}")
-    else:
-        titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        write_diff(screen, unified(before or b"", after or b"", *titles))
-
-
-def write_diff(screen: Screen, diff: str) -> None:
-    """Write a unified diff, in colours where they are shown.
-
-    Args:
-        screen: Where to.
-        diff: The diff.
-    """
-    for line in StringIO(diff, newline="\n"):
-        text = visible(line) if screen.is_terminal else line
-        style = _STYLE_OF.get(text[:1])
-        screen.raw(screen.styled(text.removesuffix("\n"), style) + "\n" if style else text)
-
-
-_STYLE_OF: Final = {"@": "hunk", "+": "added", "-": "removed"}
-_NO_FILE: Final = "/dev/null"
-_AT_ONCE: Final = 32

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
+import click
+
 from deepfs.backends.gathering import gather_each
+from deepfs.cli.options import (
+    addresses_argument,
+    directory_argument,
+    hidden_option,
+    json_option,
+    run_command,
+)
 from deepfs.cli.screen import human_size
 from deepfs.cli.session import Place, Session
 from deepfs.errors import ErrorCode, NotFoundError
@@ -10,7 +19,7 @@ from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.types import FileInfo, LsResult
 
-__all__ = ["disk_usage", "find_files", "list_directories", "show_tree"]
+__all__ = ["disk_usage", "du", "find_files", "glob", "list_directories", "ls", "show_tree", "tree"]
 
 
 def _name(entry: FileInfo) -> str:
@@ -23,6 +32,16 @@ def _shown(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list[FileInfo
 
 
 # --- ls --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@addresses_argument
+@click.option("-l", "--long", is_flag=True, help="Show sizes and times.")
+@hidden_option
+@json_option
+def ls(addresses: tuple[str, ...], long: bool, hidden: bool, json: bool) -> None:
+    """List directories."""
+    run_command(lambda on: list_directories(on, addresses or [""], long=long, hidden=hidden), trouble=2, json=json)
 
 
 async def list_directories(session: Session, addresses: Sequence[str], *, long: bool, hidden: bool) -> None:
@@ -88,6 +107,16 @@ def _time(entry: FileInfo) -> str:
 # --- tree ------------------------------------------------------------------------------------------------------------
 
 
+@click.command()
+@directory_argument
+@click.option("-L", "--depth", type=click.IntRange(1), help="Show so many levels.")
+@hidden_option
+@json_option
+def tree(address: str, depth: int | None, hidden: bool, json: bool) -> None:
+    """Draw a directory with all beneath it."""
+    run_command(lambda on: show_tree(on, address, depth=depth, hidden=hidden), trouble=2, json=json, pages=True)
+
+
 async def show_tree(session: Session, address: str, *, depth: int | None, hidden: bool) -> None:
     """Draw a directory with all beneath it.
 
@@ -147,6 +176,18 @@ def _count(number: int, what: str) -> str:
 # --- glob ------------------------------------------------------------------------------------------------------------
 
 
+@click.command()
+@click.argument("pattern")
+@addresses_argument
+@json_option
+def glob(pattern: str, addresses: tuple[str, ...], json: bool) -> None:
+    """Find files whose paths match a pattern, such as '*.py' or 'src/**/*.{ts,tsx}'.
+
+    The exit status is 0 if there are any, 1 if not, and 2 after an error.
+    """
+    run_command(lambda on: find_files(on, pattern, addresses or [""]), trouble=2, json=json)
+
+
 async def find_files(session: Session, pattern: str, addresses: Sequence[str]) -> None:
     """Write the files whose paths match a pattern; without any, the status is 1.
 
@@ -170,6 +211,16 @@ async def find_files(session: Session, pattern: str, addresses: Sequence[str]) -
 
 
 # --- du --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@addresses_argument
+@click.option("-d", "--depth", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too.")
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Write sizes as numbers of bytes.")
+@json_option
+def du(addresses: tuple[str, ...], depth: int, exact: bool, json: bool) -> None:
+    """Tell how many bytes the files under a place hold."""
+    run_command(lambda on: disk_usage(on, addresses or [""], depth=depth, exact=exact), json=json)
 
 
 async def disk_usage(session: Session, addresses: Sequence[str], *, depth: int, exact: bool) -> None:

@@ -5,13 +5,56 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import click
+
 from deepfs.backends.gathering import gather_each
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.cli.options import (
+    addresses_argument,
+    json_option,
+    run_command,
+)
 from deepfs.cli.session import Place, Session
 from deepfs.text.visible import visible
 from deepfs.types import GrepMatch, GrepResult
 
-__all__ = ["GrepOptions", "search_files"]
+__all__ = ["GrepOptions", "grep", "search_files"]
+
+
+@click.command()
+@click.argument("pattern")
+@addresses_argument
+@click.option("-F", "--fixed-strings", "literal", is_flag=True, help="The pattern is a text, no regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
+@click.option("-g", "--glob", metavar="GLOB", help="Search the files that match; by default all but dot files.")
+@click.option("-C", "--context", "around", type=click.IntRange(0), default=0, help="Show lines around matches.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="End after so many matches.")
+@click.option("-l", "--files-with-matches", "files", is_flag=True, help="Write the names of files only.")
+@click.option("-c", "--count", "counts", is_flag=True, help="Write the number of matching lines of each file.")
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
+@json_option
+def grep(
+    pattern: str,
+    addresses: tuple[str, ...],
+    literal: bool,
+    ignore_case: bool,
+    glob: str | None,
+    around: int,
+    most: int | None,
+    files: bool,
+    counts: bool,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Find the lines of text files that match a regular expression (RE2).
+
+    The exit status is 0 if there are any, 1 if not, and 2 after an error.
+    """
+    shows = "nothing" if quiet else "files" if files else "counts" if counts else "lines"
+    # A text that is its own regular expression is searched as a text, which is faster.
+    is_regex = not literal and re.escape(pattern) != pattern
+    wanted = GrepOptions(pattern, is_regex, ignore_case, glob, around, most, shows)
+    run_command(lambda on: search_files(on, wanted, addresses or [""]), trouble=2, json=json, pages=True)
 
 
 class GrepOptions(NamedTuple):

@@ -2,12 +2,20 @@
 
 from contextlib import aclosing
 
-from deepfs.cli.contents import write_diff
+import click
+
+from deepfs.cli.differences import write_diff
+from deepfs.cli.options import (
+    address_argument,
+    directory_argument,
+    json_option,
+    run_command,
+)
 from deepfs.cli.screen import human_size
 from deepfs.cli.session import Place, Session
 from deepfs.policy.history import HistoryBackend
 
-__all__ = ["restore_version", "show_history", "watch_changes"]
+__all__ = ["history", "restore", "restore_version", "show_history", "watch", "watch_changes"]
 
 
 async def _kept(session: Session, address: str) -> tuple[Place, HistoryBackend]:
@@ -17,6 +25,19 @@ async def _kept(session: Session, address: str) -> tuple[Place, HistoryBackend]:
             "no history is kept here: describe the tree in a TOML file with a table [history], and name it by --on"
         )
     return place, place.backend
+
+
+@click.command()
+@address_argument
+@click.argument("version", type=int, required=False)
+@click.option("--diff", "compares", is_flag=True, help="Write how the present file differs from the version.")
+@json_option
+def history(address: str, version: int | None, compares: bool, json: bool) -> None:
+    """List the earlier versions of a file, or write the content of one.
+
+    Needs a tree whose TOML file has a table [history].
+    """
+    run_command(lambda on: show_history(on, address, version, compares=compares), json=json, pages=True)
 
 
 async def show_history(session: Session, address: str, number: int | None, *, compares: bool) -> None:
@@ -50,6 +71,14 @@ async def _list_versions(session: Session, place: Place, history: HistoryBackend
         session.failed(f"{place.address.shown}: there are no earlier versions")
 
 
+@click.command()
+@address_argument
+@click.argument("version", type=int)
+def restore(address: str, version: int) -> None:
+    """Give a file the content of an earlier version, which `history` lists."""
+    run_command(lambda on: restore_version(on, address, version))
+
+
 async def restore_version(session: Session, address: str, number: int) -> None:
     """Give a file the content of a version.
 
@@ -62,6 +91,14 @@ async def restore_version(session: Session, address: str, number: int) -> None:
     result = await history.arestore(place.path, number)
     if session.check(result, place):
         session.screen.line(f"{session.screen.name(place.address.shown)}: version {number} restored")
+
+
+@click.command()
+@directory_argument
+@json_option
+def watch(address: str, json: bool) -> None:
+    """Tell changes of files as they happen, until Ctrl-C."""
+    run_command(lambda on: watch_changes(on, address), json=json)
 
 
 async def watch_changes(session: Session, address: str) -> None:

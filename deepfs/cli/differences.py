@@ -1,0 +1,158 @@
+"""Differences of files: diff, patch."""
+
+import sys
+from io import StringIO
+from typing import Final
+
+import anyio
+import click
+from anyio import to_thread
+
+from deepfs.backends.gathering import batched, gather_each
+from deepfs.cli.contents import chunks_of
+from deepfs.cli.options import json_option, run_command
+from deepfs.cli.screen import Screen
+from deepfs.cli.session import Place, Session
+from deepfs.errors import DeepFSError
+from deepfs.text import paths
+from deepfs.text.diff import unified
+from deepfs.text.patches import FilePatch, parse_patch, parse_unified
+from deepfs.text.visible import visible
+
+__all__ = ["apply_patch", "compare", "diff", "patch", "write_diff"]
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option("-d", "--directory", "address", metavar="ADDRESS", default="", help="What paths in the patch start at.")
+def patch(file: str | None, address: str) -> None:
+    """Apply a unified diff, or a patch as OpenAI's models write it: all of it or nothing.
+
+    FILE is a file of this machine; by default the patch is read from the standard input.
+    """
+    import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
+
+    run_command(lambda on: apply_patch(on, address, file))
+
+
+async def apply_patch(session: Session, address: str, file: str | None) -> None:
+    """Apply a patch to the files of a backend: all of it, or nothing if a part does not fit.
+
+    Args:
+        session: The session.
+        address: The address whose backend has the files; the paths of the patch are paths in it.
+        file: The patch on this machine; None for the standard input. Both unified diffs and the V4A format of OpenAI's
+            models are read.
+    """
+    from deepfs.middleware.apply_patch import apply_patches
+
+    place = await session.place(address)
+    content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
+    text = content.decode()
+    patches = parse_patch(text) if text.lstrip().startswith("*** Begin Patch") else parse_unified(text)
+    session.screen.line(await apply_patches(place.backend, [_within(patch, place) for patch in patches]))
+
+
+def _within(patch: FilePatch, place: Place) -> FilePatch:
+    move_to = None if patch.move_to is None else paths.join(place.path, paths.normalize(patch.move_to)[1:])
+    return patch._replace(path=paths.join(place.path, paths.normalize(patch.path)[1:]), move_to=move_to)
+
+
+@click.command()
+@click.argument("old", metavar="ADDRESS")
+@click.argument("new", metavar="ADDRESS")
+@click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
+@json_option
+def diff(old: str, new: str, brief: bool, json: bool) -> None:
+    """Compare two files or two trees.
+
+    The exit status is 0 if they are the same, 1 if not, and 2 after an error.
+    """
+    run_command(lambda on: compare(on, old, new, brief=brief), trouble=2, json=json, pages=True)
+
+
+async def compare(session: Session, first: str, second: str, *, brief: bool) -> None:
+    """Write how two files or two trees differ, as a unified diff. The status is 1 if they do.
+
+    Args:
+        session: The session.
+        first: The address of the old one.
+        second: The address of the new one.
+        brief: Whether only the names of files that differ are written.
+    """
+    old, new = _Side(await session.place(first)), _Side(await session.place(second))
+    await old.list()
+    await new.list()
+    for names in batched(sorted({*old.names, *new.names}), lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
+        contents = zip(await gather_each(old.content, names), await gather_each(new.content, names), strict=True)
+        for name, (before, after) in zip(names, contents, strict=True):
+            if before != after:
+                session.status = 1
+                _write_difference(session, (old.title(name), before), (new.title(name), after), brief=brief)
+
+
+class _Side:
+    """One side of a comparison."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.names: set[str] = set()
+        """The files, relative to the place; a file itself has the name ""."""
+
+    async def list(self) -> None:
+        """Find the files."""
+        try:
+            listing = await self._place.backend.alist_tree(self._place.path)
+        except DeepFSError as error:
+            raise error.renamed(self._place.shown) from None
+        files = (entry.path for entry in listing.entries if entry.kind == "file")
+        self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
+
+    def title(self, name: str) -> str:
+        """What the user calls a file."""
+        return self._place.shown(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return paths.join(self._place.path, name) if name else self._place.path
+
+    async def content(self, name: str) -> bytes | None:
+        """The content of a file; None if it is not on this side."""
+        if name not in self.names:
+            return None
+        place = self._place._replace(path=self._path(name))
+        return b"".join([chunk async for chunk in chunks_of(place)])
+
+
+def _write_difference(
+    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool
+) -> None:
+    (old_title, before), (new_title, after) = old, new
+    screen = session.screen
+    if session.as_json:
+        change = "added" if before is None else "removed" if after is None else "changed"
+        session.json({"path": new_title if before is None else old_title, "change": change})
+    elif brief:
+        only = new_title if before is None else old_title
+        both = f"Files {screen.name(old_title)} and {screen.name(new_title)} differ"
+        screen.line(both if before is not None and after is not None else f"Only {screen.name(only)}")
+    else:
+        titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
+        write_diff(screen, unified(before or b"", after or b"", *titles))
+
+
+def write_diff(screen: Screen, diff: str) -> None:
+    """Write a unified diff, in colours where they are shown.
+
+    Args:
+        screen: Where to.
+        diff: The diff.
+    """
+    for line in StringIO(diff, newline="\n"):
+        text = visible(line) if screen.is_terminal else line
+        style = _STYLE_OF.get(text[:1])
+        screen.raw(screen.styled(text.removesuffix("\n"), style) + "\n" if style else text)
+
+
+_STYLE_OF: Final = {"@": "hunk", "+": "added", "-": "removed"}
+_NO_FILE: Final = "/dev/null"
+_AT_ONCE: Final = 32

@@ -28,7 +28,6 @@ from deepfs.text.lines import decode, version
 
 __all__ = [
     "cat",
-    "chunks_of",
     "edit",
     "edit_file",
     "edit_in_editor",
@@ -66,7 +65,7 @@ async def show_files(session: Session, addresses: Sequence[str], *, numbers: boo
     line = 1
     for text in addresses:
         try:
-            async with aclosing(chunks_of(await _source(session, text))) as chunks:
+            async with aclosing(await _chunks_of(session, text)) as chunks:
                 if numbers:
                     line = await _write_numbered(session, chunks, line)
                 else:
@@ -76,29 +75,14 @@ async def show_files(session: Session, addresses: Sequence[str], *, numbers: boo
             session.failed(error)
 
 
-async def _source(session: Session, text: str) -> Place | None:
-    return None if text == _STDIN else await session.place(text)
+async def _chunks_of(session: Session, text: str) -> AsyncGenerator[bytes, None]:
+    """The bytes of the file at an address, or of the standard input."""
+    return _read_input() if text == _STDIN else (await session.place(text)).chunks()
 
 
-async def chunks_of(place: Place | None) -> AsyncGenerator[bytes, None]:
-    """The bytes of a file, or of the standard input.
-
-    Args:
-        place: The file; None for the standard input.
-
-    Raises:
-        DeepFSError: The file cannot be read. The error names it as the user did.
-    """
-    if place is None:
-        while chunk := await to_thread.run_sync(os.read, sys.stdin.fileno(), _READ_BYTES):
-            yield chunk
-        return
-    try:
-        async with aclosing(place.backend.adownload_stream(place.path)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    except DeepFSError as error:
-        raise error.renamed(place.shown) from None
+async def _read_input() -> AsyncGenerator[bytes, None]:
+    while chunk := await to_thread.run_sync(os.read, sys.stdin.fileno(), _READ_BYTES):
+        yield chunk
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -140,7 +124,7 @@ async def show_beginning(session: Session, addresses: Sequence[str], *, lines: i
     """
     for number, text in enumerate(addresses):
         try:
-            async with aclosing(chunks_of(await _source(session, text))) as chunks:
+            async with aclosing(await _chunks_of(session, text)) as chunks:
                 first = await anext(chunks, b"")
                 if len(addresses) > 1:
                     session.screen.line(f"{chr(10) * (number > 0)}==> {session.screen.name(text)} <==")
@@ -194,7 +178,7 @@ async def write_file(
         if_match: The version that it must have; None for any.
     """
     place = await session.place(address, creates=True)
-    chunks = chunks_of(None)
+    chunks = _read_input()
     start = b"" if text is None else text.encode()
     while text is None and len(start) <= _MOST_IN_MEMORY and (chunk := await anext(chunks, b"")):
         start += chunk

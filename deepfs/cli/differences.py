@@ -1,7 +1,6 @@
 """Differences of files: diff, patch."""
 
 import sys
-from io import StringIO
 from typing import Final
 
 import anyio
@@ -9,17 +8,14 @@ import click
 from anyio import to_thread
 
 from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.contents import chunks_of
 from deepfs.cli.options import json_option, run_command
-from deepfs.cli.screen import Screen
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.text.diff import unified
 from deepfs.text.patches import FilePatch, parse_patch, parse_unified
-from deepfs.text.visible import visible
 
-__all__ = ["apply_patch", "compare", "diff", "patch", "write_diff"]
+__all__ = ["apply_patch", "compare", "diff", "patch"]
 
 
 @click.command()
@@ -119,8 +115,7 @@ class _Side:
         """The content of a file; None if it is not on this side."""
         if name not in self.names:
             return None
-        place = self._place._replace(path=self._path(name))
-        return b"".join([chunk async for chunk in chunks_of(place)])
+        return b"".join([chunk async for chunk in self._place._replace(path=self._path(name)).chunks()])
 
 
 def _write_difference(
@@ -137,22 +132,8 @@ def _write_difference(
         screen.line(both if before is not None and after is not None else f"Only {screen.name(only)}")
     else:
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        write_diff(screen, unified(before or b"", after or b"", *titles))
+        screen.diff(unified(before or b"", after or b"", *titles))
 
 
-def write_diff(screen: Screen, diff: str) -> None:
-    """Write a unified diff, in colours where they are shown.
-
-    Args:
-        screen: Where to.
-        diff: The diff.
-    """
-    for line in StringIO(diff, newline="\n"):
-        text = visible(line) if screen.is_terminal else line
-        style = _STYLE_OF.get(text[:1])
-        screen.raw(screen.styled(text.removesuffix("\n"), style) + "\n" if style else text)
-
-
-_STYLE_OF: Final = {"@": "hunk", "+": "added", "-": "removed"}
 _NO_FILE: Final = "/dev/null"
 _AT_ONCE: Final = 32

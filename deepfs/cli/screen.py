@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from io import StringIO
 from typing import IO, Final, TextIO
 
 from deepfs.text.visible import visible
@@ -22,6 +23,8 @@ _STYLES: Final = {
     "path": "35",
     "removed": "31",
 }
+_STYLE_OF: Final = {"@": "hunk", "+": "added", "-": "removed"}
+"""The styles of the lines of a diff by their first character."""
 _PAGER: Final = "less"
 _PAGER_OPTIONS: Final = {"LESS": "FRX"}
 """The pager ends if all fits on one screen, shows colours, and leaves the text on the screen."""
@@ -149,6 +152,17 @@ class Screen:
                     for name, style, padded in cells
                 )
             )
+
+    def diff(self, diff: str) -> None:
+        """Write a unified diff.
+
+        Args:
+            diff: The diff.
+        """
+        for line in StringIO(diff, newline="\n"):
+            text = visible(line) if self.is_terminal else line
+            style = _STYLE_OF.get(text[:1])
+            self.raw(self.styled(text.removesuffix("\n"), style) + "\n" if style else text)
 
     def note(self, text: str) -> None:
         """Write a line to standard error.

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
@@ -51,6 +51,19 @@ class Place(NamedTuple):
         if not beneath:
             return given or "." if path.rstrip("/") == self.path.rstrip("/") else path
         return beneath if given in ("", ".") else f"{given.rstrip('/')}/{beneath}"
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The bytes of the file.
+
+        Raises:
+            DeepFSError: The file cannot be read. The error names it as the user did.
+        """
+        try:
+            async with aclosing(self.backend.adownload_stream(self.path)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except DeepFSError as error:
+            raise error.renamed(self.shown) from None
 
 
 class Session:

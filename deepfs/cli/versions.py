@@ -4,7 +4,6 @@ from contextlib import aclosing
 
 import click
 
-from deepfs.cli.differences import write_diff
 from deepfs.cli.options import (
     address_argument,
     directory_argument,
@@ -53,7 +52,7 @@ async def show_history(session: Session, address: str, number: int | None, *, co
     if number is None:
         await _list_versions(session, place, history)
     elif compares:
-        write_diff(session.screen, await history.adiff(place.path, number))
+        session.screen.diff(await history.adiff(place.path, number))
     else:
         session.screen.bytes(await history.aread_version(place.path, number))
 

@@ -136,23 +136,21 @@ def _variable(found: re.Match[str]) -> str:
 
 
 @asynccontextmanager
-async def open_tree(tree: TreeConfig, *, creates: bool = True) -> AsyncIterator[BackendProtocol]:
-    """Open the backends of a tree, joined into one, and close them at the end.
+async def open_tree(tree: TreeConfig) -> AsyncIterator[BackendProtocol]:
+    """Open the backends of a tree, joined into one, and close them at the end. Databases are made where there are none.
 
     Args:
         tree: The description.
-        creates: Whether a database may be made where there is none.
 
     Yields:
         The tree. If it keeps a history, it is a `HistoryBackend`.
 
     Raises:
         ValueError: A URL, an option, a rule or a limit cannot be used.
-        FileNotFoundError: A database is missing, and `creates` is False.
         ModuleNotFoundError: A backend needs an extra, which the text names.
     """
     async with AsyncExitStack() as stack:
-        open_each = _Opening(stack, tree.directory, creates)
+        open_each = _Opening(stack, tree.directory)
         backend = await open_each(tree.url)
         mounts = {f"{path.rstrip('/')}/": await open_each(url) for path, url in tree.mounts.items()}
         kept = None if tree.history is None else tree.history.url
@@ -167,7 +165,7 @@ async def open_backend(url: str, *, directory: str = "", creates: bool = True) -
     Args:
         url: The URL, without a path in the backend, or `tree:FILE`; `deepfs.config.addresses` lists the kinds.
         directory: The directory that relative paths in it start at; by default the current one.
-        creates: Whether a database may be made where there is none.
+        creates: Whether the database of a URL may be made where there is none; those of a tree may be.
 
     Yields:
         The backend.
@@ -182,17 +180,16 @@ async def open_backend(url: str, *, directory: str = "", creates: bool = True) -
             yield backend
         return
     tree = await load_tree(os.path.join(directory, url.removeprefix(TREE)))
-    async with open_tree(tree, creates=creates) as backend:
+    async with open_tree(tree) as backend:
         yield backend
 
 
 class _Opening:
     """Opens backends, which are closed with `stack`."""
 
-    def __init__(self, stack: AsyncExitStack, directory: str, creates: bool) -> None:
+    def __init__(self, stack: AsyncExitStack, directory: str) -> None:
         self._stack = stack
         self._directory = directory
-        self._creates = creates
 
     async def __call__(self, given: str | Mapping[str, Any]) -> BackendProtocol:
         options = {"url": given} if isinstance(given, str) else dict(given)
@@ -200,9 +197,7 @@ class _Opening:
         if not isinstance(url, str):
             raise ValueError("a mount needs a url, which is a text")
         url = with_options(url if "://" in url or url.startswith(TREE) else f"file://{_plain(url)}", options)
-        return await self._stack.enter_async_context(
-            open_backend(url, directory=self._directory, creates=self._creates)
-        )
+        return await self._stack.enter_async_context(open_backend(url, directory=self._directory))
 
 
 def _plain(path: str) -> str:

@@ -325,22 +325,22 @@ class Ripgrep:
             for file, content in _TRIAL.items():
                 (directory / file).write_bytes(content)
             (directory / "link").symlink_to("found")
-            return self._finds(name, Found(b"found", None)) and self._finds(name, _TRIAL_LINES, with_lines=True)
+            # Both at once, since the first search of a program waits for them.
+            with self._trial(name, with_lines=False) as names, self._trial(name, with_lines=True) as lines:
+                return _is_expected(names, Found(b"found", None)) and _is_expected(lines, _TRIAL_LINES)
         return False
 
-    def _finds(self, directory: str, expected: Found, *, with_lines: bool = False) -> bool:
+    def _trial(self, directory: str, *, with_lines: bool) -> Run:
         options = (*NO_IGNORE_FILES, "--glob=!ignored")
-        run = self.search(
+        return self.search(
             [b"needle"], directory, max_bytes=40, options=options, deadline=Deadline(_TRIAL_S), with_lines=with_lines
         )
-        with run:
-            found = [file for files in run for file in files]
-        return sorted(found) == [Found(b"binary", None), expected] and run.left_out == {
-            b".hidden",
-            b"ignored",
-            b"large",
-            b"link",
-        }
+
+
+def _is_expected(run: Run, expected: Found) -> bool:
+    found = [file for files in run for file in files]
+    left_out = {b".hidden", b"ignored", b"large", b"link"}
+    return sorted(found) == [Found(b"binary", None), expected] and run.left_out == left_out
 
 
 _TRIAL_LINES = Found(b"found", b"1\n\xff\xfe\rneedle\n3\nneedle\r")

@@ -88,6 +88,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         TypeError: For an argument of another type.
     """
 
+    _shown = ("default", "routes")
+
     def __init__(
         self,
         default: BACKEND_TYPES,

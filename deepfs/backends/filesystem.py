@@ -124,6 +124,7 @@ class FilesystemBackend(BackendProtocol):
     """
 
     capabilities: Capabilities = ON_DISK
+    _shown = ("_given_root", "virtual_mode=_virtual")
     judges_results: bool = True
 
     def __init__(

@@ -9,6 +9,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
+from deepfs._brief import address
 from deepfs.backends._fsspec_calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors, protocols_of
 from deepfs.backends._fsspec_files import FilesystemFiles
 from deepfs.backends.flat import StorageBackend
@@ -61,6 +62,7 @@ class FsspecBackend(StorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(keeps_created_at=False, durable=True)
+    _shown = ("_source.shown", "root=_inner")
     _asks_together = True
 
     def __init__(
@@ -217,6 +219,8 @@ class _Source:
     is_async: bool
     identity: Hashable
     """Equal for objects over the same files."""
+    shown: str
+    """For the repr of the backend, without secrets."""
     calls: FilesystemCalls | None = None
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -225,6 +229,7 @@ class _Source:
         self.is_async = bool(filesystem.async_impl)
         is_shared = "memory" in self.protocols and filesystem.store is type(filesystem).store
         self.identity = "memory" if is_shared else id(filesystem)
+        self.shown = f"{min(self.protocols, default=type(filesystem).__name__)}://{root.lstrip('/')}"
         self._filesystem = filesystem
 
     def opened(self, policy: RetryPolicy) -> FilesystemCalls:
@@ -252,6 +257,7 @@ class _UrlSource(_Source):
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
         # As a digest, since there are passwords among the options.
         self.identity = "memory" if "memory" in self.protocols else sha256(repr((behind, given)).encode()).digest()
+        self.shown = address(url)
         self._url, self._options = url, options
         self._lock, self._process = threading.Lock(), os.getpid()
 

@@ -286,7 +286,7 @@ class ReadResult(Result):
             self.no_lines_requested = True
 
     def unwrap(self) -> FileDataV2:
-        """Return the file: a text alone could not tell base64 from text, and a binary file has its type beside it.
+        """Return the file, with its `encoding`: the `content` of a binary file is base64.
 
         Raises:
             DeepFSError: The error of the result.
@@ -308,7 +308,7 @@ class ReadRawResult(Result):
         Raises:
             DeepFSError: The error of the result.
         """
-        return _payload(self, self.data)
+        return cast("FileDataV1 | FileDataV2", _payload(self, self.data))
 
 
 class GrepResult(Result):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from itertools import islice
 from operator import attrgetter
 from types import MappingProxyType
@@ -30,7 +31,7 @@ def brief(value: object, levels: int = _MOST_LEVELS) -> str:
         value: The value. Only lists, tuples and dicts are looked into.
         levels: How many collections inside each other are shown.
     """
-    if isinstance(value, str | bytes | bytearray):
+    if isinstance(value, str | bytes | bytearray) and not isinstance(value, Enum):
         return f"{value[:_MOST_CHARACTERS]!r}{_more(len(value) - _MOST_CHARACTERS)}"
     brackets = _BRACKETS.get(type(value))
     if brackets is not None:

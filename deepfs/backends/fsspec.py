@@ -15,7 +15,7 @@ from deepfs.backends._fsspec_files import FilesystemFiles
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, Kind, Listing, Storage
-from deepfs.backends.protocol import Capabilities
+from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
@@ -256,7 +256,8 @@ class _UrlSource(_Source):
         self.is_async = bool(kind.async_impl)
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
         # As a digest, since there are passwords among the options.
-        self.identity = "memory" if "memory" in self.protocols else sha256(repr((behind, given)).encode()).digest()
+        text = repr((behind, _identified(given)))
+        self.identity = "memory" if "memory" in self.protocols else sha256(text.encode()).digest()
         self.shown = address(url)
         self._url, self._options = url, options
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -273,6 +274,15 @@ class _UrlSource(_Source):
         calls, self.calls = self.calls, None
         if calls is not None and "zip" in self.protocols:
             calls.filesystem.close()
+
+
+def _identified(options: Any) -> Any:
+    """Storage options with the identity of each backend among them, since different ones may have equal reprs."""
+    if isinstance(options, Mapping):
+        return {name: _identified(value) for name, value in options.items()}
+    if isinstance(options, list | tuple):
+        return [_identified(value) for value in options]
+    return id(options) if isinstance(options, BackendProtocol) else options
 
 
 def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:

@@ -74,7 +74,8 @@ class MemoryBackend(StorageBackend):
         return {path: encode_file(file) for path, file in sorted(self._files.copy().items())}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self._files):,} file{'s' if len(self._files) != 1 else ''})"
+        files = "1 file" if len(self._files) == 1 else f"{len(self._files):,} files"
+        return f"<{type(self).__name__} with {files} at {id(self):#x}>"
 
     def _storage(self) -> Storage:
         return self._memory

@@ -9,7 +9,6 @@ from deepfs import CompositeBackend, MemoryBackend
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, NoMatchError, NotFoundError, error_class
 from deepfs.testing import FaultyBackend
 from deepfs.types import (
-    DeleteResult,
     EditResult,
     FileDataV1,
     FileDataV2,
@@ -138,14 +137,18 @@ def listed(result: LsResult) -> list[str] | ErrorCode | None:
             return code
 
 
-def found(result: GrepResult | EditResult | DeleteResult) -> object:
+def first_line(result: GrepResult) -> int | ErrorCode | None:
     match result:
-        case GrepResult(error=None, matches=[*matches]) if matches:
-            return assert_type(matches, list[GrepMatch])[0].line
+        case GrepResult(error=None, matches=[first, *_]):
+            return assert_type(first, GrepMatch).line
+        case _:
+            return result.code
+
+
+def replacements(result: EditResult) -> int | ErrorCode | None:
+    match result:
         case EditResult(error=None, occurrences=int(count)):
             return assert_type(count, int)
-        case DeleteResult(error=None, path=str(path)):
-            return assert_type(path, str)
         case _:
             return result.code
 
@@ -153,11 +156,11 @@ def found(result: GrepResult | EditResult | DeleteResult) -> object:
 def test_results_match_class_patterns(files: MemoryBackend) -> None:
     assert listed(files.ls("/")) == ["/a.txt", "/b.bin"]
     assert listed(files.ls("/none")) == "file_not_found"
-    assert found(files.grep("two")) == 2
-    assert found(files.grep("none")) is None
-    assert found(files.edit("/a.txt", "one", "1")) == 1
-    assert found(files.delete("/a.txt")) == "/a.txt"
-    assert found(files.delete("/a.txt")) == "file_not_found"
+    assert first_line(files.grep("two")) == 2
+    assert first_line(files.grep("none")) is None
+    assert first_line(files.grep("(", regex=True)) == "invalid_pattern"
+    assert replacements(files.edit("/a.txt", "one", "1")) == 1
+    assert replacements(files.edit("/a.txt", "one", "1")) == "no_match"
 
 
 def test_what_is_raised_is_an_error_of_deepfs(files: MemoryBackend) -> None:

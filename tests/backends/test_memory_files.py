@@ -117,6 +117,7 @@ async def run(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph runs on asyncio only.
 async def test_files_go_into_a_graph_and_come_out_of_it() -> None:
     before = MemoryBackend(files={"/notes.md": {"content": "- read\n", "encoding": "utf-8", **TIMES}})
     result = await run(before.to_files())

@@ -183,7 +183,8 @@ def identity(scope: Hashable, root: str) -> str:
 def shown_url(scope: Hashable, root: str) -> str:
     """The URL of a path in a bucket, for people: with the scheme and the bucket, and without the server."""
     kind, *bucket, path = identity(scope, root).split("\n")
-    return f"{_SHOWN_SCHEMES.get(kind, 'memory')}://{'/'.join(bucket)}{path}"
+    name = bucket[0] if bucket else ""  # An account of Azure may follow.
+    return f"{_SHOWN_SCHEMES.get(kind, 'memory')}://{name}{path}"
 
 
 _SHOWN_SCHEMES: Final = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}

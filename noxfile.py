@@ -215,6 +215,7 @@ def types(session: nox.Session) -> None:
     install(session, "test", "types", "peer")
     session.run("mypy")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
+    session.run("pyright", "tests/test_unwrap.py")
     session.run("python", "tools/structure.py", "--passes")
 
 

@@ -3,6 +3,7 @@
 Records (`FileInfo`, `GrepMatch`, `FileData…`) are immutable and are read both ways, `info.path` and `info["path"]`:
 they are mappings in which an unset optional field is an absent key, and they equal a dict of the same items.
 Results carry `error` and `code` on failure; their payload is then None, except for partial results of a search.
+`unwrap()` returns the payload, or raises the error. A repr shows only the start of long contents and lists.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -11,7 +12,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode, error_of
+from deepfs._brief import struct_repr
+from deepfs.errors import BackendError, DeepFSError, ErrorCode, error_about, error_of
 
 __all__ = [
     "ChangeEvent",
@@ -49,6 +51,8 @@ TruncationReason: TypeAlias = Literal["unreadable", "transport", "budget"]
 
 class Record(Struct, frozen=True, eq=False, omit_defaults=True):
     """An immutable Struct that is also a Mapping of its set fields."""
+
+    __repr__ = struct_repr
 
     def __getitem__(self, key: str) -> Any:
         if key not in self:
@@ -108,6 +112,7 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
 Mapping.register(Record)
 
 _RecordT = TypeVar("_RecordT", bound=Record)
+_PayloadT = TypeVar("_PayloadT")
 
 
 class FileInfo(Record, frozen=True, eq=False):
@@ -183,9 +188,14 @@ class _Coded(Struct, kw_only=True, dict=True):
     code: ErrorCode | None = None
     """The machine-readable condition of `error`."""
 
+    __repr__ = struct_repr
+
 
 class Result(_Coded):
     """The base of the results of operations: an error, or else a payload.
+
+    `unwrap()` is for code that has nothing to do for an error but to raise it. It returns the field that follows
+    `error`: what was listed, read or found, or the path that was changed.
 
     The fields have the order of those in deepagents.
     """
@@ -197,6 +207,25 @@ class Result(_Coded):
     def ok(self) -> bool:
         """Whether the operation succeeded."""
         return self.error is None
+
+    def unwrap(self) -> Any:
+        """Return the payload, which each kind of result declares with its type.
+
+        Raises:
+            DeepFSError: The error of the result, of the class that its `code` has. Also if there is a payload beside
+                it, as in a search over several mounts of which one failed: read the field for what was found.
+        """
+        return _payload(self, None)
+
+
+def _payload(result: Result, payload: _PayloadT | None) -> _PayloadT:
+    """The payload of a successful result. Raises the error of a failed one."""
+    if result.error is not None:
+        # A copy, so that the result keeps no frames alive by a traceback.
+        raise error_told(result).renamed(str)
+    if payload is None:
+        raise BackendError(None, f"A {type(result).__name__} has neither an error nor a payload")
+    return payload
 
 
 def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] | None:
@@ -226,6 +255,14 @@ class LsResult(Result):
     def __post_init__(self) -> None:
         self.entries = _records(self.entries, FileInfo)
 
+    def unwrap(self) -> list[FileInfo]:
+        """Return the entries.
+
+        Raises:
+            DeepFSError: The error of the result, also if it has `entries` of some mounts.
+        """
+        return _payload(self, self.entries)
+
 
 class ReadResult(Result):
     """A window of a text file, or a whole binary one.
@@ -248,6 +285,14 @@ class ReadResult(Result):
         if self.start_line is None and self.next_offset is not None:
             self.no_lines_requested = True
 
+    def unwrap(self) -> FileDataV2:
+        """Return the file, with its `encoding`: the `content` of a binary file is base64.
+
+        Raises:
+            DeepFSError: The error of the result.
+        """
+        return _payload(self, self.file_data)
+
 
 class ReadRawResult(Result):
     """The whole file with its timestamps."""
@@ -256,6 +301,14 @@ class ReadRawResult(Result):
 
     def __post_init__(self) -> None:
         self.data = _file_data(self.data)
+
+    def unwrap(self) -> FileDataV1 | FileDataV2:
+        """Return the file. Backends of deepfs return a `FileDataV2`.
+
+        Raises:
+            DeepFSError: The error of the result.
+        """
+        return cast("FileDataV1 | FileDataV2", _payload(self, self.data))
 
 
 class GrepResult(Result):
@@ -272,6 +325,14 @@ class GrepResult(Result):
 
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, GrepMatch)
+
+    def unwrap(self) -> list[GrepMatch]:
+        """Return the matches. Whether there are more is told by `truncated` and `skipped`.
+
+        Raises:
+            DeepFSError: The error of the result, also if it has `matches` of some mounts.
+        """
+        return _payload(self, self.matches)
 
 
 class GlobResult(Result):
@@ -290,12 +351,28 @@ class GlobResult(Result):
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, FileInfo)
 
+    def unwrap(self) -> list[FileInfo]:
+        """Return the files. Whether there are more is told by `truncated`.
+
+        Raises:
+            DeepFSError: The error of the result, also if it has `matches` of some mounts.
+        """
+        return _payload(self, self.matches)
+
 
 class WriteResult(Result):
     """`files_update` is `{path: FileData dict}` on a backend over graph state, None elsewhere."""
 
     path: str | None = None
     files_update: dict[str, Any] | None = None
+
+    def unwrap(self) -> str:
+        """Return the path of the file.
+
+        Raises:
+            DeepFSError: The error of the result.
+        """
+        return _payload(self, self.path)
 
 
 class EditResult(Result):
@@ -305,11 +382,27 @@ class EditResult(Result):
     occurrences: int | None = None
     files_update: dict[str, Any] | None = None
 
+    def unwrap(self) -> str:
+        """Return the path of the file; `occurrences` is the number of replacements.
+
+        Raises:
+            DeepFSError: The error of the result.
+        """
+        return _payload(self, self.path)
+
 
 class DeleteResult(Result):
     """`path` is what was deleted, with all that was under it."""
 
     path: str | None = None
+
+    def unwrap(self) -> str:
+        """Return the path of what was deleted.
+
+        Raises:
+            DeepFSError: The error of the result.
+        """
+        return _payload(self, self.path)
 
 
 class ExecuteResponse(Struct):
@@ -317,7 +410,10 @@ class ExecuteResponse(Struct):
 
     `exit_code` is None if the command was stopped, for example at its timeout. `truncated` says that output was cut.
     `not_enforced` names the limits of the sandbox, fields of its `Limits`, that this machine did not enforce in full.
+    There is no `unwrap`: an exit code other than 0 is an answer, such as that of a `grep` that found nothing.
     """
+
+    __repr__ = struct_repr
 
     output: str
     exit_code: int | None = None
@@ -343,6 +439,18 @@ class FileUploadResponse(Struct):
     path: str
     error: str | None = None
 
+    __repr__ = struct_repr
+
+    def unwrap(self) -> str:
+        """Return the path of the file.
+
+        Raises:
+            DeepFSError: The file was not stored.
+        """
+        if self.error is not None:
+            raise _item_error(self.error, self.path, "it cannot be uploaded")
+        return self.path
+
 
 class FileDownloadResponse(Struct):
     """The outcome of one download; `error` is the bare error code."""
@@ -350,6 +458,23 @@ class FileDownloadResponse(Struct):
     path: str
     content: bytes | None = None
     error: str | None = None
+
+    __repr__ = struct_repr
+
+    def unwrap(self) -> bytes:
+        """Return the content.
+
+        Raises:
+            DeepFSError: The file was not fetched.
+        """
+        if self.error is not None or self.content is None:
+            raise _item_error(self.error, self.path, "it cannot be downloaded")
+        return self.content
+
+
+def _item_error(code: str | None, path: str, reason: str) -> DeepFSError:
+    """The error of one item of a batch, of which only the code is known."""
+    return error_about(code or ErrorCode.BACKEND_ERROR, path, reason)
 
 
 ResultT = TypeVar("ResultT", bound=Result)

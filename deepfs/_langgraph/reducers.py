@@ -44,7 +44,8 @@ def stored_version(data: Any, path: str) -> str | None:
     try:
         return version_of(decode_file(data, path))
     except DeepFSError:
-        return version(f"foreign:{data!r}")
+        # Not the repr of a record, which is cut.
+        return version(f"foreign:{dict(data) if isinstance(data, Mapping) else data!r}")
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

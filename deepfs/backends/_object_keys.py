@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
 
-__all__ = ["Keys", "Place", "as_store", "check_key", "identity", "store_of_url"]
+__all__ = ["Keys", "Place", "as_store", "check_key", "identity", "shown_url", "store_of_url"]
 
 _MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, Google Cloud Storage and Azure take, in UTF-8."""
@@ -180,4 +180,12 @@ def identity(scope: Hashable, root: str) -> str:
     return "\n".join([kind if named else "memory", *bucket, root])
 
 
+def shown_url(scope: Hashable, root: str) -> str:
+    """The URL of a path in a bucket, for people: with the scheme and the bucket, and without the server."""
+    kind, *bucket, path = identity(scope, root).split("\n")
+    name = bucket[0] if bucket else ""  # An account of Azure may follow.
+    return f"{_SHOWN_SCHEMES.get(kind, 'memory')}://{name}{path}"
+
+
+_SHOWN_SCHEMES: Final = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}
 _BUCKET_NAMES: Final = ("bucket", "container_name", "account_name")

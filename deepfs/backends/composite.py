@@ -88,6 +88,8 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         TypeError: For an argument of another type.
     """
 
+    _shown = ("default", "routes")
+
     def __init__(
         self,
         default: BACKEND_TYPES,
@@ -105,9 +107,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if not isinstance(routes, Mapping | None):
             raise TypeError(f"routes must be a mapping of paths to backends, not {routes!r}")
         self.default: BackendProtocol = as_backend(default)
-        self.routes: dict[str, BackendProtocol] = {
-            route: as_backend(backend) for route, backend in (routes or {}).items()
-        }
+        self.routes: dict[str, BackendProtocol] = {path: as_backend(given) for path, given in (routes or {}).items()}
         self.artifacts_root: str = artifacts_root
         self._table = MountTable(self.default, self.routes)
         if executor is not None and executor not in self.routes:

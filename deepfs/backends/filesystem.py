@@ -109,8 +109,7 @@ class FilesystemBackend(BackendProtocol):
         virtual_mode: Whether to confine all operations to `root_dir`.
         max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
         durable: Whether a change returns only when the disk has stored it.
-        search_timeout: Seconds after which a search ends with what it found, `truncated`. Waiting for other searches
-            does not count.
+        search_timeout: Seconds, not counting the wait for other searches, after which a search ends `truncated`.
         ignore: What searches leave out: `"git"` for what the `.gitignore` files from `root_dir` down say, a list of
             patterns in the syntax of such a file, or None for nothing. The directory that a search starts in is
             searched in any case, and other operations ignore nothing. A `.gitignore` that is no regular file, or is
@@ -124,6 +123,7 @@ class FilesystemBackend(BackendProtocol):
     """
 
     capabilities: Capabilities = ON_DISK
+    _shown = ("_given_root", "virtual_mode=_virtual")
     judges_results: bool = True
 
     def __init__(
@@ -143,10 +143,9 @@ class FilesystemBackend(BackendProtocol):
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         self._locks = path_locks(self._storage)
-        self._virtual = virtual_mode
+        self._virtual, self._durable = virtual_mode, durable
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
         """The directory that file operations call `/`; None for a relative `root_dir`."""
-        self._durable = durable
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)

@@ -9,12 +9,13 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
+from deepfs._brief import address
 from deepfs.backends._fsspec_calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors, protocols_of
 from deepfs.backends._fsspec_files import FilesystemFiles
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, Kind, Listing, Storage
-from deepfs.backends.protocol import Capabilities
+from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
@@ -61,6 +62,7 @@ class FsspecBackend(StorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(keeps_created_at=False, durable=True)
+    _shown = ("_source.shown", "root=_inner")
     _asks_together = True
 
     def __init__(
@@ -217,6 +219,8 @@ class _Source:
     is_async: bool
     identity: Hashable
     """Equal for objects over the same files."""
+    shown: str
+    """For the repr of the backend, without secrets."""
     calls: FilesystemCalls | None = None
 
     def __init__(self, filesystem: Any, root: str) -> None:
@@ -225,6 +229,7 @@ class _Source:
         self.is_async = bool(filesystem.async_impl)
         is_shared = "memory" in self.protocols and filesystem.store is type(filesystem).store
         self.identity = "memory" if is_shared else id(filesystem)
+        self.shown = f"{min(self.protocols, default=type(filesystem).__name__)}://{root.lstrip('/')}"
         self._filesystem = filesystem
 
     def opened(self, policy: RetryPolicy) -> FilesystemCalls:
@@ -251,7 +256,9 @@ class _UrlSource(_Source):
         self.is_async = bool(kind.async_impl)
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
         # As a digest, since there are passwords among the options.
-        self.identity = "memory" if "memory" in self.protocols else sha256(repr((behind, given)).encode()).digest()
+        text = repr((behind, _identified(given)))
+        self.identity = "memory" if "memory" in self.protocols else sha256(text.encode()).digest()
+        self.shown = address(url)
         self._url, self._options = url, options
         self._lock, self._process = threading.Lock(), os.getpid()
 
@@ -267,6 +274,15 @@ class _UrlSource(_Source):
         calls, self.calls = self.calls, None
         if calls is not None and "zip" in self.protocols:
             calls.filesystem.close()
+
+
+def _identified(options: Any) -> Any:
+    """Storage options with the identity of each backend among them, since different ones may have equal reprs."""
+    if isinstance(options, Mapping):
+        return {name: _identified(value) for name, value in options.items()}
+    if isinstance(options, list | tuple):
+        return [_identified(value) for value in options]
+    return id(options) if isinstance(options, BackendProtocol) else options
 
 
 def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:

@@ -18,7 +18,7 @@ from deepfs.backends import flat_plans as plans
 from deepfs.backends._object_client import BLOCK_BYTES, ObjectClient
 from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
 from deepfs.backends._object_index import Objects, SearchIndex
-from deepfs.backends._object_keys import Keys, Place, as_store, check_key, identity, store_of_url
+from deepfs.backends._object_keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
 from deepfs.backends._object_streams import Parts, beginning, rechunked
 from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
@@ -83,6 +83,7 @@ class ObjectStoreBackend(StorageBackend):
     """
 
     _asks_together = True
+    _shown = ("_url_shown",)
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class ObjectStoreBackend(StorageBackend):
         place = self._opened(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
+        self._url_shown = shown_url(place.scope, self._keys.whole("/"))
         self._is_checked = unsafe_overwrites
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
         self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
@@ -122,9 +124,6 @@ class ObjectStoreBackend(StorageBackend):
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
             return as_store(store, prefix)
         return store_of_url(store, prefix, options, self._retries.attempts)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._keys.whole('/')!r})"
 
     def _storage(self) -> ObjectFiles:
         return ObjectFiles(self._shared)

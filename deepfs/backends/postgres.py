@@ -6,6 +6,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from deepfs._brief import address
 from deepfs.backends._postgres_changes import Changes
 from deepfs.backends._postgres_client import Client, check_dsn
 from deepfs.backends._postgres_rows import check_key, has_key
@@ -70,6 +71,7 @@ class PostgresBackend(StorageBackend):
     capabilities: Capabilities = Capabilities(durable=True, watches=True, atomic_between_processes=True)
     _asks_together = True
     _finds = True
+    _shown = ("_shown_database", "_given_namespace")
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class PostgresBackend(StorageBackend):
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
         self._given_namespace = namespace if callable(namespace) else _namespace(namespace)
+        self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(
             database,
             self._names,

@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
+from deepfs._brief import arguments, shown_attributes
 from deepfs._moved import names_of_deepagents
 from deepfs.backends._class_setup import bound_operations, complete
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
@@ -111,12 +112,22 @@ class BackendProtocol(Operations):
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
     gets False unless its body declares this again. If `als`, `arun_glob`, `arun_grep` or `aresolve_paths` is replaced
     later, on the class or on an object, policies resolve the paths in any case."""
+    _shown: tuple[str, ...] = ()
+    """What the repr shows to tell which storage this is, nothing secret: names of attributes, or `option=attribute`.
+    By default the inner backends."""
     _judges_by: tuple[object, ...] = ()
     """The methods for which `judges_results` is declared to be True."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         complete(cls, BackendProtocol)
+
+    def __repr__(self) -> str:
+        try:
+            shown = shown_attributes(self, self._shown) or arguments(*self.inner_backends())
+        except Exception:  # The constructor failed, or did not call that of its base.
+            shown = ""
+        return f"{type(self).__name__}({shown})" if shown else object.__repr__(self)
 
     def inner_backends(self) -> Sequence[object]:
         return ()

@@ -237,6 +237,7 @@ class SqliteBackend(StorageBackend):
 
     capabilities: Capabilities = Capabilities(durable=True, atomic_between_processes=True)
     _finds = True
+    _shown = ("_file", "_given_namespace")
 
     def __init__(
         self,

@@ -80,6 +80,7 @@ class StateBackend(RecordStorageBackend):
 
     is_synchronous = True
     _reads_before_change = True
+    _shown = ("file_format=_file_format",)
 
     def __init__(self, runtime: object = None, *, file_format: FileFormat = "v2", max_file_size_mb: int = 10) -> None:
         super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)

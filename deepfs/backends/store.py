@@ -282,6 +282,7 @@ class StoreBackend(RecordStorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(durable=True)
+    _shown = ("store=_store_class", "namespace=_given_namespace")
     is_synchronous: bool = True
     _reads_before_change = True
 
@@ -302,6 +303,7 @@ class StoreBackend(RecordStorageBackend):
             )
         self._given_store = _store_of(store)
         given = self._given_store
+        self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _StoreFiles | None = None
         self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)

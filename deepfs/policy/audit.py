@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from deepfs._brief import struct_repr
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.policy.hooks import Call
 from deepfs.policy.observing import Observation, ObservedBackend, Outcome, backend_name
@@ -40,6 +41,8 @@ class AuditRecord(Struct, frozen=True, omit_defaults=True):
     """The class of the backend, without the wrappers around it."""
     content_bytes: int | None = None
     """The bytes of content that were passed in or out; None for operations that pass none."""
+
+    __repr__ = struct_repr
 
 
 AuditLog: TypeAlias = Callable[[AuditRecord], Awaitable[None] | None]

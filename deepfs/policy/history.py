@@ -97,6 +97,7 @@ class HistoryBackend(WrapperBackend):
     """
 
     is_synchronous: bool = True
+    _shown = ("_beneath", "directory=_directory")
 
     def __init__(
         self,

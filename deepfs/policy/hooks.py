@@ -8,6 +8,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from deepfs._brief import struct_repr
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
@@ -63,6 +64,8 @@ class Call(Struct, frozen=True):
 
     operation: str
     arguments: Mapping[str, Any]
+
+    __repr__ = struct_repr
 
     @property
     def changes(self) -> bool:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
+from deepfs._brief import arguments
 from deepfs.errors import PermissionDeniedError
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
@@ -69,6 +70,9 @@ class RateLimit:
         self._clock = clock
         self._times: deque[float] = deque()
         self._lock = threading.RLock()  # Reentrant, because a signal handler may call this again.
+
+    def __repr__(self) -> str:
+        return f"RateLimit({arguments(self._limit, self._seconds, operations=self._operations)})"
 
     def __call__(self, call: Call) -> None:
         if self._operations is not None and call.operation not in self._operations:

@@ -174,6 +174,7 @@ class PermissionedBackend(WrapperBackend):
     """
 
     is_synchronous: bool = True
+    _shown = ("inner", "rules")
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)

@@ -44,6 +44,7 @@ class QuotaBackend(ChangePolicy):
     """
 
     is_synchronous: bool = True
+    _shown = ("inner", "max_bytes=_max_bytes", "max_files=_max_files")
 
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)

@@ -105,6 +105,7 @@ class BaseSandbox(SandboxBackendProtocol):
     capabilities: Capabilities = Capabilities(
         keeps_empty_directories=True, keeps_created_at=False, durable=True, executes=True
     )
+    _shown = ("id",)
     command_bytes: int = 120_000
     answer_bytes: int = 64_000
     content_bytes: int = 256 * 1024 * 1024

@@ -20,6 +20,7 @@ from time import time
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from deepfs._brief import arguments
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.errors import BackendError
 from deepfs.sandboxes.reach import command_path
@@ -119,6 +120,9 @@ class SandboxMirror:
         self._directory = directory
         self._within = self._enter = ""
         self._copies = _known.setdefault((id(sandbox), directory), _Copies())
+
+    def __repr__(self) -> str:
+        return f"SandboxMirror({arguments(self._sandbox, self._directory)})"
 
     async def update(self, files: Mapping[str, MirroredFile], read: Read) -> list[str]:
         """Make the copy equal to `files`. No command is run if it was equal after the last call.

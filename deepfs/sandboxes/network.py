@@ -162,8 +162,12 @@ class AllowedHosts:
     def __init__(self, hosts: Iterable[str], *, resolve: Resolve | None = None) -> None:
         if isinstance(hosts, str | bytes):
             raise TypeError("hosts: a list of texts is needed, not one text")
-        self._entries = [_entry(text) for text in hosts]
+        self._given = list(hosts)
+        self._entries = [_entry(text) for text in self._given]
         self._resolve = resolve or _resolved
+
+    def __repr__(self) -> str:
+        return f"AllowedHosts({self._given!r})"
 
     def allows(self, host: str, port: int) -> bool:
         """Whether the list has a host, without looking it up.

@@ -1,6 +1,7 @@
 """Tests for authors of backends; they need pytest and hypothesis.
 
-`BackendConformance` is the contract as a test class to inherit from, `BackendStateMachine` compares a backend with a
+`BackendConformance` is the contract as a test class to inherit from, `ReadOnlyConformance` the part of it for a backend
+that only reads, `BackendStateMachine` compares a backend with a
 model over random programs, `LatencyBackend` and `FaultyBackend` make any backend slow or broken.
 """
 
@@ -11,7 +12,7 @@ import pytest
 from deepfs._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from deepfs.testing.conformance import BackendConformance
+    from deepfs.testing.conformance import BackendConformance, ReadOnlyConformance
     from deepfs.testing.faults import Fault, FaultyBackend, LatencyBackend
     from deepfs.testing.parity import SyncParity
     from deepfs.testing.statemachine import BackendStateMachine
@@ -24,6 +25,7 @@ __all__ = [
     "Fault",
     "FaultyBackend",
     "LatencyBackend",
+    "ReadOnlyConformance",
     "SyncParity",
 ]
 
@@ -36,7 +38,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "conformance": ["BackendConformance"],
+            "conformance": ["BackendConformance", "ReadOnlyConformance"],
             "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
             "parity": ["SyncParity"],
             "statemachine": ["BackendStateMachine"],

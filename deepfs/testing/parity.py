@@ -16,7 +16,7 @@ from deepfs.sync import OPERATIONS
 from deepfs.testing.expect import only, shown, succeeded
 from deepfs.testing.suite import BackendSuite
 
-__all__ = ["SyncParity"]
+__all__ = ["ReadOnlyParity", "SyncParity", "assert_sync_results_equal"]
 
 T = TypeVar("T")
 
@@ -76,6 +76,14 @@ async def _in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await anyio.to_thread.run_sync(partial(call, *args, **kwargs))
 
 
+async def assert_sync_results_equal(backend: BackendProtocol) -> None:
+    """Call operations one after another by their async methods, then by their sync ones, and compare the results."""
+    results = [_plain(await getattr(backend, f"a{name}")(*args, **kwargs)) for name, args, kwargs in _CALLS]
+    results_sync = [_plain(await _in_thread(getattr(backend, name), *args, **kwargs)) for name, args, kwargs in _CALLS]
+    for call, result, result_sync in zip(_CALLS, results, results_sync, strict=True):
+        assert result_sync == result, call
+
+
 async def _in_own_threads(calls: Iterable[Callable[[], T]]) -> list[T]:
     """Make sync calls concurrently, each in a thread without a connection to an event loop; return their results."""
     outcomes: dict[int, T] = {}
@@ -92,8 +100,8 @@ async def _in_own_threads(calls: Iterable[Callable[[], T]]) -> list[T]:
     return [outcomes[number] for number in range(len(threads))]
 
 
-class SyncParity(BackendSuite):
-    """Each operation has a sync method that does the same from any thread."""
+class ReadOnlyParity(BackendSuite):
+    """Each operation has a sync method with the same parameters."""
 
     async def test_each_operation_has_both_methods_with_one_signature(self, backend: BackendProtocol) -> None:
         for name in OPERATIONS:
@@ -106,13 +114,12 @@ class SyncParity(BackendSuite):
             assert method.__name__ == name
             assert amethod.__name__ == f"a{name}"
 
+
+class SyncParity(ReadOnlyParity):
+    """Each operation has a sync method that does the same from any thread."""
+
     async def test_both_methods_return_the_same_results(self, backend: BackendProtocol) -> None:
-        results = [_plain(await getattr(backend, f"a{name}")(*args, **kwargs)) for name, args, kwargs in _CALLS]
-        results_sync = [
-            _plain(await _in_thread(getattr(backend, name), *args, **kwargs)) for name, args, kwargs in _CALLS
-        ]
-        for call, result, result_sync in zip(_CALLS, results, results_sync, strict=True):
-            assert result_sync == result, call
+        await assert_sync_results_equal(backend)
 
     async def test_async_reads_what_sync_writes(self, backend: BackendProtocol) -> None:
         succeeded(await _in_thread(backend.write, "/a.txt", "one"))

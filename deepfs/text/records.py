@@ -4,18 +4,20 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, TypeAlias, cast, get_args
 
 from msgspec.structs import asdict
 
-from deepfs.errors import InvalidContentError, TooLargeError, quoted
-from deepfs.text import media
+from deepfs.errors import InvalidContentError, TooLargeError, error_about, quoted
+from deepfs.text import media, paths
 from deepfs.text.lines import Window, check_text, decode, facts, is_text, version, window
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
 __all__ = [
+    "FileContent",
     "content_bytes",
     "decode_file",
+    "decode_files",
     "described",
     "encode_file",
     "new_file",
@@ -31,6 +33,9 @@ __all__ = [
     "to_v1",
 ]
 
+
+FileContent: TypeAlias = FileDataV2 | FileDataV1 | Mapping[str, Any] | str | bytes
+"""A file: a record, the dict of a record as graph state has it, a text, or bytes."""
 
 _ENCODINGS: Final = get_args(Encoding)
 _PLAIN_FIELDS: Final = 4
@@ -89,6 +94,44 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     mime_type = _optional_text(value, "mime_type", path) or _optional_text(value, "mimeType", path)
     created_at, modified_at = (_optional_text(value, field, path) for field in ("created_at", "modified_at"))
     return FileDataV2(content, encoding, created_at, modified_at, mime_type)
+
+
+def decode_files(files: Mapping[str, FileContent]) -> dict[str, FileDataV2]:
+    """The files in `files`, by their normalised paths. Base64 is validated.
+
+    Raises:
+        TypeError: `files` is no mapping, a path is no string, or a file is of another type.
+        ValueError: A path is invalid, that of a file and of a directory, or there twice; or a record is malformed.
+    """
+    if not isinstance(files, Mapping):
+        raise TypeError(f"files must be a mapping of paths to files, not {type(files).__name__}")
+    decoded: dict[str, FileDataV2] = {}
+    for given, value in files.items():
+        if not isinstance(given, str):
+            raise TypeError(f"the paths of files must be strings, not {type(given).__name__}")
+        path = paths.normalize(given)
+        if path in decoded:
+            raise ValueError(f"files has {quoted(path)} twice, in different spellings")
+        decoded[path] = _file_given(value, path)
+    for path in decoded:
+        if above := [directory for directory in ("/", *paths.ancestors(path)) if directory in decoded]:
+            raise ValueError(f"files has {quoted(above[0])}, a directory, as a file")
+    return decoded
+
+
+def _file_given(value: FileContent, path: str) -> FileDataV2:
+    try:
+        if isinstance(value, str | bytes):
+            return new_file(value)
+    except InvalidContentError as error:
+        raise error_about(error.code, path, error.reason) from None
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"the file {quoted(path)} must be a record, a dict, a text or bytes, not {type(value).__name__}"
+        )
+    file = decode_file(value, path)
+    content_bytes(file, path)
+    return file
 
 
 def _plain_file(value: dict[str, Any]) -> FileDataV2 | None:

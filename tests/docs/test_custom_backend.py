@@ -39,6 +39,11 @@ class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
 
 
 @few_on_trio
+class TestPublishedDocuments(PAGE["TestPublishedDocuments"]):
+    """The test class of the page for a backend that only reads, unchanged."""
+
+
+@few_on_trio
 class TestMounted(PAGE["TestKeyValueBackend"]):
     """The same backend in a directory of a composite."""
 

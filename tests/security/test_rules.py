@@ -33,6 +33,7 @@ from deepfs.text.entries import EntryChange, TreeListing
 from deepfs.text.judging import Role, current_judge, judging, permits, rebased
 from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
+from support.files import everything_in
 from support.promises import keeps
 
 pytestmark = pytest.mark.anyio
@@ -192,7 +193,7 @@ async def denies_all(backend: BackendProtocol, root: Path, operations: Any, is_f
     before, count = await in_thread(tree, root / "denied"), 0
     while is_flipping():
         for operation in operations:
-            shown = repr(await operation(backend))
+            shown = everything_in(await operation(backend))
             assert "SECRET" not in shown.replace("'SECRET'", ""), (operation, shown)
             assert "hidden-name" not in shown, (operation, shown)
             count += 1

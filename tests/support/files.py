@@ -4,7 +4,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["content_of", "stored"]
+from msgspec import Struct
+
+__all__ = ["content_of", "everything_in", "stored"]
 
 _STAMP = "2020-01-02T03:04:05.000006+00:00"
 
@@ -25,3 +27,12 @@ def content_of(value: Mapping[str, Any] | None) -> bytes | None:
     if value is None:
         return None
     return b64decode(value["content"]) if value["encoding"] == "base64" else value["content"].encode()
+
+
+def everything_in(result: Any) -> str:
+    """The whole of a result as text; a repr shows only the start of what is long."""
+    if isinstance(result, Struct):
+        return ", ".join(f"{name}={everything_in(getattr(result, name))}" for name in result.__struct_fields__)
+    if isinstance(result, list | tuple):
+        return ", ".join(map(everything_in, result))
+    return repr(result)

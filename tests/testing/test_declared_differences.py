@@ -11,7 +11,7 @@ import pytest
 import deepfs.testing
 from deepfs import BackendProtocol, Capabilities
 from deepfs.sync import OPERATIONS
-from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite, SyncParity
+from deepfs.testing import BackendConformance, BackendStateMachine, BackendSuite, ReadOnlyConformance, SyncParity
 
 SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
@@ -28,6 +28,8 @@ REQUESTS: Final = {"arun_glob", "arun_grep"}
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
 FORMER: Final = {"areal_paths", "never_waits"}
 """Former names of `aresolve_paths` and `is_synchronous`."""
+READ_ONLY: Final = "offers_changes"
+"""It affects the tools of models; only the suite for backends that change nothing checks it."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
 """They do not affect results; only the tests that compare sync with async use them."""
 
@@ -63,9 +65,10 @@ def test_the_protocol_has_no_other_public_names() -> None:
 
 def test_the_suite_uses_only_operations_and_capabilities() -> None:
     read = {attribute for source in SOURCES for attribute in read_of(source, "backend")}
-    assert read - METHODS - WHERE_A_SYNC_CALL_RUNS == {"capabilities"}
+    assert read - METHODS - WHERE_A_SYNC_CALL_RUNS == {"capabilities", READ_ONLY}
     looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
     assert looking <= {"parity.py"}
+    assert {source.name for source in SOURCES if READ_ONLY in read_of(source, "backend")} == {"read_only.py"}
 
 
 def test_the_suite_uses_only_declared_capabilities() -> None:
@@ -74,7 +77,9 @@ def test_the_suite_uses_only_declared_capabilities() -> None:
     assert read <= DECLARED
 
 
-@pytest.mark.parametrize("kind", [BackendSuite, BackendConformance, SyncParity, BackendStateMachine])
+@pytest.mark.parametrize(
+    "kind", [BackendSuite, BackendConformance, ReadOnlyConformance, SyncParity, BackendStateMachine]
+)
 def test_suites_have_no_settings(kind: type) -> None:
     """Test classes define fixtures and hooks only; a state machine also has size, seed and the mounts of its model."""
     settable = {name for name in dir(kind) if not name.startswith("_") and not callable(getattr(kind, name))}

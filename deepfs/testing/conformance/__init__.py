@@ -10,6 +10,7 @@ from deepfs.testing.conformance.lines import LineConformance
 from deepfs.testing.conformance.listing import ListingConformance
 from deepfs.testing.conformance.moving import MovingConformance
 from deepfs.testing.conformance.paths import PathConformance
+from deepfs.testing.conformance.read_only import ReadOnlyConformance
 from deepfs.testing.conformance.reading import ReadingConformance
 from deepfs.testing.conformance.surface import SurfaceConformance
 from deepfs.testing.conformance.transfer import TransferConformance
@@ -17,7 +18,7 @@ from deepfs.testing.conformance.watching import WatchingConformance
 from deepfs.testing.conformance.writing import WritingConformance
 from deepfs.testing.parity import SyncParity
 
-__all__ = ["BackendConformance"]
+__all__ = ["BackendConformance", "ReadOnlyConformance"]
 
 
 class BackendConformance(

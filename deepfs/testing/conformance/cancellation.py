@@ -11,7 +11,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.expect import listing, succeeded
 from deepfs.testing.suite import BackendSuite
 
-__all__ = ["CancellationConformance"]
+__all__ = ["CancellationConformance", "ReadOnlyCancellation"]
 
 _OLD: Final = "old " * 20_000
 _NEW: Final = "new " * 20_000
@@ -45,21 +45,20 @@ async def _cancelled(moment: Callable[[], Awaitable[None]], call: Callable[[], A
         tasks.cancel_scope.cancel()
 
 
-class CancellationConformance(BackendSuite):
+class ReadOnlyCancellation(BackendSuite):
+    """Searches that are cancelled."""
+
+    async def test_a_cancelled_search_ends_at_once(self, backend: BackendProtocol) -> None:
+        await self.put({f"/many/{number}.txt": "needle\n" * 50 for number in range(60)})
+        for moment in self.some(_MOMENTS):
+            with anyio.fail_after(_PATIENCE):
+                await _cancelled(moment, partial(backend.agrep, "needle", regex=True))
+                await _cancelled(moment, partial(backend.aglob, "**/*.txt"))
+        assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60
+
+
+class CancellationConformance(ReadOnlyCancellation):
     """A cancelled operation leaves no partial change, no lock and no temporary file."""
-
-    async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
-        await self._check_done_or_not(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
-
-    async def test_a_cancelled_edit_is_done_or_not(self, backend: BackendProtocol) -> None:
-        await self._check_done_or_not(backend, lambda path: backend.aedit(path, "old", "new", True), {_OLD, _NEW})
-
-    async def test_a_cancelled_upload_is_done_or_not(self, backend: BackendProtocol) -> None:
-        new = _NEW.encode()
-        await self._check_done_or_not(backend, lambda path: backend.aupload_files([(path, new)]), {_OLD, _NEW})
-
-    async def test_a_cancelled_delete_is_done_or_not(self, backend: BackendProtocol) -> None:
-        await self._check_done_or_not(backend, backend.adelete, {_OLD, None})
 
     async def _check_done_or_not(
         self, backend: BackendProtocol, call: Callable[[str], Awaitable[Any]], either: set[str | None]
@@ -76,6 +75,19 @@ class CancellationConformance(BackendSuite):
                 await backend.awrite(path, "usable", overwrite=True)
             assert await self.raw_peek(path) == b"usable", "nothing cancelled comes later"
             assert await listing(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
+
+    async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check_done_or_not(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
+
+    async def test_a_cancelled_edit_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check_done_or_not(backend, lambda path: backend.aedit(path, "old", "new", True), {_OLD, _NEW})
+
+    async def test_a_cancelled_upload_is_done_or_not(self, backend: BackendProtocol) -> None:
+        new = _NEW.encode()
+        await self._check_done_or_not(backend, lambda path: backend.aupload_files([(path, new)]), {_OLD, _NEW})
+
+    async def test_a_cancelled_delete_is_done_or_not(self, backend: BackendProtocol) -> None:
+        await self._check_done_or_not(backend, backend.adelete, {_OLD, None})
 
     async def test_a_cancelled_creation_is_done_or_not(self, backend: BackendProtocol) -> None:
         for number, moment in enumerate(self.some(_MOMENTS)):
@@ -118,11 +130,3 @@ class CancellationConformance(BackendSuite):
         assert await self.raw_peek("/a.txt") in (_OLD.encode(), _NEW.encode())
         with anyio.fail_after(_PATIENCE):
             succeeded(await backend.awrite("/a.txt", "usable", overwrite=True))
-
-    async def test_a_cancelled_search_ends_at_once(self, backend: BackendProtocol) -> None:
-        await self.put({f"/many/{number}.txt": "needle\n" * 50 for number in range(60)})
-        for moment in self.some(_MOMENTS):
-            with anyio.fail_after(_PATIENCE):
-                await _cancelled(moment, partial(backend.agrep, "needle", regex=True))
-                await _cancelled(moment, partial(backend.aglob, "**/*.txt"))
-        assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60

@@ -7,25 +7,20 @@ from deepfs.errors import ErrorCode
 from deepfs.testing.expect import failed, listed, listing, only, paths_of, succeeded
 from deepfs.testing.suite import BackendSuite
 
-__all__ = ["ListingConformance"]
+__all__ = ["ListingConformance", "ReadOnlyListing"]
 
 _SORTS_TRICKILY: Final = ("a-b", "a.txt", "a0", "a/x", "B", "Z", "_", "~x", "é", "\uff5e", "😀")
 """The slash of a directory sorts after `-` and `.`, before digits; capitals sort before `_`; the rest by code point."""
 
 
-class ListingConformance(BackendSuite):
-    """`ls` shows the direct children, sorted by path; directories end in a slash."""
+class ReadOnlyListing(BackendSuite):
+    """`ls` of files that are there."""
 
     async def test_ls_shows_the_direct_children(self, backend: BackendProtocol) -> None:
         await self.put({"/src/a.py": "a", "/src/deep/b.py": "b", "/src/deep/er/c.py": "c", "/other/d.py": "d"})
         assert await listing(backend, "/src") == ["/src/a.py", "/src/deep/"]
         assert await listing(backend, "/src/deep") == ["/src/deep/b.py", "/src/deep/er/"]
         assert await listing(backend, "/src/deep/er") == ["/src/deep/er/c.py"]
-
-    async def test_ls_of_the_root_shows_its_children(self, backend: BackendProtocol) -> None:
-        before = await listing(backend, "/")
-        await self.put({"/one.txt": "1", "/dir/two.txt": "2"})
-        assert await listing(backend, "/") == sorted([*before, "/dir/", "/one.txt"])
 
     async def test_the_root_always_exists(self, backend: BackendProtocol) -> None:
         entries = succeeded(await backend.als("/")).entries
@@ -44,14 +39,6 @@ class ListingConformance(BackendSuite):
         assert entries["/kinds/file.txt"].is_dir is False
         assert entries["/kinds/file.txt"].size == 6, "the size is in bytes"
         assert entries["/kinds/raw.bin"].size == 3
-
-    async def test_an_empty_file_is_a_file(self, backend: BackendProtocol) -> None:
-        await self.put({"/dir/empty": ""})
-        entry = only(succeeded(await backend.als("/dir")).entries)
-        assert (entry.path, entry.is_dir, entry.size) == ("/dir/empty", False, 0)
-        assert paths_of(succeeded(await backend.aglob("*", "/dir")).matches) == ["/dir/empty"]
-        succeeded(await backend.amove("/dir/empty", "/new/empty"))
-        assert await self.raw_peek("/new/empty") == b""
 
     async def test_names_with_a_dot_are_listed(self, backend: BackendProtocol) -> None:
         await self.put({"/dots/.env": "x", "/dots/.git/config": "x", "/dots/seen": "x"})
@@ -75,6 +62,23 @@ class ListingConformance(BackendSuite):
     async def test_ls_of_a_file_is_not_a_directory(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         failed(await backend.als("/dir/a"), ErrorCode.NOT_A_DIRECTORY)
+
+
+class ListingConformance(ReadOnlyListing):
+    """`ls` shows the direct children, sorted by path; directories end in a slash."""
+
+    async def test_ls_of_the_root_shows_its_children(self, backend: BackendProtocol) -> None:
+        before = await listing(backend, "/")
+        await self.put({"/one.txt": "1", "/dir/two.txt": "2"})
+        assert await listing(backend, "/") == sorted([*before, "/dir/", "/one.txt"])
+
+    async def test_an_empty_file_is_a_file(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/empty": ""})
+        entry = only(succeeded(await backend.als("/dir")).entries)
+        assert (entry.path, entry.is_dir, entry.size) == ("/dir/empty", False, 0)
+        assert paths_of(succeeded(await backend.aglob("*", "/dir")).matches) == ["/dir/empty"]
+        succeeded(await backend.amove("/dir/empty", "/new/empty"))
+        assert await self.raw_peek("/new/empty") == b""
 
     async def test_a_directory_exists_while_it_holds_a_file(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("/up/dir/one", "1"))

@@ -9,7 +9,7 @@ from deepfs.testing.expect import failed, listing, succeeded, text_of
 from deepfs.testing.suite import BackendSuite
 from deepfs.types import Result
 
-__all__ = ["HOSTILE_PATHS", "ODD_NAMES", "PathConformance"]
+__all__ = ["HOSTILE_PATHS", "ODD_NAMES", "PathConformance", "ReadOnlyPaths"]
 
 HOSTILE_PATHS: Final = (
     "..",
@@ -109,7 +109,23 @@ async def _outcome(call: Call, path: str) -> str:
         return _code(error)
 
 
-class PathConformance(BackendSuite):
+class ReadOnlyPaths(BackendSuite):
+    """Hostile and odd paths, in reading operations."""
+
+    async def test_the_error_of_a_hostile_path_can_be_printed(self, backend: BackendProtocol) -> None:
+        for path in HOSTILE_PATHS:
+            failed(await backend.aread(path), ErrorCode.INVALID_PATH)
+
+    async def test_files_with_odd_names_are_found(self, backend: BackendProtocol) -> None:
+        await self.put({f"/odd/{name}": "needle" for name in ODD_NAMES})
+        visible = sorted(f"/odd/{name}" for name in ODD_NAMES if not name.startswith("."))
+        globbed = succeeded(await backend.aglob("*", "/odd")).matches
+        grepped = succeeded(await backend.agrep("needle", "/odd")).matches
+        assert [info.path for info in globbed or ()] == visible
+        assert [match.path for match in grepped or ()] == visible
+
+
+class PathConformance(ReadOnlyPaths):
     """Paths are absolute and POSIX, normalised once."""
 
     async def test_hostile_paths_are_invalid_path_and_never_raise(self, backend: BackendProtocol) -> None:
@@ -135,10 +151,6 @@ class PathConformance(BackendSuite):
         assert await listing(backend, "/") == before
         assert await self.raw_peek("/kept.txt") == b"kept"
 
-    async def test_the_error_of_a_hostile_path_can_be_printed(self, backend: BackendProtocol) -> None:
-        for path in HOSTILE_PATHS:
-            failed(await backend.aread(path), ErrorCode.INVALID_PATH)
-
     async def test_odd_names_are_valid(self, backend: BackendProtocol) -> None:
         names = self.some(ODD_NAMES)
         for name in names:
@@ -156,14 +168,6 @@ class PathConformance(BackendSuite):
             assert await self.raw_peek(path) == f"still in {name}".encode()
             succeeded(await backend.adelete(path))
             assert await self.raw_peek(path) is None
-
-    async def test_files_with_odd_names_are_found(self, backend: BackendProtocol) -> None:
-        await self.put({f"/odd/{name}": "needle" for name in ODD_NAMES})
-        visible = sorted(f"/odd/{name}" for name in ODD_NAMES if not name.startswith("."))
-        globbed = succeeded(await backend.aglob("*", "/odd")).matches
-        grepped = succeeded(await backend.agrep("needle", "/odd")).matches
-        assert [info.path for info in globbed or ()] == visible
-        assert [match.path for match in grepped or ()] == visible
 
     async def test_directories_may_have_odd_names(self, backend: BackendProtocol) -> None:
         names = self.some(ODD_NAMES)
@@ -184,7 +188,7 @@ class PathConformance(BackendSuite):
     async def test_spellings_of_one_path_name_one_file(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite("a/b.txt", "text"))
         assert await self.raw_peek("/a/b.txt") == b"text"
-        for path in self.some(_spellings()):
+        for path in self.some(spellings()):
             assert await text_of(backend, path) == "text", path
 
     async def test_results_have_the_normalised_path(self, backend: BackendProtocol) -> None:
@@ -208,5 +212,5 @@ class PathConformance(BackendSuite):
         assert await self.raw_peek("/form/caf\u00e9") == b"composed"
 
 
-def _spellings() -> Iterator[str]:
+def spellings() -> Iterator[str]:
     yield from ("/a/b.txt", "a/b.txt", "//a//b.txt", "/./a/./b.txt", "./a/b.txt", "/a///b.txt")

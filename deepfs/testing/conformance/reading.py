@@ -11,7 +11,7 @@ from deepfs.testing.expect import failed, shown, succeeded, text_of
 from deepfs.testing.suite import BackendSuite
 from deepfs.types import FileDataV2, ReadRawResult, ReadResult
 
-__all__ = ["ReadingConformance"]
+__all__ = ["ReadOnlyReading", "ReadingConformance"]
 
 _MEGABYTE: Final = 1024 * 1024
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(\+00:00|Z)")
@@ -46,8 +46,8 @@ def _time(stamp: str | None) -> datetime:
     return datetime.fromisoformat(stamp)
 
 
-class ReadingConformance(BackendSuite):
-    """Text comes in windows, binary comes whole, and every read returns the version of the content."""
+class ReadOnlyReading(BackendSuite):
+    """Reads of files that are there."""
 
     async def test_a_text_is_shown_as_it_is_stored(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\r\ntwo\n😀\x0c"})
@@ -125,6 +125,18 @@ class ReadingConformance(BackendSuite):
         await self.put({"/large.bin": b"\x00" * (10 * _MEGABYTE + 1)})
         failed(await backend.aread("/large.bin"), ErrorCode.TOO_LARGE)
 
+    async def test_read_raw_is_the_whole_file(self, backend: BackendProtocol) -> None:
+        text = "\ufeff" + "line\r\n" * 3000
+        await self.put({"/a.txt": text, "/a.bin": b"\x00\xff"})
+        raw = _data(await backend.aread_raw("/a.txt"))
+        assert (raw.encoding, raw.content) == ("utf-8", text)
+        binary = _data(await backend.aread_raw("/a.bin"))
+        assert (binary.encoding, b64decode(binary.content)) == ("base64", b"\x00\xff")
+
+
+class ReadingConformance(ReadOnlyReading):
+    """Text comes in windows, binary comes whole, and every read returns the version of the content."""
+
     async def test_the_version_identifies_the_content(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo\n"})
         first = succeeded(await backend.aread("/a.txt")).version
@@ -141,14 +153,6 @@ class ReadingConformance(BackendSuite):
         await backend.aupload_files([("/a.bin", b"\x00two")])
         assert first
         assert succeeded(await backend.aread("/a.bin")).version not in (first, None)
-
-    async def test_read_raw_is_the_whole_file(self, backend: BackendProtocol) -> None:
-        text = "\ufeff" + "line\r\n" * 3000
-        await self.put({"/a.txt": text, "/a.bin": b"\x00\xff"})
-        raw = _data(await backend.aread_raw("/a.txt"))
-        assert (raw.encoding, raw.content) == ("utf-8", text)
-        binary = _data(await backend.aread_raw("/a.bin"))
-        assert (binary.encoding, b64decode(binary.content)) == ("base64", b"\x00\xff")
 
     async def test_timestamps_are_current_and_utc_with_microseconds(self, backend: BackendProtocol) -> None:
         now = datetime.now(UTC)

@@ -24,7 +24,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["SurfaceConformance"]
+__all__ = ["ReadOnlySurface", "SurfaceConformance"]
 
 _PAYLOADS: Final[Mapping[type[Result], str]] = {
     LsResult: "entries",
@@ -54,7 +54,43 @@ async def _of_every_kind(backend: BackendProtocol) -> Mapping[str, tuple[type[Re
     }
 
 
-class SurfaceConformance(BackendSuite):
+class ReadOnlySurface(BackendSuite):
+    """The form of the results of reading operations."""
+
+    async def test_records_can_be_read_as_objects_and_as_mappings(self, backend: BackendProtocol) -> None:
+        await self.put({"/dir/a.txt": "one\n"})
+        listed = succeeded(await backend.als("/dir")).entries or []
+        globbed = succeeded(await backend.aglob("*.txt")).matches or []
+        grepped = succeeded(await backend.agrep("one")).matches or []
+        read = succeeded(await backend.aread("/dir/a.txt")).file_data
+        raw = succeeded(await backend.aread_raw("/dir/a.txt")).data
+        records: list[Any] = [*listed, *globbed, *grepped, read, raw]
+        assert len(records) == 5
+        for record in records:
+            assert isinstance(record, Record)
+            assert isinstance(record, Mapping)
+            fields = dict(record)
+            assert record == fields
+            assert {key: getattr(record, key) for key in fields} == fields
+            assert None not in fields.values(), "what is not set is not there"
+            assert record.get("no such key", 1) == 1
+
+    async def test_capabilities_are_declared_data(self, backend: BackendProtocol) -> None:
+        assert isinstance(backend.capabilities, Capabilities)
+        assert all(isinstance(getattr(backend.capabilities, name), bool) for name in Capabilities.__struct_fields__)
+        assert supports_execute(backend) is backend.capabilities.executes
+
+    async def test_commands_run_only_if_the_capability_is_declared(self, backend: BackendProtocol) -> None:
+        execute: Any = getattr(backend, "aexecute", None)
+        if supports_execute(backend):
+            response = await execute("echo out; exit 3")
+            assert (response.output.strip(), response.exit_code) == ("out", 3)
+        elif execute is not None:
+            with pytest.raises(NotSupportedError):
+                await execute("echo out")
+
+
+class SurfaceConformance(ReadOnlySurface):
     """Results and records have the declared types, and records can be read as objects and as mappings."""
 
     async def test_every_operation_returns_its_result(self, backend: BackendProtocol) -> None:
@@ -91,24 +127,6 @@ class SurfaceConformance(BackendSuite):
         assert isinstance(upload, FileUploadResponse)
         assert isinstance(download, FileDownloadResponse)
 
-    async def test_records_can_be_read_as_objects_and_as_mappings(self, backend: BackendProtocol) -> None:
-        await self.put({"/dir/a.txt": "one\n"})
-        listed = succeeded(await backend.als("/dir")).entries or []
-        globbed = succeeded(await backend.aglob("*.txt")).matches or []
-        grepped = succeeded(await backend.agrep("one")).matches or []
-        read = succeeded(await backend.aread("/dir/a.txt")).file_data
-        raw = succeeded(await backend.aread_raw("/dir/a.txt")).data
-        records: list[Any] = [*listed, *globbed, *grepped, read, raw]
-        assert len(records) == 5
-        for record in records:
-            assert isinstance(record, Record)
-            assert isinstance(record, Mapping)
-            fields = dict(record)
-            assert record == fields
-            assert {key: getattr(record, key) for key in fields} == fields
-            assert None not in fields.values(), "what is not set is not there"
-            assert record.get("no such key", 1) == 1
-
     async def test_arguments_have_the_names_of_the_protocol(self, backend: BackendProtocol) -> None:
         succeeded(await backend.awrite(path="/a.txt", content="one", overwrite=False, if_match=None))
         succeeded(await backend.aedit(path="/a.txt", old="one", new="two", replace_all=False, if_match=None))
@@ -139,20 +157,6 @@ class SurfaceConformance(BackendSuite):
         succeeded(await call.aedit(file_path="/a.txt", old_string="one", new_string="two", replace_all=False))
         succeeded(await call.aread(file_path="/a.txt", offset=0, limit=10))
         assert await self.raw_peek("/a.txt") == b"two"
-
-    async def test_capabilities_are_declared_data(self, backend: BackendProtocol) -> None:
-        assert isinstance(backend.capabilities, Capabilities)
-        assert all(isinstance(getattr(backend.capabilities, name), bool) for name in Capabilities.__struct_fields__)
-        assert supports_execute(backend) is backend.capabilities.executes
-
-    async def test_commands_run_only_if_the_capability_is_declared(self, backend: BackendProtocol) -> None:
-        execute: Any = getattr(backend, "aexecute", None)
-        if supports_execute(backend):
-            response = await execute("echo out; exit 3")
-            assert (response.output.strip(), response.exit_code) == ("out", 3)
-        elif execute is not None:
-            with pytest.raises(NotSupportedError):
-                await execute("echo out")
 
     async def test_durable_files_outlive_the_backend_object(
         self, backend: BackendProtocol, second_backend: BackendProtocol

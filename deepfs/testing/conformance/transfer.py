@@ -10,7 +10,7 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.testing.expect import listing, only, shown, succeeded
 from deepfs.testing.suite import BackendSuite
 
-__all__ = ["TransferConformance"]
+__all__ = ["ReadOnlyTransfer", "TransferConformance"]
 
 _CONTENTS: Final = {
     "/up/empty": b"",
@@ -26,13 +26,8 @@ _CONTENTS: Final = {
 }
 
 
-class TransferConformance(BackendSuite):
-    """Any bytes can be uploaded and downloaded unchanged."""
-
-    async def test_uploads_store_the_bytes(self, backend: BackendProtocol) -> None:
-        responses = await backend.aupload_files(list(_CONTENTS.items()))
-        assert [(item.path, item.error) for item in responses] == [(path, None) for path in _CONTENTS]
-        assert {path: await self.raw_peek(path) for path in _CONTENTS} == _CONTENTS
+class ReadOnlyTransfer(BackendSuite):
+    """Downloads."""
 
     async def test_downloads_fetch_the_bytes(self, backend: BackendProtocol) -> None:
         await self.put(_CONTENTS)
@@ -40,6 +35,31 @@ class TransferConformance(BackendSuite):
         assert [(item.path, item.content, item.error) for item in responses] == [
             (path, content, None) for path, content in _CONTENTS.items()
         ]
+
+    async def test_downloads_succeed_and_fail_one_by_one(self, backend: BackendProtocol) -> None:
+        await self.put({"/a": "a", "/dir/b": b"\x00"})
+        paths = ["/none", "/a", "/dir", "/../a", "/dir/b", "/a/beneath", "/", "/dir/none", "/a"]
+        responses = await backend.adownload_files(paths)
+        assert [(item.path, item.content, item.error) for item in responses] == [
+            ("/none", None, "file_not_found"),
+            ("/a", b"a", None),
+            ("/dir", None, "is_directory"),
+            ("/../a", None, "invalid_path"),
+            ("/dir/b", b"\x00", None),
+            ("/a/beneath", None, "file_not_found"),
+            ("/", None, "is_directory"),
+            ("/dir/none", None, "file_not_found"),
+            ("/a", b"a", None),
+        ]
+
+
+class TransferConformance(ReadOnlyTransfer):
+    """Any bytes can be uploaded and downloaded unchanged."""
+
+    async def test_uploads_store_the_bytes(self, backend: BackendProtocol) -> None:
+        responses = await backend.aupload_files(list(_CONTENTS.items()))
+        assert [(item.path, item.error) for item in responses] == [(path, None) for path in _CONTENTS]
+        assert {path: await self.raw_peek(path) for path in _CONTENTS} == _CONTENTS
 
     async def test_an_upload_overwrites(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a longer text", "/b.bin": b"\x00"})
@@ -83,22 +103,6 @@ class TransferConformance(BackendSuite):
         assert responses[0].error in ("not_a_directory", "invalid_path")
         assert responses[1].error is None
         assert [await self.raw_peek(path) for path in ("/file", "/file/beneath", "/other")] == [b"kept", None, b"o"]
-
-    async def test_downloads_succeed_and_fail_one_by_one(self, backend: BackendProtocol) -> None:
-        await self.put({"/a": "a", "/dir/b": b"\x00"})
-        paths = ["/none", "/a", "/dir", "/../a", "/dir/b", "/a/beneath", "/", "/dir/none", "/a"]
-        responses = await backend.adownload_files(paths)
-        assert [(item.path, item.content, item.error) for item in responses] == [
-            ("/none", None, "file_not_found"),
-            ("/a", b"a", None),
-            ("/dir", None, "is_directory"),
-            ("/../a", None, "invalid_path"),
-            ("/dir/b", b"\x00", None),
-            ("/a/beneath", None, "file_not_found"),
-            ("/", None, "is_directory"),
-            ("/dir/none", None, "file_not_found"),
-            ("/a", b"a", None),
-        ]
 
     async def test_uploads_of_a_batch_are_stored_in_order(self, backend: BackendProtocol) -> None:
         responses = await backend.aupload_files([("/a", b"first"), ("/d/x", b"x"), ("/a", b"second"), ("/d", b"d")])

@@ -1,0 +1,149 @@
+"""The contract of a backend that only reads: it answers as any other, and refuses every change."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import ErrorCode
+from deepfs.testing.conformance.cancellation import ReadOnlyCancellation
+from deepfs.testing.conformance.globbing import GlobConformance
+from deepfs.testing.conformance.grepping import GrepConformance
+from deepfs.testing.conformance.lines import LineConformance
+from deepfs.testing.conformance.listing import ReadOnlyListing
+from deepfs.testing.conformance.paths import HOSTILE_PATHS, ReadOnlyPaths, spellings
+from deepfs.testing.conformance.reading import ReadOnlyReading
+from deepfs.testing.conformance.surface import ReadOnlySurface
+from deepfs.testing.conformance.transfer import ReadOnlyTransfer
+from deepfs.testing.expect import failed, text_of
+from deepfs.testing.parity import ReadOnlyParity, assert_sync_results_equal
+from deepfs.testing.suite import BackendSuite
+
+__all__ = ["ReadOnlyConformance", "RefusalConformance"]
+
+_REFUSALS: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.UNSUPPORTED)
+_FILES: Final = {"/kept.txt": b"kept", "/dir/kept.bin": b"\x00kept", "/dir/deep/kept.txt": b"kept"}
+_NEW: Final = ("/new.txt", "/new/kept.bin", "/dir/new.txt", "/kept.txt/new.txt")
+
+_CHANGES: Final[Mapping[str, Callable[[BackendProtocol], Awaitable[Any]]]] = {
+    "write": lambda backend: backend.awrite("/new.txt", "x"),
+    "write in a directory": lambda backend: backend.awrite("/dir/new.txt", "x"),
+    "overwrite": lambda backend: backend.awrite("/kept.txt", "x", overwrite=True),
+    "edit": lambda backend: backend.aedit("/kept.txt", "kept", "x"),
+    "edit everywhere": lambda backend: backend.aedit("/dir/deep/kept.txt", "k", "x", replace_all=True),
+    "delete": lambda backend: backend.adelete("/kept.txt"),
+    "delete a directory": lambda backend: backend.adelete("/dir"),
+    "copy": lambda backend: backend.acopy("/kept.txt", "/new.txt"),
+    "copy over": lambda backend: backend.acopy("/kept.txt", "/dir/deep/kept.txt", overwrite=True),
+    "copy a directory": lambda backend: backend.acopy("/dir", "/new"),
+    "move": lambda backend: backend.amove("/kept.txt", "/new.txt"),
+    "move a directory": lambda backend: backend.amove("/dir", "/new"),
+}
+"""Each way to change files of `_FILES`, none of which fails for another reason than that nothing can be changed."""
+
+
+async def _chunks() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+class RefusalConformance(BackendSuite):
+    """Every change is refused with `permission_denied` or `unsupported`, and nothing has changed after it."""
+
+    async def _assert_unchanged(self) -> None:
+        assert {path: await self.raw_peek(path) for path in _FILES} == _FILES
+        assert [path for path in _NEW if await self.raw_peek(path) is not None] == []
+
+    async def test_every_change_is_refused(self, backend: BackendProtocol) -> None:
+        await self.put(_FILES)
+        for name, change in _CHANGES.items():
+            result = await change(backend)
+            assert result.code in _REFUSALS, f"{name}: {result}"
+            failed(result, *_REFUSALS)
+        await self._assert_unchanged()
+
+    async def test_every_upload_is_refused(self, backend: BackendProtocol) -> None:
+        await self.put(_FILES)
+        files = [("/new.txt", b"x"), ("/kept.txt", b"x"), ("/dir/kept.bin", b"\x00x")]
+        outcomes = await backend.aupload_files(files)
+        outcomes += [await backend.aupload_stream(path, _chunks()) for path, _ in files]
+        assert [outcome.path for outcome in outcomes] == [path for path, _ in files] * 2
+        assert [outcome for outcome in outcomes if outcome.error not in _REFUSALS] == []
+        await self._assert_unchanged()
+
+    async def test_it_declares_that_it_changes_nothing(self, backend: BackendProtocol) -> None:
+        assert not backend.offers_changes, "with offers_changes = False, models get no tools that would be refused"
+        assert not backend.capabilities.deletes, "deletes is declared where files can be deleted"
+
+
+class _ReadingByPath(ReadOnlyPaths):
+    """Paths are checked and normalised, whatever becomes of the operation."""
+
+    async def test_hostile_paths_are_refused_and_never_raise(self, backend: BackendProtocol) -> None:
+        await self.put({"/kept.txt": "kept"})
+        for path in HOSTILE_PATHS:
+            for read in (
+                await backend.als(path),
+                await backend.aread(path),
+                await backend.aread_raw(path),
+                await backend.aglob("*", path),
+                await backend.agrep("kept", path),
+            ):
+                failed(read, ErrorCode.INVALID_PATH)
+            for change in (
+                await backend.awrite(path, "text"),
+                await backend.aedit(path, "old", "new"),
+                await backend.adelete(path),
+                await backend.acopy("/kept.txt", path),
+                await backend.amove("/kept.txt", path),
+            ):
+                failed(change, ErrorCode.INVALID_PATH, *_REFUSALS)
+        downloads = await backend.adownload_files(list(HOSTILE_PATHS))
+        assert [(item.path, item.error) for item in downloads] == [(path, "invalid_path") for path in HOSTILE_PATHS]
+
+    async def test_spellings_of_one_path_read_one_file(self, backend: BackendProtocol) -> None:
+        await self.put({"/a/b.txt": "text"})
+        for path in self.some(spellings()):
+            assert await text_of(backend, path) == "text", path
+
+    async def test_case_and_unicode_forms_matter(self, backend: BackendProtocol) -> None:
+        await self.put({"/case/File.txt": "upper", "/form/caf\u00e9": "composed"})
+        failed(await backend.aread("/case/file.txt"), ErrorCode.FILE_NOT_FOUND)
+        failed(await backend.aread("/form/cafe\u0301"), ErrorCode.FILE_NOT_FOUND)
+
+
+class _SyncReading(ReadOnlyParity):
+    """The sync methods return what the async ones do, refusals included."""
+
+    async def test_both_methods_return_the_same_results(self, backend: BackendProtocol) -> None:
+        await self.put({"/new/a.txt": "one\r\ntwo\r\n", "/new/b.bin": b"\x00\xff", "/moved/b.bin": b"\x00"})
+        await assert_sync_results_equal(backend)
+
+
+class _Streaming(ReadOnlyTransfer):
+    """Downloads in one piece, and in chunks."""
+
+    async def test_download_streams_carry_the_bytes(self, backend: BackendProtocol) -> None:
+        contents = {"/empty": b"", "/text.txt": "héllo\r\n".encode(), "/all.bin": bytes(range(256)) * 40}
+        await self.put(contents)
+        for path, content in contents.items():
+            assert b"".join([chunk async for chunk in backend.adownload_stream(path, chunk_size=1000)]) == content
+
+
+class ReadOnlyConformance(
+    _ReadingByPath,
+    ReadOnlyListing,
+    LineConformance,
+    ReadOnlyReading,
+    GlobConformance,
+    GrepConformance,
+    _Streaming,
+    ReadOnlyCancellation,
+    ReadOnlySurface,
+    _SyncReading,
+    RefusalConformance,
+):
+    """Tests of everything that a backend promises which only reads: archives, snapshots, remote services.
+
+    A class inherits from it in place of `BackendConformance`, and defines the same fixture and hooks. `raw_put` adds a
+    file to the storage by other means than the backend. Each test adds all of its files before its first operation, so
+    a backend may read its storage once, at its first operation.
+    """

@@ -2,6 +2,8 @@
 
 import sys
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run the command line with the arguments of this process, and exit with the status of the command."""

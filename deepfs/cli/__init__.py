@@ -1,1 +1,3 @@
 """The command `deepfs`. Needs the extra `cli`."""
+
+__all__: list[str] = []

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 import anyio
 from msgspec import json
 
+from deepfs._brief import address as shown_url
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
-from deepfs.config.addresses import Address, parse_address, without_password
+from deepfs.config.addresses import Address, parse_address
 from deepfs.config.trees import open_backend
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
@@ -120,7 +121,7 @@ class Session:
         """
         several = len({place.address.url for place in places}) > 1
         return [
-            f"{without_password(place.address.url)}#{place.path}"
+            f"{shown_url(place.address.url)}#{place.path}"
             if several and place.address.url != "file:///" and "://" not in place.address.shown
             else place.address.shown or "."
             for place in places

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-__all__ = ["TREE", "Address", "parse_address", "with_options", "without_password"]
+__all__ = ["TREE", "Address", "parse_address", "with_options"]
 
 TREE: Final = "tree:"
 """The beginning of the address of a tree that a TOML file describes."""
@@ -77,16 +77,6 @@ def _absolute(path: str, directory: str) -> str:
 
 def _has_scheme(text: str) -> bool:
     return text.startswith(TREE) or "://" in text
-
-
-def without_password(url: str) -> str:
-    """The URL without options and without the name and password of a user, to be shown.
-
-    Args:
-        url: The URL of a backend.
-    """
-    scheme, mark, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
 
 
 def with_options(url: str, options: Mapping[str, Any]) -> str:

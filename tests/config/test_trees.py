@@ -8,7 +8,6 @@ import pytest
 
 from deepfs import ErrorCode
 from deepfs.config import Address, open_backend, parse_address
-from deepfs.config.addresses import without_password
 from deepfs.policy import HistoryBackend
 from support.command_line import deepfs
 
@@ -39,10 +38,6 @@ def test_an_address_is_a_url_and_a_path(text: str, url: str, path: str, shown: s
 def test_within_a_backend_only_urls_are_addresses_elsewhere() -> None:
     assert parse_address("/a#b", within="memory://") == Address("memory://", "/a#b", "/a#b")
     assert parse_address("sqlite:///x.db", within="memory://").url == "sqlite:///x.db"
-
-
-def test_passwords_are_not_shown() -> None:
-    assert without_password("postgres://ada:secret@host:1/db?password=x") == "postgres://host:1/db"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ without(os, '''
     O_CLOEXEC O_DIRECTORY O_DIRECT O_DSYNC O_NOATIME O_NOCTTY O_NOFOLLOW O_NONBLOCK O_PATH O_SYNC O_TMPFILE RWF_NOWAIT
     WNOHANG chown copy_file_range eventfd fchmod fchown fdatasync fork forkpty getegid geteuid getgid getgroups getpgid
     getpgrp getuid killpg lchown memfd_create mkfifo pidfd_open posix_fadvise posix_fallocate posix_spawn pread preadv
-    pwrite register_at_fork sched_getaffinity sched_yield sendfile setsid splice statvfs sysconf uname wait3 wait4 waitid
+    pwrite register_at_fork sched_getaffinity sched_yield sendfile setsid splice statvfs sysconf uname wait3 wait4
+    waitid
 ''')
 without(signal, "SIGALRM SIGCHLD SIGHUP SIGKILL SIGSTOP pidfd_send_signal pthread_sigmask setitimer")
 os.supports_dir_fd = os.supports_effective_ids = os.supports_fd = set()

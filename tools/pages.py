@@ -20,7 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md")
 
-_block: Final = re.compile(r"^([ \t]*)```(?:python|pycon|py)\b[^\n]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
+_block: Final = re.compile(r"^([ \t]*)```(python|pycon|py)\b[^\n]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 _prompt: Final = re.compile(r"^(?:>>>|\.\.\.)(?: |$)")
 
 
@@ -35,13 +35,19 @@ def module_of(page: str) -> str:
 def _examples(page: str) -> Iterator[tuple[int, str]]:
     """Each example, with the number of lines before it; one that awaits begins with a line more."""
     for found in _block.finditer(page):
-        start, code = page.count("\n", 0, found.start(2)), dedent(found[2])
+        start, code = page.count("\n", 0, found.start(3)), dedent(found[3])
         if code.startswith(">>>"):
             code = "".join(f"{_prompt.sub('', line) if _prompt.match(line) else ''}\n" for line in code.splitlines())
         if _awaits(code):
             yield start - 1, f"async def _lines_from_{start}() -> None:\n{indent(code, '    ')}"
         else:
             yield start, code
+
+
+def programs(page: Path) -> list[str]:
+    """The examples of a page that run as they stand, without those in the form of a dialogue."""
+    found = (each for each in _block.finditer(page.read_text("utf-8")) if each[2] == "python")
+    return [code for code in (dedent(each[3]) for each in found) if not code.startswith(">>>")]
 
 
 def _awaits(code: str) -> bool:

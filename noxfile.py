@@ -230,7 +230,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def site(session: nox.Session) -> None:
-    """Build the documentation site in `.nox/site`; a warning fails. `--serve` shows it, and follows changes."""
+    """Build the documentation site in `site`; a warning fails. `--serve` shows it, and follows changes."""
     session.install(*nox.project.dependency_groups(PROJECT, "docs"))
     # The theme warns of an end that is not before May 2027.
     command = ["serve"] if "--serve" in session.posargs else ["build", "--quiet"]
@@ -239,7 +239,7 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Build the sdist, and the wheel from it, in `dist`; check both, and run the first examples where they are installed."""
+    """Build an sdist, and a wheel from it, in `dist`; check both, and run the first examples by the installed wheel."""
     session.install(*nox.project.dependency_groups(PROJECT, "release"))
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", "dist")

@@ -60,11 +60,12 @@ def check_installed(wheel: Path) -> None:
         environment = Path(directory, "environment")
         venv.create(environment, with_pip=True)
         python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-        first = programs(ROOT / "README.md")[0]
+        first = next(code for code in programs(ROOT / "README.md") if "lang" not in code and "agent" not in code)
         agent = "\n".join(programs(ROOT / "docs/quickstart.md"))
         for extra, program in (("", first), ("[agents]", agent)):
             run([python, "-m", "pip", "install", "-q", f"{wheel.resolve()}{extra}"], directory)
-            run([python, "-I", "-W", "error::DeprecationWarning:deepfs", "-c", program], directory)
+            with TemporaryDirectory() as files:
+                run([python, "-I", "-c", program], files)
 
 
 def run(command: list[Path | str], directory: str) -> None:

@@ -26,6 +26,7 @@ def without(module, names):
 """
 
 WINDOWS: Final = f"""{LOADED}{WITHOUT}
+asyncio.new_event_loop().close()  # Before asyncio would look for the loops of Windows.
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
 without(os, '''
@@ -37,6 +38,7 @@ without(os, '''
 ''')
 without(signal, "SIGALRM SIGCHLD SIGHUP SIGKILL SIGSTOP pidfd_send_signal pthread_sigmask setitimer")
 os.supports_dir_fd = os.supports_effective_ids = os.supports_fd = set()
+os.process_cpu_count = os.cpu_count
 ctypes.CDLL = lambda name, **options: open(os.fspath(name))  # A TypeError for None, as there.
 pathlib.WindowsPath = pathlib.PosixPath  # The true ones cannot be made here.
 os.name, sys.platform = "nt", "win32"

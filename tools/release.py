@@ -70,7 +70,7 @@ def check_installed(wheel: Path) -> None:
 
 def run(command: list[Path | str], directory: str) -> None:
     """Run a command; its output is shown."""
-    print(f"$ {' '.join(map(str, command[:5]))} …", flush=True)
+    print(f"$ {' '.join(map(str, command[:3]))} …", flush=True)
     subprocess.run(command, cwd=directory, check=True)
 
 

@@ -211,9 +211,10 @@ def complete(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types within the package, those that its users see, and which modules its operations use."""
+    """Check the types of the package, of the examples, and those that users see; and which modules operations use."""
     install(session, "test", "types", "peer")
     session.run("mypy")
+    session.run("python", "tools/pages.py")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
     session.run("pyright", "tests/test_unwrap.py")
     session.run("python", "tools/structure.py", "--passes")
@@ -221,9 +222,29 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Run the examples of the documentation."""
+    """Run the examples of the documentation, and build its site."""
     install(session, "test")
     session.run("pytest", "tests/docs/test_examples.py", *session.posargs)
+    session.notify("site")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation site in `site`; a warning fails. `--serve` shows it, and follows changes."""
+    session.install(*nox.project.dependency_groups(PROJECT, "docs"))
+    # The theme warns of an end that is not before May 2027.
+    command = ["serve"] if "--serve" in session.posargs else ["build", "--quiet"]
+    session.run("mkdocs", *command, "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build an sdist, and a wheel from it, in `dist`; check both, and run the first examples by the installed wheel."""
+    session.install(*nox.project.dependency_groups(PROJECT, "release"))
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", "dist")
+    session.run("twine", "check", "--strict", *map(str, sorted(Path("dist").iterdir())))
+    session.run("python", "tools/release.py", "dist")
 
 
 @nox.session

@@ -120,6 +120,7 @@ class FilesystemBackend(BackendProtocol):
     Raises:
         TypeError: For an argument of another type.
         ValueError: For a number or an `ignore` that cannot be used.
+        NotSupportedError: On Windows, where other backends have to be used.
     """
 
     capabilities: Capabilities = ON_DISK

@@ -53,6 +53,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
     Raises:
         TypeError: For an argument of another type.
         ValueError: For a number, a name in `env` or an `ignore` that cannot be used.
+        NotSupportedError: On Windows.
     """
 
     capabilities: Capabilities = replace(ON_DISK, executes=True)

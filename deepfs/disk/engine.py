@@ -9,7 +9,7 @@ from typing import BinaryIO
 from deepfs.disk.atomic import Sweeper
 from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
-from deepfs.disk.os_calls import StorageErrors, release
+from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
@@ -60,6 +60,7 @@ class Disk:
     def __init__(
         self, root: str, *, follow_links_inside: bool = True, durable: bool = False, confined: bool = True
     ) -> None:
+        check_platform()
         self._sweeper = Sweeper()
         self._durable = durable
         self._views: dict[Judge, Disk] = {}

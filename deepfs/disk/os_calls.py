@@ -19,6 +19,7 @@ from deepfs.errors import (
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
+    NotSupportedError,
     PermissionDeniedError,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "FileId",
     "StorageErrors",
     "attempts",
+    "check_platform",
     "errno_of",
     "file_id",
     "file_system_type",
@@ -64,9 +66,22 @@ __all__ = [
     "temporary_name",
 ]
 
+# --- platforms -------------------------------------------------------------------------------------------------------
+
+
+def check_platform() -> None:
+    """Raise NotSupportedError where files cannot be opened relative to a directory that is held open: on Windows."""
+    if os.name != "posix":
+        raise NotSupportedError(
+            None,
+            "files and commands on this machine need Linux or macOS. On Windows use MemoryBackend, SqliteBackend, "
+            "StateBackend, StoreBackend, PostgresBackend or ObjectStoreBackend",
+        )
+
+
 # --- flags -----------------------------------------------------------------------------------------------------------
 
-# Windows lacks these flags. The modules must still import there, although `Root` raises NotSupportedError.
+# Windows lacks these flags. The modules must still import there.
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 # Without O_NONBLOCK, opening a FIFO or a device may block; on a regular file the flag has no effect.

@@ -31,7 +31,6 @@ from deepfs.errors import (
     InvalidPathError,
     NotDirectoryError,
     NotFoundError,
-    NotSupportedError,
     PermissionDeniedError,
 )
 from deepfs.text.entries import StoragePlace
@@ -41,7 +40,6 @@ __all__ = ["Place", "Root", "place_of"]
 
 _log = logging.getLogger("deepfs")
 
-_SUPPORTED = os.name == "posix"
 _MAX_LINKS = 40
 _ORDINARY = (stat.S_IFREG, stat.S_IFDIR)
 
@@ -306,8 +304,6 @@ class Root:
 
     def enter(self, *, make: bool) -> int:
         """Open the directory itself; `make` creates it if it is missing."""
-        if not _SUPPORTED:
-            raise NotSupportedError(None, "Files on disk need a system with POSIX directory descriptors")
         try:
             return os.open(self.host_path, SEARCH)
         except FileNotFoundError:

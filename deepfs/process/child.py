@@ -4,11 +4,10 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from fcntl import ioctl
 from struct import unpack
-from termios import FIONREAD
 from typing import TypeAlias
 
 import anyio
@@ -17,6 +16,11 @@ from msgspec import Struct
 
 from deepfs.process.output import Chunk, Stream
 from deepfs.threads import pool
+
+# Windows has no such modules. Agents import this one there too; what runs commands refuses to be constructed.
+if sys.platform != "win32":
+    from fcntl import ioctl
+    from termios import FIONREAD
 
 __all__ = ["Command", "Pipe", "Process", "Sink", "start"]
 

@@ -69,6 +69,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
     Raises:
         TypeError: For an argument of another type.
         ValueError: For a number or a name in `env` that cannot be used.
+        NotSupportedError: On Windows.
     """
 
     _kind = "bubblewrap"

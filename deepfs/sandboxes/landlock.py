@@ -3,14 +3,13 @@
 import ctypes
 import marshal
 import os
-import resource
 import signal
 import stat
 import struct
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from tempfile import mkdtemp
 from typing import Final
@@ -28,6 +27,10 @@ from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_direct
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
+
+# Windows has no such module.
+if sys.platform != "win32":
+    import resource
 
 __all__ = ["LandlockSandbox", "Limits", "landlock_version"]
 
@@ -52,11 +55,14 @@ _SIGNALS, _ALL_OF_SCOPES = 2, 3
 _NEEDED_VERSION: Final = 6
 """The first version with scopes; that of Linux 6.12."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _called(number: int, *arguments: object) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *arguments)
+    result: int = _libc().syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -157,6 +163,7 @@ class LandlockSandbox(WorkspaceSandbox):
     Raises:
         TypeError: For an argument of another type.
         ValueError: For a number or a name in `env` that cannot be used.
+        NotSupportedError: On Windows.
     """
 
     _kind = "landlock"

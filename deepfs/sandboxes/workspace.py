@@ -19,7 +19,7 @@ from deepfs import process as commands
 from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
-from deepfs.disk.os_calls import SEARCH
+from deepfs.disk.os_calls import SEARCH, check_platform
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
@@ -80,6 +80,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         max_file_size_mb: int = 10,
         debugging: bool = False,
     ) -> None:
+        check_platform()
         self._allow_network(network)
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)

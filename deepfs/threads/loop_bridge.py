@@ -432,12 +432,12 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
 
     here = running_asyncio_loop()
     if loop is here:
-        return await (asyncio.shield(_kept_task(loop, call)) if finishes and not _is_kept() else call())
+        return await (_outcome(_kept_task(loop, call)) if finishes and not _is_kept() else call())
     future = asyncio.run_coroutine_threadsafe(call(), loop)
     try:
         if here is not None:
             wrapped = asyncio.wrap_future(future)
-            return await (asyncio.shield(wrapped) if finishes else wrapped)
+            return await (_outcome(wrapped) if finishes else wrapped)
         return await to_thread.run_sync(future.result, abandon_on_cancel=not finishes)
     finally:
         if not finishes:
@@ -456,7 +456,7 @@ async def finish(call: Callable[[], Awaitable[T]]) -> T:
 
     task = _kept_task(asyncio.get_running_loop(), call)
     try:
-        return await asyncio.shield(task)
+        return await _outcome(task)
     except asyncio.CancelledError:
         await _ended(task)
         raise
@@ -477,6 +477,23 @@ def start_task(call: Callable[[], Awaitable[None]]) -> None:
     _kept_task(asyncio.get_running_loop(), call)
 
 
+async def _outcome(future: "asyncio.Future[T]") -> T:
+    """What `asyncio.shield` returns or raises, without what it logs since Python 3.14: errors that nobody waits for."""
+    import asyncio
+
+    try:
+        await asyncio.wait([future])
+    except asyncio.CancelledError:
+        future.add_done_callback(_retrieve)
+        raise
+    return future.result()
+
+
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()  # Retrieved, or asyncio would log it.
+
+
 async def _ended(task: "asyncio.Task[Any]") -> None:
     """Wait for the end of `task`, whatever its outcome, even if the calling task is cancelled again."""
     import asyncio
@@ -485,8 +502,7 @@ async def _ended(task: "asyncio.Task[Any]") -> None:
         while not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()  # Retrieved, or asyncio would log it.
+    _retrieve(task)
 
 
 def _kept_task(loop: "AsyncioLoop", call: Callable[[], Awaitable[T]]) -> "asyncio.Task[T]":

@@ -39,6 +39,7 @@ def test_links_within_the_project_have_existing_targets(path: Path) -> None:
 
 
 def _anchors(document: Path) -> set[str]:
-    """The anchors that links to the headings of a document use."""
+    """The anchors that links to the headings of a document use, and to what is described there of the API."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    described = re.findall(r"^::: (\S+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}.union(described)

@@ -1,0 +1,89 @@
+"""Hooks of MkDocs: adds the pages and plots that lie outside of docs/ to the site, and makes links lead to them.
+
+The README is the home page. Its figures are shown on the page about performance instead, where a line that says
+`<!-- The figures of the README. -->` and the paragraph after it stand for them.
+"""
+
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGES: Final = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+"""The pages outside of docs/, and their names on the site."""
+PLOTS: Final = "benchmarks/results"
+
+_link: Final = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_figures: Final = re.compile(r"(?<=^## Speed\n).*?(?=^## )", re.MULTILINE | re.DOTALL)
+_place: Final = re.compile(r"<!-- The figures of the README. -->\n\n.*?\n\n", re.DOTALL)
+
+
+def _urls() -> dict[str, str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    urls: dict[str, str] = project["urls"]
+    return urls
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the addresses from `project.urls`."""
+    config.site_url = _urls()["Documentation"]
+    # Not `repo_url`: the theme would have readers' browsers ask the host of the repository for its stars.
+    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": _urls()["Source"], "name": "Source"}]
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages and plots outside of docs/."""
+    for source, name in PAGES.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    for plot in sorted((ROOT / PLOTS).rglob("*.png")):
+        files.append(File.generated(config, plot.relative_to(ROOT).as_posix(), abs_src_path=str(plot)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put the figures of the README on the page about performance, and lead links to pages of the site."""
+    name = page.file.src_uri
+    source = next((each for each, known in PAGES.items() if known == name), f"docs/{name}")
+    linked = _linked(markdown, source, name, files)
+    if name == "index.md":
+        return _replaced(_figures, "\n[Concurrency and performance](performance.md) has the figures.\n\n", linked)
+    if name == "performance.md":
+        readme = (ROOT / "README.md").read_text("utf-8")
+        figures = _linked(_found(_figures, readme)[0], "README.md", name, files)
+        return _replaced(_place, f"{figures.strip()}\n\n", linked)
+    return linked
+
+
+def _found(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    found = pattern.search(text)
+    if found is None:
+        raise PluginError(f"nothing matches {pattern.pattern!r}")
+    return found
+
+
+def _replaced(pattern: re.Pattern[str], new: str, text: str) -> str:
+    start, end = _found(pattern, text).span()
+    return text[:start] + new + text[end:]
+
+
+def _linked(text: str, source: str, name: str, files: Files) -> str:
+    """`text`, written in the file `source` of the project, with the links of the page `name` of the site."""
+
+    def target(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        known = PAGES.get(path, path.removeprefix("docs/"))
+        if files.get_file_from_path(known):
+            return f"]({posixpath.relpath(known, posixpath.dirname(name) or '.')}{found[2] or ''})"
+        if not (ROOT / path).exists():
+            raise PluginError(f"{source}: a link to {found[1]}, which does not exist")
+        return f"]({_urls()['Source']}/blob/main/{path}{found[2] or ''})"
+
+    return _link.sub(target, text)

@@ -1,0 +1,439 @@
+"""The commands cp, mv and rm: what their arguments mean, as in coreutils. `transfers.py` copies between backends."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final, Literal
+
+from anyio import Path, to_thread
+from msgspec import Struct, json
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.cli.progress import interruptible, shown_progress, totals_text
+from deepfs.cli.session import Place, Session
+from deepfs.cli.transfers import FullError, Terms, Totals, TreeCopy, error_text, listed, modification_times
+from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.text import paths
+from deepfs.text.entries import EntryChange, Relation, TreeListing, relation
+from deepfs.types import Result, error_told
+
+__all__ = ["Arguments", "RemoveOptions", "copy", "move", "remove"]
+
+_Kind = Literal["file", "directory"]
+
+_GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
+_WEEK_SECONDS: Final = 7 * 24 * 3600
+
+
+class Arguments(Struct, frozen=True, kw_only=True):
+    """The addresses that `cp` and `mv` are given."""
+
+    sources: Sequence[str]
+    target: str
+    is_directory: bool = False
+    """The target is a directory: `--target-directory`."""
+    is_exact: bool = False
+    """The target is the path of the copy itself: `--no-target-directory`."""
+
+
+class _Job(Struct, frozen=True):
+    """One source, and the place of its copy."""
+
+    source: Place
+    listing: TreeListing
+    target: Place
+    exists: _Kind | None
+    """What is at the target."""
+    is_one_storage: bool
+
+    @property
+    def kind(self) -> _Kind:
+        return "directory" if self.listing.entries[0].kind == "directory" else "file"
+
+    @property
+    def names(self) -> str:
+        return f"{_shown(self.source)} to {_shown(self.target)}"
+
+
+class _RefusedError(Exception):
+    """A source that is not copied, or all of them; the text says why."""
+
+
+def _shown(place: Place) -> str:
+    return quoted(place.shown(place.path))
+
+
+async def copy(session: Session, arguments: Arguments, terms: Terms) -> None:
+    """Copy files and directories.
+
+    Args:
+        session: The session.
+        arguments: The addresses.
+        terms: How to copy.
+    """
+    await _Transfer(session, arguments, terms).run()
+
+
+async def move(session: Session, arguments: Arguments, terms: Terms) -> None:
+    """Move files and directories. Between backends, what was copied and has not changed is then deleted.
+
+    Args:
+        session: The session.
+        arguments: The addresses.
+        terms: How to copy; `moves` is set.
+    """
+    await _Transfer(session, arguments, terms).run()
+
+
+class _Transfer:
+    """One run of `cp` or `mv`."""
+
+    def __init__(self, session: Session, arguments: Arguments, terms: Terms) -> None:
+        self._session = session
+        self._arguments = arguments
+        self._terms = terms
+        self._totals = Totals(started=time.monotonic())
+        self._made: set[tuple[int, str]] = set()
+        """The targets of the sources before."""
+        self._verb = "move" if terms.moves else "copy"
+
+    async def run(self) -> None:
+        """Carry all jobs out, tell what failed, and show the totals."""
+        number = await interruptible(self._run)
+        if number is not None:
+            self._session.failed(f"interrupted. {_GOES_ON}", status=128 + number)
+        self._report(is_interrupted=number is not None)
+
+    async def _run(self) -> None:
+        sources = [await self._session.place(text) for text in self._arguments.sources]
+        target = await self._session.place(self._arguments.target, creates=True)
+        async with shown_progress(self._session, self._totals):
+            try:
+                into = await self._target_directory(target)
+                for text, source in zip(self._arguments.sources, sources, strict=True):
+                    await self._transfer(text, source, target, into=into)
+            except _RefusedError as refused:
+                self._session.failed(refused)
+            except FullError as full:
+                self._session.failed(f"{_shown(target)} stores nothing more: {full}. {_GOES_ON}")
+
+    def _report(self, *, is_interrupted: bool) -> None:
+        totals = self._totals
+        if self._session.as_json:
+            told = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed", "seconds")}
+            self._session.json({**told, "verify": self._terms.verify.value, "interrupted": is_interrupted})
+        elif is_interrupted or (sys.stderr.isatty() and (self._terms.recursive or totals.files > 1)):
+            sys.stdout.flush()
+            print(totals_text(totals), file=sys.stderr)
+
+    # --- what the arguments mean -------------------------------------------------------------------------------------
+
+    async def _target_directory(self, target: Place) -> bool:
+        """Whether the copies are put into the target."""
+        kind = await kind_at(target.backend, target.path)
+        must = self._arguments.is_directory or len(self._arguments.sources) > 1
+        if self._arguments.is_exact and must:
+            raise _RefusedError("with --no-target-directory, there is one source, and no --target-directory")
+        if must and kind != "directory" and not (kind is None and _makes_directories(target)):
+            raise _RefusedError(f"target {_shown(target)}: {error_text(_no_directory(kind))}")
+        return must or (kind == "directory" and not self._arguments.is_exact)
+
+    async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
+        """Copy or move one source; what goes wrong with it alone is told."""
+        try:
+            job = await self._job(text, source, target, into=into)
+            if job is not None:
+                await self._carry_out(job, is_new=not into)
+        except _RefusedError as refused:
+            self._totals.failed += 1
+            self._session.failed(refused)
+        except DeepFSError as error:
+            self._totals.failed += 1
+            self._session.failed(f"cannot {self._verb} {_shown(source)}: {error}")
+
+    async def _job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job | None:
+        is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
+        if is_whole and self._terms.moves:
+            raise _RefusedError(f"cannot move {_shown(source)}: Device or resource busy")
+        kind = await kind_at(source.backend, source.path)
+        if kind == "directory" and not (self._terms.recursive or self._terms.moves):
+            raise _RefusedError(f"-r not specified; omitting directory {_shown(source)}")
+        name = paths.name(source.path)
+        source, listing = await self._listed(source)
+        is_flat_slash = kind == "file" and self._arguments.target.endswith("/") and _makes_directories(target)
+        if into and await self._goes_on(source, target):
+            into = False
+        place = target
+        if (into or is_flat_slash) and not is_whole:
+            place = target._replace(path=paths.join(target.path, name))
+            place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
+        return await self._checked(source, listing, place)
+
+    async def _listed(self, source: Place) -> tuple[Place, TreeListing]:
+        """The source with its entries. A symbolic link that is given itself is followed by a copy."""
+        listing = await listed(source.backend, source.path)
+        if listing.entries and listing.entries[0].kind == "link" and not self._terms.moves:
+            [real] = await source.backend.aresolve_paths([source.path])
+            if real is not None:
+                source = source._replace(path=real)
+                listing = await listed(source.backend, real)
+        if not listing.entries:
+            raise _RefusedError(f"cannot stat {_shown(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+        return source, listing
+
+    async def _checked(self, source: Place, listing: TreeListing, target: Place) -> _Job:
+        here = await source.backend.astorage_place(source.path)
+        there = await target.backend.astorage_place(target.path)
+        found = relation(here, there)
+        if found is Relation.SAME:
+            raise _RefusedError(f"{_shown(source)} and {_shown(target)} are the same file")
+        if found is Relation.INSIDE and self._terms.moves:
+            raise _RefusedError(f"cannot move {_shown(source)} to a subdirectory of itself, {_shown(target)}")
+        if found is Relation.INSIDE:
+            raise _RefusedError(f"cannot copy a directory, {_shown(source)}, into itself, {_shown(target)}")
+        key = (id(target.backend), target.path)
+        if key in self._made and target.path != "/":
+            raise _RefusedError(f"will not overwrite just-created {_shown(target)} with {_shown(source)}")
+        self._made.add(key)
+        await _check_parent(target)
+        is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
+        return _Job(source, listing, target, await kind_at(target.backend, target.path), is_one)
+
+    # --- going on with an interrupted copy ---------------------------------------------------------------------------
+
+    async def _goes_on(self, source: Place, target: Place) -> bool:
+        """Whether the target is a copy of the source that was interrupted, so that it is not put into itself."""
+        marker = _marker(source, target)
+        if self._arguments.is_directory or len(self._arguments.sources) > 1 or not await _is_marked(marker):
+            return False
+        print(f"deepfs {self._session.name}: going on with the copy in {_shown(target)}", file=sys.stderr)
+        return True
+
+    # --- carrying out ------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, job: _Job, *, is_new: bool) -> None:
+        if job.source.backend is job.target.backend and self._terms.moves:
+            await self._rename(job)
+            return
+        if job.is_one_storage and await self._copied_there(job):
+            return
+        marker = _marker(job.source, job.target)
+        if is_new and job.kind == "directory" and job.exists is None:
+            await _mark(marker)
+        failed = self._totals.failed
+        await self._copy(job)
+        if failed == self._totals.failed:
+            with suppress(OSError):
+                await marker.unlink(missing_ok=True)
+
+    async def _copy(self, job: _Job) -> None:
+        copying = TreeCopy(self._session, self._terms, self._totals, job.source, job.target)
+        await copying.plan(job.listing)
+        if self._terms.moves:
+            copying.check_movable()
+        await copying.run()
+        if self._terms.moves:
+            await copying.delete_source()
+
+    async def _copied_there(self, job: _Job) -> bool:
+        """Copy within one storage, if that is what the terms ask for."""
+        terms = self._terms
+        if job.exists is not None and (
+            job.kind == "directory" or job.exists == "directory" or terms.no_clobber or terms.update
+        ):
+            return False
+        result = await job.target.backend.acopy(job.source.path, job.target.path, overwrite=True)
+        self._check(result, job)
+        return True
+
+    async def _rename(self, job: _Job) -> None:
+        """Move within a backend."""
+        if job.exists is not None and await self._stays(job):
+            self._totals.skipped += 1
+            return
+        if job.exists == "directory" and job.kind == "file":
+            raise _RefusedError(f"cannot overwrite directory {_shown(job.target)} with non-directory")
+        if job.exists == "file" and job.kind == "directory":
+            raise _RefusedError(
+                f"cannot overwrite non-directory {_shown(job.target)} with directory {_shown(job.source)}"
+            )
+        if job.exists == "directory":
+            change = EntryChange(job.target.path, "remove_directory")
+            [outcome] = await job.target.backend.achange_entries([change])
+            if outcome.error is not None or await kind_at(job.target.backend, job.target.path) is not None:
+                raise _RefusedError(f"cannot move {job.names}: Directory not empty")
+        result = await job.source.backend.amove(job.source.path, job.target.path, overwrite=True)
+        self._check(result, job)
+
+    async def _stays(self, job: _Job) -> bool:
+        """Whether the terms leave alone what is at the target."""
+        if self._terms.update and not self._terms.no_clobber:
+            source, target = job.source, job.target
+            here = await modification_times(source.backend, [paths.parent(source.path)])
+            there = await modification_times(target.backend, [paths.parent(target.path)])
+            return here.get(source.path, "~") <= there.get(target.path, "")
+        return self._terms.no_clobber
+
+    def _check(self, result: Result, job: _Job) -> None:
+        if not result.ok:
+            raise _RefusedError(f"cannot {self._verb} {job.names}: {_reason(result)}")
+        files = [entry for entry in job.listing.entries if entry.kind != "directory"]
+        self._totals.files += len(files)
+        self._totals.bytes += sum(entry.size or 0 for entry in files)
+
+
+def _reason(result: Result) -> str:
+    """Why an operation failed, as the system's tools say it where they have words for it."""
+    code = result.code
+    return error_text(code) if code is not None and error_text(code) != code else str(error_told(result))
+
+
+async def kind_at(backend: BackendProtocol, path: str) -> Literal["file", "directory"] | None:
+    """What is at a path, links followed; None for nothing.
+
+    Args:
+        backend: The backend.
+        path: The path.
+
+    Raises:
+        DeepFSError: It cannot be found out.
+    """
+    result = await backend.als(path)
+    if result.ok:
+        return "directory"
+    if result.code is ErrorCode.NOT_A_DIRECTORY:
+        return "file"
+    if result.code is ErrorCode.FILE_NOT_FOUND:
+        return None
+    raise error_told(result)
+
+
+def _no_directory(kind: _Kind | None) -> ErrorCode:
+    return ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.NOT_A_DIRECTORY
+
+
+def _makes_directories(place: Place) -> bool:
+    """Whether directories are only implied by the files in them, so that any path may be one."""
+    return not place.backend.capabilities.keeps_empty_directories
+
+
+async def _check_parent(target: Place) -> None:
+    parent = paths.parent(target.path)
+    if target.path == "/" or _makes_directories(target):
+        return
+    kind = await kind_at(target.backend, parent)
+    if kind != "directory":
+        raise _RefusedError(f"cannot create {_shown(target)}: {error_text(_no_directory(kind))}")
+
+
+# --- the mark of a copy that was begun -------------------------------------------------------------------------------
+
+
+def _marker(source: Place, target: Place) -> Path:
+    """The file that is there while a directory is copied to a path where nothing was."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]
+    return Path(base, "deepfs", "copies", blake2b(json.encode(ends), digest_size=16).hexdigest())
+
+
+async def _mark(marker: Path) -> None:
+    with suppress(OSError):  # It only spares an option at the next run.
+        await marker.parent.mkdir(parents=True, exist_ok=True)
+        await marker.touch()
+
+
+async def _is_marked(marker: Path) -> bool:
+    try:
+        return time.time() - (await marker.stat()).st_mtime < _WEEK_SECONDS
+    except OSError:
+        return False
+
+
+# --- rm --------------------------------------------------------------------------------------------------------------
+
+
+class RemoveOptions(Struct, frozen=True, kw_only=True):
+    """The options of `rm`."""
+
+    recursive: bool = False
+    force: bool = False
+    """Nothing is said about paths where nothing is, and nothing is asked."""
+    interactive: bool = False
+    """Ask before each argument."""
+    root: bool = False
+    """Delete all that is in a backend, where its root is given."""
+
+
+async def remove(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
+    """Delete files, and directories with all that is in them.
+
+    Args:
+        session: The session.
+        addresses: The addresses.
+        options: The options.
+    """
+    for text in addresses:
+        place = await session.place(text)
+        try:
+            await _remove(place, text, options)
+        except _RefusedError as refused:
+            session.failed(refused)
+        except DeepFSError as error:
+            session.failed(f"cannot remove {_shown(place)}: {error}")
+
+
+async def _remove(place: Place, text: str, options: RemoveOptions) -> None:
+    _check_removable(place, text, options)
+    entries = (await _kind_unfollowed(place)) if place.path != "/" else "directory"
+    if entries is None:
+        if options.force:
+            return
+        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+    if entries == "directory" and not options.recursive:
+        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.IS_DIRECTORY)}")
+    what = "directory" if entries == "directory" else "file"
+    if options.interactive and not options.force and not await _agreed(f"remove {what} {_shown(place)}?"):
+        return
+    for path in await _whole(place) if place.path == "/" else [place.path]:
+        result = await place.backend.adelete(path)
+        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
+            raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {_reason(result)}")
+
+
+def _check_removable(place: Place, text: str, options: RemoveOptions) -> None:
+    if text.rstrip("/").rpartition("/")[2] in (".", ".."):
+        raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
+    if place.path != "/":
+        return
+    if place.address.url.partition("?")[0] == "file:///":
+        raise _RefusedError("refusing to remove '/', the root of this machine")
+    if not options.root:
+        raise _RefusedError(
+            f"it is dangerous to operate recursively on {quoted(text)}, which is all that is in it; "
+            "use --no-preserve-root to do so"
+        )
+
+
+async def _kind_unfollowed(place: Place) -> str | None:
+    """What is at a place itself: a link is none to a directory."""
+    kind = await kind_at(place.backend, place.path)
+    if kind == "directory" and (await place.backend.aresolve_paths([place.path])) == [place.path]:
+        return kind
+    entries = (await listed(place.backend, place.path)).entries
+    return entries[0].kind if entries else None
+
+
+async def _whole(place: Place) -> list[str]:
+    result = await place.backend.als("/")
+    if not result.ok:
+        raise error_told(result)
+    return [entry.path.rstrip("/") for entry in result.entries or ()]
+
+
+async def _agreed(question: str) -> bool:
+    sys.stdout.flush()
+    print(f"deepfs rm: {question} ", end="", file=sys.stderr, flush=True)
+    return (await to_thread.run_sync(sys.stdin.readline)).strip().lower() in ("y", "yes")

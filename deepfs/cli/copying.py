@@ -20,7 +20,7 @@ from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeListing, relation
 from deepfs.types import Result, error_told
 
-__all__ = ["Arguments", "RemoveOptions", "copy", "move", "remove"]
+__all__ = ["Arguments", "RemoveOptions", "copy", "kind_at", "remove"]
 
 _Kind = Literal["file", "directory"]
 
@@ -67,23 +67,12 @@ def _shown(place: Place) -> str:
 
 
 async def copy(session: Session, arguments: Arguments, terms: Terms) -> None:
-    """Copy files and directories.
+    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since.
 
     Args:
         session: The session.
         arguments: The addresses.
-        terms: How to copy.
-    """
-    await _Transfer(session, arguments, terms).run()
-
-
-async def move(session: Session, arguments: Arguments, terms: Terms) -> None:
-    """Move files and directories. Between backends, what was copied and has not changed is then deleted.
-
-    Args:
-        session: The session.
-        arguments: The addresses.
-        terms: How to copy; `moves` is set.
+        terms: How to copy, and whether to move.
     """
     await _Transfer(session, arguments, terms).run()
 

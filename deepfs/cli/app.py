@@ -91,7 +91,9 @@ def _copying(function: CallableT) -> CallableT:
         click.option("-n", "--no-clobber", is_flag=True, help="Leave files alone that are there."),
         click.option("-u", "--update", is_flag=True, help="Leave files alone that are as new as the source, or newer."),
         click.option("-t", "--target-directory", "into", metavar="ADDRESS", help="Put all sources in this directory."),
-        click.option("-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."),
+        click.option(
+            "-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."
+        ),
         _json,
     ):
         function = option(function)
@@ -99,7 +101,14 @@ def _copying(function: CallableT) -> CallableT:
 
 
 def _transfer(
-    given: tuple[str, ...], into: str | None, *, exact: bool, force: bool, json: bool, verify: str = "read", **terms: bool
+    given: tuple[str, ...],
+    into: str | None,
+    *,
+    exact: bool,
+    force: bool,
+    json: bool,
+    verify: str = "read",
+    **terms: bool,
 ) -> None:
     from deepfs.cli.copying import Arguments, copy
     from deepfs.cli.transfers import Terms, Verify

@@ -115,8 +115,7 @@ class _Transfer:
             told = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed", "seconds")}
             self._session.json({**told, "verify": self._terms.verify.value, "interrupted": is_interrupted})
         elif is_interrupted or (sys.stderr.isatty() and (self._terms.recursive or totals.files > 1)):
-            sys.stdout.flush()
-            print(totals_text(totals), file=sys.stderr)
+            self._session.screen.note(totals_text(totals))
 
     # --- what the arguments mean -------------------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class _Transfer:
         marker = _marker(source, target)
         if self._arguments.is_directory or len(self._arguments.sources) > 1 or not await _is_marked(marker):
             return False
-        print(f"deepfs {self._session.name}: going on with the copy in {_shown(target)}", file=sys.stderr)
+        self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_shown(target)}")
         return True
 
     # --- carrying out ------------------------------------------------------------------------------------------------

@@ -151,11 +151,13 @@ class _Transfer:
             raise _RefusedError(f"-r not specified; omitting directory {_shown(source)}")
         name = paths.name(source.path)
         source, listing = await self._listed(source)
-        is_flat_slash = kind == "file" and self._arguments.target.endswith("/") and _makes_directories(target)
+        is_slashed = kind == "file" and self._arguments.target.endswith("/")
+        if is_slashed and not into and not _makes_directories(target):
+            raise _RefusedError(f"cannot create regular file {_shown(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
         if into and await self._goes_on(source, target):
             into = False
         place = target
-        if (into or is_flat_slash) and not is_whole:
+        if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
             place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
         return await self._checked(source, listing, place)

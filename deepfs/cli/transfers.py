@@ -6,7 +6,7 @@ stores what is missing or different.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from enum import StrEnum
 from operator import attrgetter
@@ -35,6 +35,10 @@ _BATCHES_AT_ONCE: Final = 3
 _STREAMS_AT_ONCE: Final = 2
 _CHANGES_AT_ONCE: Final = 32
 """How many files are deleted at once."""
+_USUAL_MODE: Final = 0o644
+"""The mode of new files, so that it need not be set. Where the system gives them less, they keep less."""
+_OWN_BITS: Final = 0o700
+"""What a new directory permits its owner while the copy goes on."""
 _MOST_TOLD: Final = 20
 """How many files that could not be copied are told one by one."""
 _ENDS_ALL: Final = frozenset({ErrorCode.QUOTA_EXCEEDED, ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT})
@@ -117,8 +121,22 @@ class _File(Struct, frozen=True):
     target: str
     size: int | None
     mode: int | None
-    exists: bool
-    existing_size: int | None
+    existing: TreeEntry | None
+    """What is at the target."""
+
+    @property
+    def exists(self) -> bool:
+        return self.existing is not None
+
+    @property
+    def existing_size(self) -> int | None:
+        return None if self.existing is None else self.existing.size
+
+    @property
+    def new_mode(self) -> int | None:
+        """The permission bits to set once it is stored; None if there is nothing to set."""
+        existing = _USUAL_MODE if self.existing is None else self.existing.mode
+        return None if self.mode == existing else self.mode
 
     @property
     def may_be_equal(self) -> bool:
@@ -239,8 +257,7 @@ class TreeCopy:
 
     def _file(self, entry: TreeEntry) -> _File:
         target = self._at_target(entry.path)
-        there = self._existing.get(target)
-        return _File(entry.path, target, entry.size, entry.mode, there is not None, there.size if there else None)
+        return _File(entry.path, target, entry.size, entry.mode, self._existing.get(target))
 
     async def _chosen(self, files: list[_File]) -> list[_File]:
         """The files that the terms do not leave out."""
@@ -264,12 +281,13 @@ class TreeCopy:
     # --- copying -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Copy the files; then make the empty directories, and set the modes.
+        """Make the directories, copy the files, and set the modes.
 
         Raises:
             FullError: The target stores nothing more.
             DeepFSError: The target does not work.
         """
+        modes = await self._make_directories()
         errors: list[Exception] = []
         batches = _batches(self._files)
 
@@ -286,8 +304,9 @@ class TreeCopy:
                 tasks.start_soon(work)
         if errors:
             raise errors[0]
-        await self._make_directories()
-        await self._finish()
+        if self._terms.verify is Verify.SIZE:
+            await self._check_sizes()
+        await self._change(modes)
 
     async def _copy(self, batch: list[_File]) -> None:
         if batch[0].cost >= _STREAMED_BYTES:
@@ -302,6 +321,7 @@ class TreeCopy:
             for file in stored.keys() - same:
                 self._fail(file.path, f"what was stored at {self._shown_target(file)} differs from it", file)
             stored = {file: stored[file] for file in stored if file in same}
+        await self._set_modes([*equal, *stored])
         for file, content in contents.items():
             if file in equal or file in stored:
                 self._done(file, content, is_new=file in stored)
@@ -362,6 +382,7 @@ class TreeCopy:
 
     async def _copy_stream(self, file: _File) -> None:
         if file.may_be_equal and file.existing_size is not None and await self._are_equal(file):
+            await self._set_modes([file])
             self._count(file, file.size or 0, is_new=False)
             return
         hashed, sizes, failed = digest(), [0], list[DeepFSError]()
@@ -386,6 +407,7 @@ class TreeCopy:
         elif self._terms.verify is Verify.READ and await self._digest_at_target(file) != hashed.hexdigest():
             self._fail(file.path, f"what was stored at {self._shown_target(file)} differs from it", file)
         else:
+            await self._set_modes([file])
             self._versions[file.path] = hashed.hexdigest()
             self._count(file, sizes[0], is_new=True)
         if outcome.error in _ENDS_ALL and not failed:
@@ -405,50 +427,59 @@ class TreeCopy:
 
     # --- directories and modes ---------------------------------------------------------------------------------------
 
-    async def _make_directories(self) -> None:
-        """Make the directories that no file implies, where the target keeps them."""
-        empty = empty_directories(self._entries)
-        wanted = [path for path in (self._at_target(entry.path) for entry in empty) if path not in self._existing]
-        if not wanted or not self._target.backend.capabilities.keeps_empty_directories:
-            return
-        changes = [EntryChange(path, "make_directory") for path in _with_parents(wanted, self._target.path)]
+    async def _make_directories(self) -> list[EntryChange]:
+        """Make the directories, so that what is in a private one is private from the start.
+
+        Returns:
+            The changes that give directories their modes once they are full.
+        """
+        if self._entries[:1] and self._entries[0].kind != "directory":
+            return []
+        new = [entry for entry in directories_of(self._entries) if self._at_target(entry.path) not in self._existing]
+        needed = {self._at_target(entry.path) for entry in empty_directories(self._entries)}
+        changes = [
+            EntryChange(
+                self._at_target(entry.path), "make_directory", (entry.mode or 0) | _OWN_BITS if entry.mode else None
+            )
+            for entry in new
+        ]
+        lost = 0
         for change, outcome in zip(changes, await self._target.backend.achange_entries(changes), strict=True):
-            if outcome.error not in (None, ErrorCode.ALREADY_EXISTS) and change.path in wanted:
+            if outcome.error == ErrorCode.UNSUPPORTED:
+                lost += change.path in needed
+            elif outcome.error not in (None, ErrorCode.ALREADY_EXISTS):
                 shown = quoted(self._target.shown(change.path))
                 self._tell(f"cannot create directory {shown}: {error_text(outcome.error)}")
+        if lost:
+            self._session.screen.note(
+                f"deepfs {self._session.name}: empty directories the target cannot keep: {lost:,}"
+            )
+        return [
+            EntryChange(self._at_target(entry.path), "set_mode", entry.mode)
+            for entry in reversed(new)
+            if entry.mode is not None and entry.mode & _OWN_BITS != _OWN_BITS
+        ]
 
-    async def _finish(self) -> None:
-        """Check the sizes, if that is wanted, and set the permission bits that differ, where both ends have them."""
-        modes = {self._at_target(entry.path): entry.mode for entry in self._entries if entry.mode is not None}
-        keeps_modes = bool(modes) and self._target.backend.capabilities.keeps_empty_directories
-        checks_sizes = self._terms.verify is Verify.SIZE
-        if not (keeps_modes or checks_sizes):
+    async def _set_modes(self, files: Iterable[_File]) -> None:
+        """Set the permission bits of files that are at the target."""
+        await self._change([EntryChange(file.target, "set_mode", file.new_mode) for file in files if file.new_mode])
+
+    async def _change(self, changes: Sequence[EntryChange]) -> None:
+        if not changes:
             return
-        found = {entry.path: entry for entry in (await listed(self._target.backend, self._target.path)).entries}
-        if checks_sizes:
-            self._check_sizes(found)
-        if keeps_modes:
-            # A directory may become read-only by its mode, so it comes after what is in it.
-            await self._set_modes([found[path] for path in sorted(found, reverse=True)], modes)
+        for change, outcome in zip(changes, await self._target.backend.achange_entries(changes), strict=True):
+            if outcome.error is not None:
+                shown = quoted(self._target.shown(change.path))
+                self._tell(f"the mode of {shown} could not be set: {error_text(outcome.error)}")
 
-    def _check_sizes(self, found: Mapping[str, TreeEntry]) -> None:
+    async def _check_sizes(self) -> None:
+        found = {entry.path: entry for entry in (await listed(self._target.backend, self._target.path)).entries}
         for file in self._files:
             size = self._sizes.get(file.path)
             if size is not None and (file.target not in found or found[file.target].size != size):
                 self._fail(file.path, f"what was stored at {self._shown_target(file)} has another size")
                 self._totals.files -= 1
                 self._versions.pop(file.path, None)
-
-    async def _set_modes(self, found: Sequence[TreeEntry], modes: Mapping[str, int]) -> None:
-        changes = [
-            EntryChange(entry.path, "set_mode", modes[entry.path])
-            for entry in found
-            if entry.mode is not None and entry.kind != "link" and entry.mode != modes.get(entry.path, entry.mode)
-        ]
-        for change, outcome in zip(changes, await self._target.backend.achange_entries(changes), strict=True):
-            if outcome.error is not None:
-                shown = quoted(self._target.shown(change.path))
-                self._tell(f"the mode of {shown} could not be set: {error_text(outcome.error)}")
 
     # --- deleting what was moved -------------------------------------------------------------------------------------
 
@@ -503,13 +534,6 @@ class TreeCopy:
 
 def _parents(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(map(paths.parent, given)))
-
-
-def _with_parents(directories: Sequence[str], top: str) -> list[str]:
-    """The directories and those above them down from `top`, parents first."""
-    every = {top, *directories}
-    every.update(above for path in directories for above in paths.ancestors(path) if paths.is_beneath(above, top))
-    return sorted(every - {"/"})
 
 
 def _batches(files: Sequence[_File]) -> Iterator[list[_File]]:

@@ -42,7 +42,7 @@ _OWN_BITS: Final = 0o700
 _MOST_TOLD: Final = 20
 """How many files that could not be copied are told one by one."""
 _ENDS_ALL: Final = frozenset({ErrorCode.QUOTA_EXCEEDED, ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT})
-"""The errors after which nothing more is stored, if no file of a batch was."""
+"""The errors after which nothing more is stored: a full storage, and those for which no file of a batch was."""
 
 _TEXTS: Final = {
     ErrorCode.FILE_NOT_FOUND: "No such file or directory",
@@ -198,6 +198,8 @@ class TreeCopy:
         self._files: list[_File] = []
         self._versions: dict[str, str] = {}
         """The version of each file that is at the target, by its path in the source. Moves need it."""
+        self._ended_by: str | None = None
+        """The code of the error after which nothing more is stored."""
         self._storing = anyio.Lock()
         self._streaming = anyio.CapacityLimiter(_STREAMS_AT_ONCE)
         self._sizes: dict[str, int] = {}
@@ -295,6 +297,8 @@ class TreeCopy:
             try:
                 for batch in batches:
                     await self._copy(batch)
+                    if self._ended_by is not None:
+                        raise FullError(error_text(self._ended_by))
             except Exception as error:
                 errors.append(error)
                 tasks.cancel_scope.cancel()
@@ -374,8 +378,9 @@ class TreeCopy:
                 stored[file] = content
             else:
                 self._fail(file.path, f"{self._shown_target(file)}: {error_text(outcome.error)}", file)
-        if not stored and outcomes[0].error in _ENDS_ALL:
-            raise FullError(error_text(outcomes[0].error))
+        code = outcomes[-1].error
+        if code == ErrorCode.QUOTA_EXCEEDED or (code in _ENDS_ALL and not stored):
+            self._ended_by = code
         return stored
 
     # --- large files -------------------------------------------------------------------------------------------------
@@ -411,7 +416,7 @@ class TreeCopy:
             self._versions[file.path] = hashed.hexdigest()
             self._count(file, sizes[0], is_new=True)
         if outcome.error in _ENDS_ALL and not failed:
-            raise FullError(error_text(outcome.error))
+            self._ended_by = outcome.error
 
     async def _are_equal(self, file: _File) -> bool:
         """Whether a large file is at the target already."""

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,11 +105,13 @@ def test_cp_between_backends_as_the_system_does(
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["a new", "a b", "a d", "d new", "d e", "d f", "e f", "a b d", "a none/new", "none x", "a a", "d d/sub", "-n a b"]
-    + ["empty d", "empty e/sub", "-T empty new", "-T a d", "-T d a", "d/. e", "-T d empty", "-u b a", "-u a b"],
+SAME_AS_MV = (
+    "a new|a b|a d|d new|d e|d f|e f|a b d|a none/new|none x|a a|d d/sub|-n a b|empty d|empty e/sub|-T empty new|"
+    "-T a d|-T d a|d/. e|-T d empty|-u b a|-u a b|a new/"
 )
+
+
+@pytest.mark.parametrize("arguments", SAME_AS_MV.split("|"))
 def test_mv_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _both(tmp_path, monkeypatch, "mv", arguments.split(), arguments.split())
 
@@ -157,11 +157,11 @@ def test_rm_asks(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path, postgres_files_dsn: str, s3_server: "S3Server") -> Iterator[list[str]]:
+def places(tmp_path: Path, postgres_files_dsn: str, s3_server: "S3Server") -> list[str]:
     """Addresses of empty directories in each kind of backend."""
     options = "&".join(f"{name}={value}" for name, value in s3_server.options().items())
     s3 = f"s3://bucket/{s3_server.prefix()}?endpoint={s3_server.url}&allow_http=true&{options}"
-    yield [
+    return [
         f"sqlite:///{tmp_path}/files.db?namespace=ada",
         f"{postgres_files_dsn}&namespace={tmp_path.name}",
         s3,
@@ -176,7 +176,7 @@ def test_bytes_survive_a_journey_through_all_backends(tmp_path: Path, places: li
     (source / "name with spaces").chmod(0o600)
     here: str | Path = source
     (tmp_path / "back").mkdir()
-    for number, place in enumerate(places):
+    for place in places:
         ran = command("cp", "-r", "--json", "-t", place, here)
         summary = json.loads(ran.out)
         assert (ran.status, ran.err, summary["files"], summary["failed"]) == (0, "", len(HOSTILE), 0), place
@@ -184,10 +184,10 @@ def test_bytes_survive_a_journey_through_all_backends(tmp_path: Path, places: li
         again = json.loads(command("cp", "-r", "--json", "-t", place, here).out)
         assert (again["files"], again["skipped"]) == (0, len(HOSTILE))
         here = f"{place.replace('?', '/files?')}" if place.startswith("s3") else f"{place}#/files"
-        assert number < len(places)
     assert contents(tmp_path / "back" / "files") == HOSTILE
-    back = json.loads(command("cp", "-rT", "--json", source, tmp_path / "back" / "files").out)
-    assert (back["files"], back["skipped"]) == (len(HOSTILE), 0) or tree(source) == tree(tmp_path / "back" / "files")
+    # Modes are kept where both ends have them.
+    assert command("cp", "-r", source, f"file://{tmp_path}#/copy").status == 0
+    assert tree(tmp_path / "copy") == tree(source)
 
 
 def test_a_second_run_stores_exactly_what_differs(tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def test_links_are_told_and_the_rest_is_copied(tmp_path: Path) -> None:
 
 
 def test_a_full_target_ends_the_copy_and_holds_whole_files(tmp_path: Path) -> None:
-    source = fill(tmp_path / "src", {f"{n:04}": bytes([65 + n % 26]) * 1000 for n in range(2500)})
-    (tmp_path / "tree.toml").write_text(f'url = "{tmp_path}/dst"\n[limits]\nmax_bytes = 1_500_000\n')
+    source = fill(tmp_path / "src", {f"{n:04}": bytes([65 + n % 26]) * 1000 for n in range(1600)})
+    (tmp_path / "tree.toml").write_text(f'url = "{tmp_path}/dst"\n[limits]\nmax_bytes = 1_200_000\n')
     (tmp_path / "dst").mkdir()
     ran = command("--on", tmp_path / "tree.toml", "cp", "-r", "--json", f"file://{source}#/", "/")
-    assert (ran.status, json.loads(ran.out)["files"]) == (1, 1500)
+    assert (ran.status, json.loads(ran.out)["files"]) == (1, 1200)
     assert "stores nothing more: Quota exceeded. Run the same command again to go on" in ran.err
     copied = contents(tmp_path / "dst")
-    assert len(copied) == 1500
-    assert all(contents(source)[name] == content for name, content in copied.items())
+    assert len(copied) == 1200
+    assert copied.items() <= contents(source).items()
     assert command("cp", "-rT", source, f"file://{tmp_path}/dst#/").status == 0
     assert contents(tmp_path / "dst") == contents(source)
 
@@ -255,7 +255,5 @@ def test_mv_between_backends(tmp_path: Path) -> None:
     assert refused.status == 1
     assert "keeps no empty directories" in refused.err
     assert contents(source) == files
-    started = time.monotonic()
     assert command("mv", "-n", source / "a", f"file://{tmp_path}#/new").status == 0
     assert (tmp_path / "new").read_bytes() == b"A"
-    assert time.monotonic() >= started

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -151,18 +151,24 @@ async def _race(
 async def _race_back(
     bench: Bench, kind: str, source: Path, directory: Path, store: BaseStore, places: Mapping[str, Place]
 ) -> None:
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(place()) for name, place in places.items()}
+        for url in urls.values():
+            _deepfs("cp", "-rT", str(source), f"{url}#/")
+        contenders = _contenders_back(source, directory / f"{kind}-back", store, urls)
+        await bench.race(f"{kind} to disk", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
+
+
+def _contenders_back(source: Path, directory: Path, store: BaseStore, urls: Mapping[str, str]) -> list[Contender]:
     names = count()
     contenders = []
-    expected = list(_on_disk(source))
-    for name, place in places.items():
-        opened = place()
-        url = opened.__enter__()
-        _deepfs("cp", "-rT", str(source), f"{url}#/")
+    directory.mkdir()
+    for name, url in urls.items():
         contenders.append(
             Contender(
                 name=f"deepfs, {name}",
                 call="deepfs cp -rT URL back",
-                run=lambda url=url: _back(directory / f"{kind}-{next(names)}", url),
+                run=lambda url=url: _back(directory / f"{next(names)}", url),
                 rows=_Copy.rows,
                 own_seconds=_seconds,
                 own=True,
@@ -172,12 +178,12 @@ async def _race_back(
         Contender(
             name="deepagents",
             call="store.download_files(…), disk.upload_files(…)",
-            run=lambda: _theirs_back(directory / f"{kind}-{next(names)}", store, expected),
+            run=lambda: _theirs_back(directory / f"{next(names)}", store, list(_on_disk(source))),
             rows=_Copy.rows,
             own_seconds=_seconds,
         )
     )
-    await bench.race(f"{kind} to disk", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
+    return contenders
 
 
 # --- deepfs ----------------------------------------------------------------------------------------------------------

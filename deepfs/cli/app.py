@@ -13,8 +13,10 @@ __all__ = ["app"]
 
 _MODULES: Final = {
     "contents": ["cat", "head", "write", "edit"],
+    "copying": ["cp", "mv"],
     "differences": ["diff", "patch"],
     "listing": ["ls", "tree", "glob", "du"],
+    "removing": ["rm"],
     "searching": ["grep"],
     "versions": ["history", "restore", "watch"],
 }
@@ -78,87 +80,3 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(app, {}, "deepfs", "_DEEPFS_COMPLETE").source())
-
-
-# --- copies ----------------------------------------------------------------------------------------------------------
-
-
-def _copying(function: CallableT) -> CallableT:
-    """The arguments and options that `cp` and `mv` share."""
-    for option in (
-        click.argument("given", metavar="SOURCE... TARGET", nargs=-1, required=True),
-        click.option("-f", "--force", is_flag=True, help="Replace files that are there; this is the default."),
-        click.option("-n", "--no-clobber", is_flag=True, help="Leave files alone that are there."),
-        click.option("-u", "--update", is_flag=True, help="Leave files alone that are as new as the source, or newer."),
-        click.option("-t", "--target-directory", "into", metavar="ADDRESS", help="Put all sources in this directory."),
-        click.option(
-            "-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."
-        ),
-        _json,
-    ):
-        function = option(function)
-    return function
-
-
-def _transfer(
-    given: tuple[str, ...],
-    into: str | None,
-    *,
-    exact: bool,
-    force: bool,
-    json: bool,
-    verify: str = "read",
-    **terms: bool,
-) -> None:
-    from deepfs.cli.copying import Arguments, copy
-    from deepfs.cli.transfers import Terms, Verify
-
-    sources, target = (given, into) if into is not None else (given[:-1], given[-1])
-    if not sources:
-        raise click.UsageError("Missing argument 'TARGET'.")
-    if force and terms["no_clobber"]:
-        raise click.UsageError("--force and --no-clobber exclude each other.")
-    arguments = Arguments(sources=sources, target=target, is_directory=into is not None, is_exact=exact)
-    _run(lambda on: copy(on, arguments, Terms(**terms, verify=Verify(verify))), json=json)
-
-
-@app.command()
-@_copying
-@click.option("-r", "-R", "--recursive", is_flag=True, help="Copy directories with all that is in them.")
-@click.option("--size-only", is_flag=True, help="Take files of the same size to be the same.")
-@click.option(
-    "--verify",
-    type=click.Choice(["read", "size", "none"]),
-    default="read",
-    show_default=True,
-    help="How to check what was stored: read it back, compare its size, or not at all.",
-)
-def cp(given: tuple[str, ...], into: str | None, **options: Any) -> None:
-    """Copy files and directories, also between backends.
-
-    Run it again after an interruption: what is there already is compared, and not stored again.
-    """
-    _transfer(given, into, **options)
-
-
-@app.command()
-@_copying
-def mv(given: tuple[str, ...], into: str | None, **options: Any) -> None:
-    """Move files and directories, also between backends.
-
-    Between backends, what was copied and has not changed since is then deleted.
-    """
-    _transfer(given, into, recursive=True, moves=True, **options)
-
-
-@app.command()
-@_files
-@click.option("-r", "-R", "--recursive", is_flag=True, help="Delete directories with all that is in them.")
-@click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there, and never ask.")
-@click.option("-i", "--interactive", is_flag=True, help="Ask before each address.")
-@click.option("--no-preserve-root", "root", is_flag=True, help="Delete all that is in a backend, if its root is given.")
-def rm(files: tuple[str, ...], **options: bool) -> None:
-    """Delete files, and directories with -r."""
-    from deepfs.cli.copying import RemoveOptions, remove
-
-    _run(lambda on: remove(on, files, RemoveOptions(**options)))

@@ -1,27 +1,40 @@
-"""The commands cp, mv and rm: what their arguments mean, as in coreutils. `transfers.py` copies between backends."""
+"""The commands cp and mv: what their arguments mean, as in coreutils. `transfers.py` copies between backends."""
 
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from anyio import Path, to_thread
+import click
+from anyio import Path
 from msgspec import Struct, json
 
-from deepfs.backends.protocol import BackendProtocol
+from deepfs.cli.copy_plans import (
+    Terms,
+    Totals,
+    TreePlan,
+    Verify,
+    error_text,
+    kind_at,
+    listed,
+    modification_times,
+    reason_text,
+)
+from deepfs.cli.options import json_option, run_command
 from deepfs.cli.progress import interruptible, shown_progress, totals_text
 from deepfs.cli.session import Place, Session
-from deepfs.cli.transfers import FullError, Terms, Totals, TreeCopy, error_text, listed, modification_times
+from deepfs.cli.transfers import FullError, TreeCopy
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeListing, relation
-from deepfs.types import Result, error_told
+from deepfs.types import Result
 
-__all__ = ["Arguments", "RemoveOptions", "copy", "kind_at", "remove"]
+__all__ = ["Arguments", "copy", "cp", "mv"]
 
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 _Kind = Literal["file", "directory"]
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
@@ -220,10 +233,11 @@ class _Transfer:
                 await marker.unlink(missing_ok=True)
 
     async def _copy(self, job: _Job) -> None:
-        copying = TreeCopy(self._session, self._terms, self._totals, job.source, job.target)
-        await copying.plan(job.listing)
+        plan = TreePlan(self._session, self._terms, self._totals, job.source, job.target)
+        await plan.make(job.listing)
         if self._terms.moves:
-            copying.check_movable()
+            plan.check_movable()
+        copying = TreeCopy(plan)
         await copying.run()
         if self._terms.moves:
             await copying.delete_source()
@@ -269,36 +283,10 @@ class _Transfer:
 
     def _check(self, result: Result, job: _Job) -> None:
         if not result.ok:
-            raise _RefusedError(f"cannot {self._verb} {job.names}: {_reason(result)}")
+            raise _RefusedError(f"cannot {self._verb} {job.names}: {reason_text(result)}")
         files = [entry for entry in job.listing.entries if entry.kind != "directory"]
         self._totals.files += len(files)
         self._totals.bytes += sum(entry.size or 0 for entry in files)
-
-
-def _reason(result: Result) -> str:
-    """Why an operation failed, as the system's tools say it where they have words for it."""
-    code = result.code
-    return error_text(code) if code is not None and error_text(code) != code else str(error_told(result))
-
-
-async def kind_at(backend: BackendProtocol, path: str) -> Literal["file", "directory"] | None:
-    """What is at a path, links followed; None for nothing.
-
-    Args:
-        backend: The backend.
-        path: The path.
-
-    Raises:
-        DeepFSError: It cannot be found out.
-    """
-    result = await backend.als(path)
-    if result.ok:
-        return "directory"
-    if result.code is ErrorCode.NOT_A_DIRECTORY:
-        return "file"
-    if result.code is ErrorCode.FILE_NOT_FOUND:
-        return None
-    raise error_told(result)
 
 
 def _no_directory(kind: _Kind | None) -> ErrorCode:
@@ -342,88 +330,69 @@ async def _is_marked(marker: Path) -> bool:
         return False
 
 
-# --- rm --------------------------------------------------------------------------------------------------------------
+# --- the commands ----------------------------------------------------------------------------------------------------
 
 
-class RemoveOptions(Struct, frozen=True, kw_only=True):
-    """The options of `rm`."""
+def _copying(function: CallableT) -> CallableT:
+    """The arguments and options that `cp` and `mv` share."""
+    for option in (
+        json_option,
+        click.option(
+            "-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."
+        ),
+        click.option("-t", "--target-directory", "into", metavar="ADDRESS", help="Put all sources in this directory."),
+        click.option("-u", "--update", is_flag=True, help="Leave files alone that are as new as the source, or newer."),
+        click.option("-n", "--no-clobber", is_flag=True, help="Leave files alone that are there."),
+        click.option("-f", "--force", is_flag=True, help="Replace files that are there; this is the default."),
+        click.argument("given", metavar="SOURCE... TARGET", nargs=-1, required=True),
+    ):
+        function = option(function)
+    return function
 
-    recursive: bool = False
-    force: bool = False
-    """Nothing is said about paths where nothing is, and nothing is asked."""
-    interactive: bool = False
-    """Ask before each argument."""
-    root: bool = False
-    """Delete all that is in a backend, where its root is given."""
+
+def _transfer(
+    given: tuple[str, ...],
+    into: str | None,
+    *,
+    exact: bool,
+    force: bool,
+    json: bool,
+    verify: str = "read",
+    **terms: bool,
+) -> None:
+    sources, target = (given, into) if into is not None else (given[:-1], given[-1])
+    if not sources:
+        raise click.UsageError("Missing argument 'TARGET'.")
+    if force and terms["no_clobber"]:
+        raise click.UsageError("--force and --no-clobber exclude each other.")
+    arguments = Arguments(sources=sources, target=target, is_directory=into is not None, is_exact=exact)
+    run_command(lambda on: copy(on, arguments, Terms(**terms, verify=Verify(verify))), json=json)
 
 
-async def remove(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
-    """Delete files, and directories with all that is in them.
+@click.command()
+@_copying
+@click.option("-r", "-R", "--recursive", is_flag=True, help="Copy directories with all that is in them.")
+@click.option("--size-only", is_flag=True, help="Take files of the same size to be the same.")
+@click.option(
+    "--verify",
+    type=click.Choice(["read", "size", "none"]),
+    default="read",
+    show_default=True,
+    help="How to check what was stored: read it back, compare its size, or not at all.",
+)
+def cp(given: tuple[str, ...], into: str | None, **options: Any) -> None:
+    """Copy files and directories, also between backends.
 
-    Args:
-        session: The session.
-        addresses: The addresses.
-        options: The options.
+    Run it again after an interruption: what is there already is compared, and not stored again.
     """
-    for text in addresses:
-        place = await session.place(text)
-        try:
-            await _remove(place, text, options)
-        except _RefusedError as refused:
-            session.failed(refused)
-        except DeepFSError as error:
-            session.failed(f"cannot remove {_shown(place)}: {error}")
+    _transfer(given, into, **options)
 
 
-async def _remove(place: Place, text: str, options: RemoveOptions) -> None:
-    _check_removable(place, text, options)
-    entries = (await _kind_unfollowed(place)) if place.path != "/" else "directory"
-    if entries is None:
-        if options.force:
-            return
-        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
-    if entries == "directory" and not options.recursive:
-        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.IS_DIRECTORY)}")
-    what = "directory" if entries == "directory" else "file"
-    if options.interactive and not options.force and not await _agreed(f"remove {what} {_shown(place)}?"):
-        return
-    for path in await _whole(place) if place.path == "/" else [place.path]:
-        result = await place.backend.adelete(path)
-        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
-            raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {_reason(result)}")
+@click.command()
+@_copying
+def mv(given: tuple[str, ...], into: str | None, **options: Any) -> None:
+    """Move files and directories, also between backends.
 
-
-def _check_removable(place: Place, text: str, options: RemoveOptions) -> None:
-    if text.rstrip("/").rpartition("/")[2] in (".", ".."):
-        raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
-    if place.path != "/":
-        return
-    if place.address.url.partition("?")[0] == "file:///":
-        raise _RefusedError("refusing to remove '/', the root of this machine")
-    if not options.root:
-        raise _RefusedError(
-            f"it is dangerous to operate recursively on {quoted(text)}, which is all that is in it; "
-            "use --no-preserve-root to do so"
-        )
-
-
-async def _kind_unfollowed(place: Place) -> str | None:
-    """What is at a place itself: a link is none to a directory."""
-    kind = await kind_at(place.backend, place.path)
-    if kind == "directory" and (await place.backend.aresolve_paths([place.path])) == [place.path]:
-        return kind
-    entries = (await listed(place.backend, place.path)).entries
-    return entries[0].kind if entries else None
-
-
-async def _whole(place: Place) -> list[str]:
-    result = await place.backend.als("/")
-    if not result.ok:
-        raise error_told(result)
-    return [entry.path.rstrip("/") for entry in result.entries or ()]
-
-
-async def _agreed(question: str) -> bool:
-    sys.stdout.flush()
-    print(f"deepfs rm: {question} ", end="", file=sys.stderr, flush=True)
-    return (await to_thread.run_sync(sys.stdin.readline)).strip().lower() in ("y", "yes")
+    Between backends, what was copied and has not changed since is then deleted.
+    """
+    _transfer(given, into, recursive=True, moves=True, **options)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskStatus
 
+from deepfs.cli.copy_plans import Totals
 from deepfs.cli.session import Session
-from deepfs.cli.transfers import Totals
 
 __all__ = ["interruptible", "shown_progress", "size_text", "totals_text"]
 

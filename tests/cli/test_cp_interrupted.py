@@ -13,8 +13,9 @@ import pytest
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.cli.copy_plans import Terms, Totals, TreePlan, Verify, listed
 from deepfs.cli.session import Place, Session
-from deepfs.cli.transfers import Terms, Totals, TreeCopy, Verify, listed
+from deepfs.cli.transfers import TreeCopy
 from deepfs.config.addresses import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.copies import HOSTILE, command, contents, fill
@@ -119,10 +120,11 @@ class _Changing(WrapperBackend):
 async def _copy(source: BackendProtocol, target: BackendProtocol, **terms: object) -> tuple[Totals, Session]:
     session, totals = Session(name="cp"), Totals(started=time.monotonic())
     ends = [Place(backend, "/src", Address("memory://", "/src", "/src")) for backend in (source, target)]
-    copying = TreeCopy(session, Terms(**terms), totals, *ends)  # type: ignore[arg-type]
-    await copying.plan(await listed(source, "/src"))
+    plan = TreePlan(session, Terms(**terms), totals, *ends)  # type: ignore[arg-type]
+    await plan.make(await listed(source, "/src"))
+    copying = TreeCopy(plan)
     await copying.run()
-    if copying._terms.moves:
+    if plan.terms.moves:
         await copying.delete_source()
     return totals, session
 

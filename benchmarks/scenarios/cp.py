@@ -22,11 +22,16 @@ from langgraph.store.sqlite import SqliteStore
 from benchmarks import inputs, servers
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
+from deepfs.cli.copy_plans import Terms
+from deepfs.cli.copying import Arguments, copy
+from deepfs.cli.session import Session
 
 TITLE: Final = "Copying Django between storages"
 
 _NAMESPACE: Final = ("files",)
 _QUICK_FILES: Final = 300
+_S3_FILES: Final = 500
+"""The server of the tests is slow."""
 _PATIENCE: Final = 20
 """Seconds after which a contender runs only once."""
 
@@ -63,7 +68,7 @@ def _seconds(copy: _Copy) -> float:
 async def measure(bench: Bench) -> None:
     """Copy the tree from disk to each storage, and from there to disk; what arrives is compared before times count."""
     with inputs.scratch() as directory:
-        source, left_out = _source(directory / "django", bench.quick)
+        source, left_out = _source(directory / "django", _QUICK_FILES if bench.quick else None)
         with SqliteStore.from_conn_string(str(directory / "peer.db")) as store:
             store.setup()
             names = count()
@@ -77,20 +82,20 @@ async def measure(bench: Bench) -> None:
         with servers.postgres() as places, places() as peer, PostgresStore.from_conn_string(peer) as store:
             store.setup()
             await _race(bench, "PostgreSQL", source, directory, store, _postgres(places))
-        _object_store(bench, source, directory)
+        await _object_store(bench, directory)
     bench.note(
         f"{left_out} files with NUL bytes are left out: deepagents takes them for text, which PostgreSQL refuses. "
         "deepagents: FilesystemBackend.download_files of all paths, then StoreBackend.upload_files, and the reverse; "
-        "only the calls are timed. deepfs: the whole command, with the start of Python, reads back what it stored. "
+        "only the calls are timed. deepfs: the command in this process, which reads back what it stored. "
         "Stores and databases are as they are by default; PostgreSQL runs without fsync."
     )
 
 
-def _source(target: Path, quick: bool) -> tuple[Path, int]:
+def _source(target: Path, most: int | None) -> tuple[Path, int]:
     """A copy of the distribution, without the files that deepagents cannot store everywhere; how many these are."""
     files = [path for path in sorted(inputs.django().rglob("*")) if path.is_file()]
     kept = [path for path in files if b"\0" not in path.read_bytes()]
-    for path in kept[: _QUICK_FILES if quick else None]:
+    for path in kept[:most]:
         copy = target / path.relative_to(inputs.django())
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
@@ -154,7 +159,7 @@ async def _race_back(
     with ExitStack() as stack:
         urls = {name: stack.enter_context(place()) for name, place in places.items()}
         for url in urls.values():
-            _deepfs("cp", "-rT", str(source), f"{url}#/")
+            await _deepfs(str(source), f"{url}#/")
         contenders = _contenders_back(source, directory / f"{kind}-back", store, urls)
         await bench.race(f"{kind} to disk", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
 
@@ -189,20 +194,23 @@ def _contenders_back(source: Path, directory: Path, store: BaseStore, urls: Mapp
 # --- deepfs ----------------------------------------------------------------------------------------------------------
 
 
-def _deepfs(*arguments: str) -> float:
+async def _deepfs(source: str, target: str) -> float:
+    """Run `deepfs cp -rT` in this process; return its seconds."""
+    session = Session(name="cp")
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "deepfs", *arguments], check=True)
+    await copy(session, Arguments(sources=[source], target=target, is_exact=True), Terms(recursive=True))
+    await session.close()
+    assert session.status == 0
     return time.perf_counter() - start
 
 
-def _ours(source: Path, place: Place) -> _Copy:
+async def _ours(source: Path, place: Place) -> _Copy:
     with place() as url:
-        took = _deepfs("cp", "-rT", str(source), f"{url}#/")
-        return _Copy(took, _in_backend(url, "/"))
+        return _Copy(await _deepfs(str(source), f"{url}#/"), _in_backend(url, "/"))
 
 
-def _back(target: Path, url: str) -> _Copy:
-    return _Copy(_deepfs("cp", "-rT", f"{url}#/", str(target)), _on_disk(target))
+async def _back(target: Path, url: str) -> _Copy:
+    return _Copy(await _deepfs(f"{url}#/", str(target)), _on_disk(target))
 
 
 def _in_backend(url: str, path: str) -> Digests:
@@ -245,15 +253,16 @@ def _theirs_back(target: Path, store: BaseStore, names: list[str]) -> _Copy:
 # --- S3 --------------------------------------------------------------------------------------------------------------
 
 
-def _object_store(bench: Bench, source: Path, directory: Path) -> None:
+async def _object_store(bench: Bench, directory: Path) -> None:
     """To an S3 server and back. deepagents has no backend for it."""
+    source, _ = _source(directory / "for-s3", _S3_FILES)
     expected = _on_disk(source)
     with servers.s3() as places, places() as given:
         options = json.loads(given)
         bucket, prefix, endpoint = (options.pop(name) for name in ("bucket", "prefix", "endpoint_url"))
         url = f"s3://{bucket}/{prefix}?{urlencode({**options, 'endpoint': endpoint, 'allow_http': 'true'})}"
-        took = [_deepfs("cp", "-rT", str(source), url) for _ in range(2)]
-        took.append(_deepfs("cp", "-rT", url, str(directory / "from-s3")))
+        took = [await _deepfs(str(source), url) for _ in range(2)]
+        took.append(await _deepfs(url, str(directory / "from-s3")))
     assert _on_disk(directory / "from-s3") == expected
     first, again, back = (f"{seconds:.1f} s" for seconds in took)
     bench.note(

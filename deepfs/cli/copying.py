@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar
 
 import click
-from anyio import Path
+from anyio import Path, to_thread
 from msgspec import Struct, json
 
 from deepfs.cli.copy_plans import (
@@ -209,7 +209,7 @@ class _Transfer:
 
     async def _goes_on(self, source: Place, target: Place) -> bool:
         """Whether the target is a copy of the source that was interrupted, so that it is not put into itself."""
-        marker = _marker(source, target)
+        marker = await to_thread.run_sync(_marker, source, target)
         if self._arguments.is_directory or len(self._arguments.sources) > 1 or not await _is_marked(marker):
             return False
         self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_shown(target)}")
@@ -223,7 +223,7 @@ class _Transfer:
             return
         if job.is_one_storage and await self._copied_there(job):
             return
-        marker = _marker(job.source, job.target)
+        marker = await to_thread.run_sync(_marker, job.source, job.target)
         if is_new and job.kind == "directory" and job.exists is None:
             await _mark(marker)
         failed = self._totals.failed
@@ -311,7 +311,7 @@ async def _check_parent(target: Place) -> None:
 
 
 def _marker(source: Place, target: Place) -> Path:
-    """The file that is there while a directory is copied to a path where nothing was."""
+    """The file that is there while a directory is copied to a path where nothing was. Makes system calls."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]
     return Path(base, "deepfs", "copies", blake2b(json.encode(ends), digest_size=16).hexdigest())

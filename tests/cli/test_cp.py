@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _no_blocking() -> None:
-    """A command has its event loop to itself, and may block it for a moment."""
-
-
-@pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 

@@ -23,12 +23,6 @@ from support.copies import HOSTILE, command, contents, fill
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _no_blocking() -> None:
-    """A command has its event loop to itself, and may block it for a moment."""
-
-
-@pytest.mark.usefixtures("_no_blocking")
 @pytest.mark.parametrize(
     ("kind", "number"),
     [("disk", signal.SIGINT), ("sqlite", signal.SIGTERM), ("disk", signal.SIGKILL), ("sqlite", signal.SIGKILL)],
@@ -117,8 +111,13 @@ class _Changing(WrapperBackend):
         return got
 
 
-async def _copy(source: BackendProtocol, target: BackendProtocol, **terms: object) -> tuple[Totals, Session]:
-    session, totals = Session(name="cp"), Totals(started=time.monotonic())
+@pytest.fixture
+def session() -> Session:
+    return Session(name="cp")
+
+
+async def _copy(session: Session, source: BackendProtocol, target: BackendProtocol, **terms: object) -> Totals:
+    totals = Totals(started=time.monotonic())
     ends = [Place(backend, "/src", Address("memory://", "/src", "/src")) for backend in (source, target)]
     plan = TreePlan(session, Terms(**terms), totals, *ends)  # type: ignore[arg-type]
     await plan.make(await listed(source, "/src"))
@@ -126,7 +125,7 @@ async def _copy(source: BackendProtocol, target: BackendProtocol, **terms: objec
     await copying.run()
     if plan.terms.moves:
         await copying.delete_source()
-    return totals, session
+    return totals
 
 
 async def _filled(files: dict[str, bytes]) -> MemoryBackend:
@@ -138,26 +137,26 @@ async def _filled(files: dict[str, bytes]) -> MemoryBackend:
 @pytest.mark.anyio
 @pytest.mark.parametrize("verify", [Verify.READ, Verify.SIZE])
 async def test_what_was_not_stored_as_it_is_counts_as_failed(
-    verify: Verify, capsys: pytest.CaptureFixture[str]
+    verify: Verify, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = await _filled({"good": b"good", "bad": b"bad", "bad-large": bytes(9_000_000)})
     target = MemoryBackend()
-    totals, session = await _copy(source, _Truncating(target), verify=verify, moves=True)
+    totals = await _copy(session, source, _Truncating(target), verify=verify, moves=True)
     assert (totals.files, totals.failed, session.status) == (1, 2, 1)
     assert capsys.readouterr().err.count("what was stored at") == 2
     # A move keeps what did not arrive.
     assert [entry.path for entry in (await source.als("/src")).entries or ()] == ["/src/bad", "/src/bad-large"]
     # Once the storage works, the next copy puts it right.
-    totals, _ = await _copy(source, target)
+    totals = await _copy(session, source, target)
     assert (totals.files, totals.skipped) == (2, 0)
     assert (await target.adownload_files(["/src/bad"]))[0].content == b"bad"
 
 
 @pytest.mark.anyio
-async def test_a_move_keeps_what_changed_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_move_keeps_what_changed_meanwhile(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     source = await _filled({"a": b"before", "b": b"B"})
     target = MemoryBackend()
-    _, session = await _copy(_Changing(source), target, moves=True)
+    await _copy(session, _Changing(source), target, moves=True)
     assert session.status == 1
     assert "cannot move '/src/a': it was copied but not deleted" in capsys.readouterr().err
     assert (await source.adownload_files(["/src/a"]))[0].content == b"changed"
@@ -166,11 +165,11 @@ async def test_a_move_keeps_what_changed_meanwhile(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.anyio
-async def test_memory_holds_the_same_bytes() -> None:
+async def test_memory_holds_the_same_bytes(session: Session) -> None:
     source, target = await _filled(HOSTILE), MemoryBackend()
-    totals, _ = await _copy(source, target)
+    totals = await _copy(session, source, target)
     assert (totals.files, totals.bytes) == (len(HOSTILE), sum(map(len, HOSTILE.values())))
     for name, content in HOSTILE.items():
         assert (await target.adownload_files([f"/src/{name}"]))[0].content == content
-    totals, _ = await _copy(source, target)
+    totals = await _copy(session, source, target)
     assert (totals.files, totals.skipped) == (0, len(HOSTILE))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from anyio import to_thread
@@ -9,6 +10,7 @@ from msgspec import Struct
 
 from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
 from deepfs.cli.options import files_argument, run_command
+from deepfs.cli.progress import interruptible
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.types import error_told
@@ -55,6 +57,12 @@ async def remove(session: Session, addresses: Sequence[str], options: RemoveOpti
         addresses: The addresses.
         options: The options.
     """
+    number = await interruptible(partial(_remove_each, session, addresses, options))
+    if number is not None:
+        session.failed("interrupted", status=128 + number)
+
+
+async def _remove_each(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
     for text in addresses:
         place = await session.place(text)
         try:

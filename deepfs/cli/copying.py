@@ -24,9 +24,8 @@ from deepfs.cli.copy_plans import (
     reason_text,
 )
 from deepfs.cli.options import json_option, run_command
-from deepfs.cli.progress import interruptible, shown_progress, totals_text
 from deepfs.cli.session import Place, Session
-from deepfs.cli.transfers import FullError, TreeCopy
+from deepfs.cli.transfers import FullError, TreeCopy, interruptible, shown_progress, totals_text
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeListing, relation

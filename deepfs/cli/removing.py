@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
 from deepfs.cli.options import files_argument, run_command
-from deepfs.cli.progress import interruptible
 from deepfs.cli.session import Place, Session
+from deepfs.cli.transfers import interruptible
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.types import error_told
 

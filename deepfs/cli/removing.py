@@ -100,7 +100,7 @@ def _check_removable(place: Place, text: str, options: RemoveOptions) -> None:
         raise _RefusedError("refusing to remove '/', the root of this machine")
     if not options.root:
         raise _RefusedError(
-            f"it is dangerous to operate recursively on {quoted(text)}, which is all that is in it; "
+            f"it is dangerous to operate recursively on {_shown(place)}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 

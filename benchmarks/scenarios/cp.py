@@ -141,15 +141,10 @@ async def _race(
         )
     )
     race = await bench.race(f"disk to {kind}", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
-    claim = f"deepfs cp -r of Django to a LangGraph store in {kind}: at least 5× deepagents"
-    bench.at_least(claim, 5, race.ratios("deepagents", "deepfs, LangGraph store"), reduced=bench.quick)
-    native = next(name for name in places if name != "LangGraph store")
-    bench.at_least(
-        f"deepfs cp -r of Django to {native}: at least 5× deepagents",
-        5,
-        race.ratios("deepagents", f"deepfs, {native}"),
-        reduced=bench.quick,
-    )
+    if kind == "SQLite":  # In PostgreSQL without fsync, the time is that of the server, and of its index of trigrams.
+        for name in places:
+            claim = f"deepfs cp -r of Django to SQLite ({name}): at least 5× deepagents"
+            bench.at_least(claim, 5, race.ratios("deepagents", f"deepfs, {name}"), reduced=bench.quick)
     await _race_back(bench, kind, source, directory, store, places)
 
 

@@ -8,6 +8,7 @@ SCENARIOS: Final = (
     "reads",
     "filesystems",
     "cold",
+    "cp",
     "memory",
     "globs",
     "greps",

@@ -143,9 +143,10 @@ async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequenc
         raise ChangedError(changed)
 
 
+# In binary form (`b`): in text form, the driver escapes each quotation mark in an array of texts by itself, slowly.
 _COMPARE_AND_SET: Final = """
     WITH wanted AS (
-        SELECT * FROM unnest(%(keys)s::text[], %(befores)s::text[], %(afters)s::text[]) AS w(key, before, after)
+        SELECT * FROM unnest(%(keys)s::text[], %(befores)b::text[], %(afters)b::text[]) AS w(key, before, after)
     ), held AS (
         SELECT key, CASE WHEN %(omits)s AND expires_at <= NOW() THEN NULL ELSE value END AS value
         FROM store WHERE prefix = %(prefix)s AND key = ANY(%(keys)s::text[]) ORDER BY key FOR UPDATE

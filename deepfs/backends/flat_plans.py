@@ -69,6 +69,8 @@ __all__ = [
 
 _FEW: Final = 2
 """How many files to list to find out whether there are any. The key of the first may be no path."""
+_MANY: Final = 16
+"""How many files an upload has that looks for empty directories first."""
 
 
 def inside(directory: str) -> str:
@@ -344,7 +346,10 @@ def upload(
 
 def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
-    wanted = _unique([*targets, *(up for path in targets for up in paths.ancestors(path))])
+    empty = yield from _empty_directories(terms, targets)
+    above = _unique(up for path in targets for up in paths.ancestors(path))
+    targets = [path for path in targets if not _is_in(path, empty)]
+    wanted = _unique([*targets, *(path for path in above if not _is_in(path, empty))])
     found = yield from _files(wanted, contents=terms._reads_before_change)
     missing = [path for path in targets if path not in found]
     answers: Sequence[Any] = []
@@ -356,6 +361,35 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
         if (yield from is_directory):
             directories.add(path)
     return found, directories
+
+
+def _empty_directories(terms: Terms, targets: Sequence[str]) -> Plan[set[str]]:
+    """Directories above `targets` that hold no files: of what is in them, nothing need be asked for.
+
+    A tree that is copied goes into new directories mostly, so this asks for one directory in place of each file.
+    """
+    empty: set[str] = set()
+    if len(targets) < _MANY:
+        return empty
+    depths: dict[int, list[str]] = {}
+    for directory in _unique(up for path in targets for up in ("/", *paths.ancestors(path))):
+        depths.setdefault(directory.count("/") if directory != "/" else 0, []).append(directory)
+    for _, directories in sorted(depths.items()):
+        asked = [directory for directory in directories if not _is_in(directory, empty)]
+        lists = [List(inside(directory), _FEW) for directory in asked]
+        if terms._asks_together:
+            answers = yield Together(lists)
+        else:
+            answers = []
+            for each in lists:
+                answers.append((yield each))
+        empty.update(directory for directory, answer in zip(asked, answers, strict=True) if not answer)
+    return empty
+
+
+def _is_in(path: str, directories: set[str]) -> bool:
+    """Whether one of `directories` is above `path`."""
+    return bool(directories) and path != "/" and not directories.isdisjoint(("/", *paths.ancestors(path)))
 
 
 def upload_targets(files: Iterable[tuple[str, bytes]]) -> list[str | DeepFSError]:

@@ -13,8 +13,10 @@ __all__ = ["app"]
 
 _MODULES: Final = {
     "contents": ["cat", "head", "write", "edit"],
+    "copying": ["cp", "mv"],
     "differences": ["diff", "patch"],
     "listing": ["ls", "tree", "glob", "du"],
+    "removing": ["rm"],
     "searching": ["grep"],
     "versions": ["history", "restore", "watch"],
 }

@@ -1,0 +1,126 @@
+"""The command rm."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import click
+from anyio import to_thread
+from msgspec import Struct
+
+from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
+from deepfs.cli.options import files_argument, run_command
+from deepfs.cli.session import Place, Session
+from deepfs.cli.transfers import interruptible
+from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.types import error_told
+
+__all__ = ["RemoveOptions", "remove", "rm"]
+
+
+@click.command()
+@files_argument
+@click.option("-r", "-R", "--recursive", is_flag=True, help="Delete directories with all that is in them.")
+@click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there, and never ask.")
+@click.option("-i", "--interactive", is_flag=True, help="Ask before each address.")
+@click.option("--no-preserve-root", "root", is_flag=True, help="Delete all that is in a backend, if its root is given.")
+def rm(files: tuple[str, ...], **options: bool) -> None:
+    """Delete files, and directories with -r."""
+    run_command(lambda on: remove(on, files, RemoveOptions(**options)))
+
+
+class _RefusedError(Exception):
+    """An address that is not removed; the text says why."""
+
+
+def _shown(place: Place) -> str:
+    return quoted(place.shown(place.path))
+
+
+class RemoveOptions(Struct, frozen=True, kw_only=True):
+    """The options of `rm`."""
+
+    recursive: bool = False
+    force: bool = False
+    """Nothing is said about paths where nothing is, and nothing is asked."""
+    interactive: bool = False
+    """Ask before each argument."""
+    root: bool = False
+    """Delete all that is in a backend, where its root is given."""
+
+
+async def remove(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
+    """Delete files, and directories with all that is in them.
+
+    Args:
+        session: The session.
+        addresses: The addresses.
+        options: The options.
+    """
+    number = await interruptible(partial(_remove_each, session, addresses, options))
+    if number is not None:
+        session.failed("interrupted", status=128 + number)
+
+
+async def _remove_each(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
+    for text in addresses:
+        place = await session.place(text)
+        try:
+            await _remove(place, text, options)
+        except _RefusedError as refused:
+            session.failed(refused)
+        except DeepFSError as error:
+            session.failed(f"cannot remove {_shown(place)}: {error}")
+
+
+async def _remove(place: Place, text: str, options: RemoveOptions) -> None:
+    _check_removable(place, text, options)
+    entries = (await _kind_unfollowed(place)) if place.path != "/" else "directory"
+    if entries is None:
+        if options.force:
+            return
+        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+    if entries == "directory" and not options.recursive:
+        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.IS_DIRECTORY)}")
+    what = "directory" if entries == "directory" else "file"
+    if options.interactive and not options.force and not await _agreed(f"remove {what} {_shown(place)}?"):
+        return
+    for path in await _whole(place) if place.path == "/" else [place.path]:
+        result = await place.backend.adelete(path)
+        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
+            raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {reason_text(result)}")
+
+
+def _check_removable(place: Place, text: str, options: RemoveOptions) -> None:
+    if text.rstrip("/").rpartition("/")[2] in (".", ".."):
+        raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
+    if place.path != "/":
+        return
+    if place.address.url.partition("?")[0] == "file:///":
+        raise _RefusedError("refusing to remove '/', the root of this machine")
+    if not options.root:
+        raise _RefusedError(
+            f"it is dangerous to operate recursively on {_shown(place)}, the root of a backend; "
+            "use --no-preserve-root to do so"
+        )
+
+
+async def _kind_unfollowed(place: Place) -> str | None:
+    """What is at a place itself: a link is none to a directory."""
+    kind = await kind_at(place.backend, place.path)
+    if kind == "directory" and (await place.backend.aresolve_paths([place.path])) == [place.path]:
+        return kind
+    entries = (await listed(place.backend, place.path)).entries
+    return entries[0].kind if entries else None
+
+
+async def _whole(place: Place) -> list[str]:
+    result = await place.backend.als("/")
+    if not result.ok:
+        raise error_told(result)
+    return [entry.path.rstrip("/") for entry in result.entries or ()]
+
+
+async def _agreed(question: str) -> bool:
+    print(f"deepfs rm: {question} ", end="", file=sys.stderr, flush=True)
+    return (await to_thread.run_sync(sys.stdin.readline)).strip().lower() in ("y", "yes")

@@ -1,0 +1,254 @@
+"""The commands cp, mv and rm: what arguments mean, beside the tools of the system, and copies between backends."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.copies import HOSTILE, command, contents, fill, tree
+
+if TYPE_CHECKING:
+    from support.object_stores import S3Server
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+# --- beside the tools of the system ----------------------------------------------------------------------------------
+
+FILES = {"a": b"A", "b": b"other b", "d/a": b"in d", "d/sub/x": b"X", "e/a": b"old", "e/sub/y": b"Y", "f/d/a": b"older"}
+
+SAME_AS_CP = [
+    "a new",
+    "a b",
+    "a d",
+    "a new/",
+    "a none/new",
+    "a b d",
+    "a b none",
+    "a b b",
+    "a a",
+    "a d/../a",
+    "none new",
+    "d new",
+    "-r d new",
+    "-r d new/",
+    "-r d/ new",
+    "-r d e",
+    "-r d/. e",
+    "-rT d e",
+    "-r d f",
+    "-r d a",
+    "-T a d",
+    "-r d a e",
+    "-r none a e",
+    "-n a b",
+    "-rn d f",
+    "-t d a b",
+    "-u a b",
+    "-u b a",
+    "-- -dash d",
+    "d/a e/a f",
+    "empty new",
+    "-r empty new",
+]
+
+
+def _both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: list[str], ours: list[str]) -> None:
+    """Run a tool of the system and a command of deepfs in two equal trees; compare the status and the trees."""
+    results = []
+    for name, call in (("theirs", [tool, *arguments]), ("ours", None)):
+        root = fill(tmp_path / name / "root", {**FILES, "-dash": b"-"})
+        (root / "empty").mkdir()
+        (root / "a").chmod(0o755)
+        os.utime(root / "b", (1, 1))
+        monkeypatch.chdir(root)
+        if call is not None:
+            done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+            status, told = done.returncode, done.stderr
+        else:
+            status, _, told = command(tool, *ours)
+        found = tree(root)
+        found.update({name: content for name, content in contents(root).items() if name in FILES})  # Without the mode.
+        results.append((status, bool(told), found))
+    assert results[1] == results[0]
+
+
+@pytest.mark.parametrize("arguments", SAME_AS_CP)
+def test_cp_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _both(tmp_path, monkeypatch, "cp", arguments.split(), arguments.split())
+
+
+@pytest.mark.parametrize("arguments", SAME_AS_CP)
+def test_cp_between_backends_as_the_system_does(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = arguments.split()
+    last = given.index("-t") + 1 if "-t" in given else len(given) - 1
+    other = f"file://{tmp_path}/ours/root#/"
+    _both(
+        tmp_path,
+        monkeypatch,
+        "cp",
+        given,
+        [*given[:last], other + given[last].replace("d/../", ""), *given[last + 1 :]],
+    )
+
+
+SAME_AS_MV = (
+    "a new|a b|a d|d new|d e|d f|e f|a b d|a none/new|none x|a a|d d/sub|-n a b|empty d|empty e/sub|-T empty new|"
+    "-T a d|-T d a|d/. e|-T d empty|-u b a|-u a b|a new/"
+)
+
+
+@pytest.mark.parametrize("arguments", SAME_AS_MV.split("|"))
+def test_mv_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _both(tmp_path, monkeypatch, "mv", arguments.split(), arguments.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["a", "d", "-r d", "-r d a", "-f none", "none a", "-rf none d", "-r .", "-- -dash", "-r d/.", "empty", "-r /"],
+)
+def test_rm_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments.split()
+    if given[-1] == "/":  # The tool of the system is not put to this test.
+        root = fill(tmp_path, {"a": b"A"})
+        assert command("rm", "-rf", "--no-preserve-root", "/").status == 1
+        assert command("rm", "-rf", f"file://{root}#/").status == 1
+        assert contents(root) == {"a": b"A"}
+        assert command("rm", "-r", "--no-preserve-root", f"file://{root}#/").status == 0
+        assert contents(root) == {}
+        return
+    _both(tmp_path, monkeypatch, "rm", given, given)
+
+
+def test_messages_are_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, {"a": b"A", "d/b": b"B", "\x1b[31mred\n/x": b""})
+    monkeypatch.chdir(tmp_path)
+    assert command("cp", "none", "x").err == "deepfs cp: cannot stat 'none': No such file or directory\n"
+    assert command("cp", "d", "x").err == "deepfs cp: -r not specified; omitting directory 'd'\n"
+    assert command("cp", "a", "d", "a").err == "deepfs cp: target 'a': Not a directory\n"
+    assert command("cp", "-r", "d", "d/x").err == "deepfs cp: cannot copy a directory, 'd', into itself, 'd/x'\n"
+    assert command("mv", "a", "./a").err == "deepfs mv: 'a' and './a' are the same file\n"
+    assert command("rm", "d").err == "deepfs rm: cannot remove 'd': Is a directory\n"
+    assert command("rm", "\x1b[31mred\n").err == r"deepfs rm: cannot remove '\x1b[31mred\n': Is a directory" + "\n"
+    assert command("cp", "a").status == 2
+    assert command("cp", "-fn", "a", "b").status == 2
+
+
+def test_rm_asks(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"a": b"A", "b": b"B"})
+    assert command("rm", "-i", root / "a", root / "b", input="n\ny\n").status == 0
+    assert contents(root) == {"a": b"A"}
+
+
+# --- between backends ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(tmp_path: Path, postgres_files_dsn: str, s3_server: "S3Server") -> list[str]:
+    """Addresses of empty directories in each kind of backend."""
+    options = "&".join(f"{name}={value}" for name, value in s3_server.options().items())
+    s3 = f"s3://bucket/{s3_server.prefix()}?endpoint={s3_server.url}&allow_http=true&{options}"
+    return [
+        f"sqlite:///{tmp_path}/files.db?namespace=ada",
+        f"{postgres_files_dsn}&namespace={tmp_path.name}",
+        s3,
+        f"store+sqlite:///{tmp_path}/store.db",
+        str(tmp_path / "back"),
+    ]
+
+
+def test_bytes_survive_a_journey_through_all_backends(tmp_path: Path, places: list[str]) -> None:
+    source = fill(tmp_path / "files", HOSTILE)
+    (source / "a" / "b").chmod(0o750)
+    (source / "name with spaces").chmod(0o600)
+    here: str | Path = source
+    (tmp_path / "back").mkdir()
+    for place in places:
+        ran = command("cp", "-r", "--json", "-t", place, here)
+        summary = json.loads(ran.out)
+        assert (ran.status, ran.err, summary["files"], summary["failed"]) == (0, "", len(HOSTILE), 0), place
+        assert summary["bytes"] == sum(map(len, HOSTILE.values()))
+        again = json.loads(command("cp", "-r", "--json", "-t", place, here).out)
+        assert (again["files"], again["skipped"]) == (0, len(HOSTILE))
+        here = f"{place.replace('?', '/files?')}" if place.startswith("s3") else f"{place}#/files"
+    assert contents(tmp_path / "back" / "files") == HOSTILE
+    # Modes are kept where both ends have them.
+    assert command("cp", "-r", source, f"file://{tmp_path}#/copy").status == 0
+    assert tree(tmp_path / "copy") == tree(source)
+
+
+def test_a_second_run_stores_exactly_what_differs(tmp_path: Path) -> None:
+    source, database = fill(tmp_path / "src", {f"{n:03}": b"%d" % n for n in range(300)}), f"sqlite:///{tmp_path}/x.db"
+    assert command("cp", "-r", source, database).status == 0
+    changed = source / "007"
+    before = changed.stat()
+    changed.write_bytes(b"8")  # The same size, and the same time.
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert command("write", "-f", f"{database}#/src/009", "x").status == 0
+    (source / "new").write_bytes(b"new")
+    summary = json.loads(command("cp", "-r", "--json", source, database).out)
+    assert (summary["files"], summary["skipped"]) == (3, 298)
+    assert command("cp", "-rT", f"{database}#/src", tmp_path / "back").status == 0
+    assert contents(tmp_path / "back") == contents(source)
+
+
+def test_what_the_options_leave_alone(tmp_path: Path) -> None:
+    source, target = fill(tmp_path / "src", {"a": b"new", "b": b"same", "c": b"c"}), tmp_path / "dst"
+    fill(target, {"a": b"old", "b": b"same"})
+    os.utime(source / "a", (1, 1))
+    for option, expected in (("-n", b"old"), ("-u", b"old"), ("--size-only", b"old"), ("--verify=size", b"new")):
+        assert command("cp", "-rT", option, source, f"file://{target}#/").status == 0
+        assert contents(target)["a"] == expected, option
+    assert contents(target) == contents(source)
+
+
+def test_links_are_told_and_the_rest_is_copied(tmp_path: Path) -> None:
+    source = fill(tmp_path / "src", {"a": b"A"})
+    (source / "link").symlink_to("a")
+    (source / "away").symlink_to("/etc")
+    ran = command("cp", "-r", source, f"sqlite:///{tmp_path}/x.db")
+    assert ran.status == 1
+    assert f"cannot copy '{source}/link': it is a symbolic link, which is not followed" in ran.err
+    assert command("ls", f"sqlite:///{tmp_path}/x.db#/src").out == "a\n"
+    # A link that is named itself is followed.
+    assert command("cp", source / "link", f"sqlite:///{tmp_path}/x.db").status == 0
+    assert command("cat", f"sqlite:///{tmp_path}/x.db#/link").out == "A"
+
+
+def test_a_full_target_ends_the_copy_and_holds_whole_files(tmp_path: Path) -> None:
+    source = fill(tmp_path / "src", {f"{n:04}": bytes([65 + n % 26]) * 1000 for n in range(1600)})
+    (tmp_path / "tree.toml").write_text(f'url = "{tmp_path}/dst"\n[limits]\nmax_bytes = 1_200_000\n')
+    (tmp_path / "dst").mkdir()
+    ran = command("--on", tmp_path / "tree.toml", "cp", "-r", "--json", f"file://{source}#/", "/")
+    assert (ran.status, json.loads(ran.out)["files"]) == (1, 1200)
+    assert "stores nothing more: Quota exceeded. Run the same command again to go on" in ran.err
+    copied = contents(tmp_path / "dst")
+    assert len(copied) == 1200
+    assert copied.items() <= contents(source).items()
+    assert command("cp", "-rT", source, f"file://{tmp_path}/dst#/").status == 0
+    assert contents(tmp_path / "dst") == contents(source)
+
+
+def test_mv_between_backends(tmp_path: Path) -> None:
+    source, files = tmp_path / "src", {"a": b"A", "d/b": b"B\r\n", "d/e/c": b"\0"}
+    fill(source, files)
+    assert command("mv", source, f"sqlite:///{tmp_path}/x.db").status == 0
+    assert not source.exists()
+    assert command("mv", f"sqlite:///{tmp_path}/x.db#/src", source).status == 0
+    assert contents(source) == files
+    assert command("ls", f"sqlite:///{tmp_path}/x.db").out == ""
+    (source / "empty").mkdir()
+    refused = command("mv", source, f"sqlite:///{tmp_path}/x.db")
+    assert refused.status == 1
+    assert "keeps no empty directories" in refused.err
+    assert contents(source) == files
+    assert command("mv", "-n", source / "a", f"file://{tmp_path}#/new").status == 0
+    assert (tmp_path / "new").read_bytes() == b"A"

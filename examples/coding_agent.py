@@ -18,7 +18,7 @@ from common import chosen_model, option_parser, show
 from deepfs import create_deep_agent
 from deepfs.errors import DeepFSError
 from deepfs.sandboxes import BubblewrapSandbox, Limits
-from deepfs.testing import Call, Turn
+from deepfs.testing import Answer, Call, Turn
 
 CODE = '''\
 """Names for the addresses of pages."""
@@ -37,10 +37,13 @@ RUN_TESTS = "python3 -m unittest"
 
 LIMITS = Limits(memory=512 * 1024**2, processes=32, cpu_seconds=20, workspace=64 * 1024**2)
 
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Python takes stored bytecode for current if the time in seconds and the size agree, and agents edit faster."""
+
 
 # --- the scripted model ----------------------------------------------------------------------------------------------
 
-TEST = '''\
+TEST = """\
 import unittest
 
 from slug import slug
@@ -52,7 +55,7 @@ class TestSlug(unittest.TestCase):
 
     def test_spaces_at_the_ends_are_left_out(self) -> None:
         self.assertEqual(slug(" A B "), "a-b")
-'''
+"""
 
 REPAIR = {
     "file_path": "/slug.py",
@@ -60,7 +63,7 @@ REPAIR = {
     "new_string": '"-".join(title.lower().split())',
 }
 
-SCRIPT = [
+SCRIPT: list[Answer] = [
     Turn("I read the code.", [Call("read_file", {"file_path": "/slug.py"})]),
     Turn("I write a test.", [Call("write_file", {"file_path": "/test_slug.py", "content": TEST})]),
     Turn("It must fail now.", [Call("execute", {"command": RUN_TESTS, "timeout": 20})]),
@@ -75,7 +78,7 @@ SCRIPT = [
 
 async def repair(workspace: Path | None, model: str | None) -> bool:
     """Let the agent work, and return whether the tests in the workspace pass afterwards."""
-    async with BubblewrapSandbox(workspace, limits=LIMITS) as sandbox:
+    async with BubblewrapSandbox(workspace, limits=LIMITS, env=NO_BYTECODE) as sandbox:
         (await sandbox.awrite("/slug.py", CODE)).unwrap()
         agent = create_deep_agent(chosen_model(model, SCRIPT), backend=sandbox)
         await show(agent, REQUEST)

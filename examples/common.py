@@ -9,8 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph.state import CompiledStateGraph
 
-from deepfs.testing import ScriptedModel
-from deepfs.testing.scripted import Answer
+from deepfs.testing import Answer, ScriptedModel
 
 __all__ = ["chosen_model", "option_parser", "show"]
 

@@ -4,10 +4,10 @@
     python parallel_subagents.py                # on a directory that is removed at the end
     python parallel_subagents.py --tree work    # in a new directory, which stays
 
-The agent hands one chapter to each of eight subagents, in one turn, so they run at the same time. Each ticks off its line
-in /board.md, the file that all share, and adds its chapter to /index.md, right below the title. They hold no lock and
-take no turns: an edit changes what it names in the file as it is at that moment. Where edits contradict each other, one
-takes effect and the other is told.
+The agent hands one chapter to each of eight subagents, in one turn, so they run at the same time. Each ticks off its
+line in /board.md, and adds its chapter to /index.md, right below the title; all share these two files. They hold no
+lock and take no turns: an edit changes what it names in the file as it is at that moment. Where edits contradict each
+other, one takes effect and the other is told.
 """
 
 import sys

@@ -3,9 +3,9 @@
     pip install "deepfs[agents]"
     python ported_from_deepagents.py
 
-An agent reports expenses: it reads receipts in the state of the thread, converts amounts by a tool, has a subagent check
-the sum, and keeps what it learned about the person in a store, where the next thread finds it. The comments that begin
-with "Ported" say what else may have to change; docs/migration.md has the whole list.
+An agent reports expenses: it reads receipts in the state of the thread, converts amounts by a tool, has a subagent
+check the sum, and keeps what it learned about the person in a store, where the next thread finds it. The comments that
+begin with "Ported" say what else may have to change; docs/migration.md has the whole list.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 # Ported: these three lines began with `from deepagents`.
-from deepfs import create_deep_agent
+from deepfs import SubAgent, create_deep_agent
 from deepfs.backends import CompositeBackend, StateBackend, StoreBackend
 from deepfs.backends.utils import create_file_data
-from deepfs.testing import Call, Turn
+from deepfs.testing import Answer, Call, Turn
 
 MEMORY = "/memories/AGENTS.md"
 RECEIPTS = "date,amount,currency,what\n2026-03-01,40.00,USD,taxi\n2026-03-02,80.00,EUR,hotel\n"
@@ -32,7 +32,7 @@ def to_euros(amount: float, currency: str) -> float:
     return round(amount * EUROS[currency], 2)
 
 
-CHECKER = {
+CHECKER: SubAgent = {
     "name": "checker",
     "description": "Checks the sum of a report against the receipts.",
     "system_prompt": "Read the report and /receipts.csv. Say whether the sum is right.",
@@ -43,16 +43,24 @@ CHECKER = {
 # --- the scripted model, which is no part of the port ----------------------------------------------------------------
 
 CHECK = "Check /report.md"
-SCRIPT = [
+SCRIPT: list[Answer] = [
     Turn("", [Call("read_file", {"file_path": "/receipts.csv"})], when="Report"),
     Turn("", [Call("to_euros", {"amount": 40.0, "currency": "USD"})], when="Report"),
-    Turn("", [Call("write_file", {"file_path": "/report.md", "content": "taxi 36.0\nhotel 80.0\nsum ?\n"})], when="Report"),
+    Turn(
+        "",
+        [Call("write_file", {"file_path": "/report.md", "content": "taxi 36.0\nhotel 80.0\nsum ?\n"})],
+        when="Report",
+    ),
     Turn("", [Call("edit_file", {"file_path": "/report.md", "old_string": "?", "new_string": "116.0"})], when="Report"),
     Turn("", [Call("task", {"subagent_type": "checker", "description": CHECK})], when="Report"),
     Turn("", [Call("grep", {"pattern": "sum", "path": "/", "output_mode": "content"})], when=CHECK),
     Turn("The sum is right.", when=CHECK),
     Turn("The report is in /report.md.", when="Report"),
-    Turn("", [Call("edit_file", {"file_path": MEMORY, "old_string": "- none", "new_string": "- tips apart"})], when="tips"),
+    Turn(
+        "",
+        [Call("edit_file", {"file_path": MEMORY, "old_string": "- none", "new_string": "- tips apart"})],
+        when="tips",
+    ),
     Turn("I will list tips apart.", when="tips"),
     lambda messages: "You want tips apart." if "tips apart" in messages[0].text else "I do not know.",
 ]
@@ -66,7 +74,7 @@ def expense_agent(model: str | None) -> Any:
     store = InMemoryStore()
     # Ported: a namespace is exact. In deepagents, that of ("ada",) also shows the files of ("ada", "memories").
     memories = StoreBackend(store=store, namespace=lambda runtime: ("ada", "memories"))
-    # Ported: `write` creates, and a file that exists is an error. To replace it, say so; `write_file` has the same option.
+    # Ported: `write` creates, and a file that exists is an error unless `overwrite` is set. So it is with `write_file`.
     memories.write("/AGENTS.md", "# What the person wants\n- none\n", overwrite=True)
     return create_deep_agent(
         model=chosen_model(model, SCRIPT),

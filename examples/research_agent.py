@@ -8,8 +8,8 @@
     python research_agent.py --sources ../docs
     python research_agent.py --sources ../docs       # answers from memory
 
-The file /memories/AGENTS.md is shown to the model in each request (`memory=`). Another process may use the same database
-at the same time; `sqlite3 memories.db` or `deepfs ls sqlite:///memories.db` shows what is in it.
+The file /memories/AGENTS.md is shown to the model in each request (`memory=`). Other processes may use the database at
+the same time; `deepfs tree sqlite:///memories.db` shows what is in it.
 """
 
 import re
@@ -21,14 +21,14 @@ from langchain_core.messages import BaseMessage
 
 from deepfs import CompositeBackend, FilesystemBackend, SqliteBackend, StateBackend, create_deep_agent
 from deepfs.policy import ReadOnlyBackend
-from deepfs.testing import Call, Turn
+from deepfs.testing import Answer, Call, Turn
 
 MEMORY = "/memories/AGENTS.md"
 QUESTION = "What does write do with a file that exists?"
 
 INSTRUCTIONS = f"""\
-You answer questions about the documents in /sources. If your memory has the answer, give it. Otherwise search, read what
-you found, and add one line to {MEMORY} with the fact and the path of its source, before you answer."""
+You answer questions about the documents in /sources. If your memory has the answer, give it. Otherwise search, read
+what you found, and add one line to {MEMORY} with the fact and the path of its source, before you answer."""
 
 
 # --- the scripted model: what a real one might do --------------------------------------------------------------------
@@ -38,7 +38,9 @@ def from_memory(messages: list[BaseMessage]) -> Turn:
     """Answer with the remembered fact, if the system prompt has it; otherwise search."""
     if remembered := re.search(r"^- (Writing .*)$", messages[0].text, re.MULTILINE):
         return Turn(f"I remember: {remembered[1]}")
-    return Turn("I search.", [Call("grep", {"pattern": "`write` creates", "path": "/sources", "output_mode": "content"})])
+    return Turn(
+        "I search.", [Call("grep", {"pattern": "`write` creates", "path": "/sources", "output_mode": "content"})]
+    )
 
 
 def read_the_source(messages: list[BaseMessage]) -> Turn:
@@ -49,7 +51,9 @@ def read_the_source(messages: list[BaseMessage]) -> Turn:
 
 def remember(messages: list[BaseMessage]) -> Turn:
     """Keep what was read, and where."""
-    read = next(call for message in messages for call in getattr(message, "tool_calls", ()) if call["name"] == "read_file")
+    read = next(
+        call for message in messages for call in getattr(message, "tool_calls", ()) if call["name"] == "read_file"
+    )
     fact = f"- Writing creates a file, and refuses one that exists. Source: {read['args']['file_path']}\n"
     return Turn("I remember it.", [Call("write_file", {"file_path": MEMORY, "content": f"# Facts\n\n{fact}"})])
 
@@ -62,7 +66,7 @@ def found_place(matches: str) -> tuple[str, int]:
     return place[1], int(place[2])
 
 
-SCRIPT = [from_memory, read_the_source, remember, "It creates files only: one that exists is refused."]
+SCRIPT: list[Answer] = [from_memory, read_the_source, remember, "It creates files only: one that exists is refused."]
 
 
 # --- the program -----------------------------------------------------------------------------------------------------

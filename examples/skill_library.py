@@ -19,7 +19,7 @@ from common import chosen_model, option_parser, show
 from deepfs import CompositeBackend, FilesystemBackend, create_deep_agent
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import BubblewrapSandbox
-from deepfs.testing import Call, Turn
+from deepfs.testing import Answer, Call, Turn
 
 LIBRARY = Path(__file__).with_name("skills")
 TEXT = "/text.txt"
@@ -28,7 +28,7 @@ REQUEST = f"Which three words are the most frequent in {TEXT}?"
 
 # --- the scripted model ----------------------------------------------------------------------------------------------
 
-SCRIPT = [
+SCRIPT: list[Answer] = [
     Turn("There is a skill for that.", [Call("read_file", {"file_path": "/skills/word-frequency/SKILL.md"})]),
     Turn("", [Call("execute", {"command": "python3 skills/word-frequency/scripts/top_words.py text.txt 3"})]),
     lambda messages: f"The most frequent words, by the script:\n{messages[-1].text}",

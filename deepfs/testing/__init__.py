@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from deepfs.testing.conformance import BackendConformance, ReadOnlyConformance
     from deepfs.testing.faults import Fault, FaultyBackend, LatencyBackend
     from deepfs.testing.parity import SyncParity
-    from deepfs.testing.scripted import Call, ScriptedModel, ScriptEndedError, Turn
+    from deepfs.testing.scripted import Answer, Call, ScriptedModel, ScriptEndedError, Turn
     from deepfs.testing.statemachine import BackendStateMachine
     from deepfs.testing.suite import BackendSuite
 
 __all__ = [
+    "Answer",
     "BackendConformance",
     "BackendStateMachine",
     "BackendSuite",
@@ -48,7 +49,7 @@ if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
             "conformance": ["BackendConformance", "ReadOnlyConformance"],
             "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
             "parity": ["SyncParity"],
-            "scripted": ["Call", "ScriptEndedError", "ScriptedModel", "Turn"],
+            "scripted": ["Answer", "Call", "ScriptEndedError", "ScriptedModel", "Turn"],
             "statemachine": ["BackendStateMachine"],
             "suite": ["BackendSuite"],
         },

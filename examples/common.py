@@ -57,8 +57,9 @@ def _print_turn(message: AIMessage) -> None:
         print(f"  → {call['name']}({arguments})")
 
 
-def _indented(text: str, most_lines: int = 6) -> str:
-    """The first lines of a result, with a margin."""
+def _indented(text: str, first: int = 5, last: int = 3) -> str:
+    """The first and the last lines of a result, with a margin."""
     lines = text.strip().splitlines()
-    more = [f"… {len(lines) - most_lines} more lines"] if len(lines) > most_lines else []
-    return "\n".join(f"    {line[:110]}" for line in [*lines[:most_lines], *more])
+    if (hidden := len(lines) - first - last) > 1:
+        lines[first:-last] = [f"… {hidden} lines …"]
+    return "\n".join(f"    {line[:110]}" for line in lines)

@@ -41,6 +41,12 @@ def run(directory: Path, name: str, *options: object, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+def test_the_readme_lists_every_program() -> None:
+    listed = re.findall(r"\[(\w+\.py)\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
+    assert sorted(name for name, _ in listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert all(name == target for name, target in listed)
+
+
 # --- agents ----------------------------------------------------------------------------------------------------------
 
 
@@ -76,9 +82,9 @@ def test_no_edit_of_the_parallel_subagents_is_lost(tmp_path: Path) -> None:
 def test_the_coding_agent_sees_the_test_fail_and_pass(tmp_path: Path) -> None:
     printed = run(tmp_path, "coding_agent", "--workspace", "project")
     before, after = printed.split("I repair the code.")
-    assert "FAIL: test_words_are_joined" in before
-    assert "OK" not in before
-    assert after.count("Ran 2 tests") == after.count("] OK") == 2
+    assert "FAILED (failures=2)" in before
+    assert "[Exit code 1]" in before
+    assert after.count("Ran 2 tests") == after.count("] OK") == 2  # The agent runs them, then the program.
     code = (tmp_path / "project" / "slug.py").read_text()
     checked = subprocess.run([sys.executable, "-c", f"{code}\nprint(slug(' A  B '))"], capture_output=True, check=True)
     assert checked.stdout == b"a-b\n"

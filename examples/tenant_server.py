@@ -38,7 +38,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Aut
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -235,7 +235,7 @@ async def ask(request: Request) -> Response:
     body = b"".join([chunk async for chunk in limited(request, MAX_TEXT)])
     try:
         question = json.decode(body, type=Question)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, str(error)) from error
     agent = create_deep_agent(request.state.new_model(), backend=files_of(request))
     return StreamingResponse(events(agent, question.message), headers=SSE)
@@ -273,6 +273,11 @@ async def file_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error), "code": error.code}, STATUS.get(error.code, 503))
 
 
+async def disconnected(request: Request, error: Exception) -> Response:
+    """The client has left in the middle of its body, of which nothing was stored. Nobody reads this answer."""
+    return Response(status_code=400)
+
+
 def server(dsn: str, key: str, new_model: Callable[[], str | BaseChatModel], max_bytes: int = MAX_BYTES) -> Starlette:
     """The application. `new_model` is called for each run of the agent."""
 
@@ -291,7 +296,7 @@ def server(dsn: str, key: str, new_model: Callable[[], str | BaseChatModel], max
         Route("/agent", ask, methods=["POST"]),
     ]
     checked = Middleware(AuthenticationMiddleware, backend=BearerTokens(key), on_error=unauthorized)
-    handlers = {DeepFSError: file_error}
+    handlers = {DeepFSError: file_error, ClientDisconnect: disconnected}
     return Starlette(routes=routes, middleware=[checked], exception_handlers=handlers, lifespan=lifespan)
 
 

@@ -31,13 +31,13 @@ ENVIRONMENT: Final = {
 }
 
 
-def run(directory: Path, name: str, *options: object, code: int = 0) -> str:
+def run(directory: Path, name: str, *options: object) -> str:
     """The output of a program that is run in `directory`."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, options)]
     done = subprocess.run(
         command, cwd=directory, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False, timeout=120
     )
-    assert done.returncode == code, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
@@ -74,8 +74,6 @@ def test_no_edit_of_the_parallel_subagents_is_lost(tmp_path: Path) -> None:
     assert index[0] == "# Index"
     assert sorted(index[1:]) == [f"- [{name}](/chapters/{name}.md)" for name in sorted(names)]
     assert "16 edits of two files, none lost." in printed
-    # It does not write over what is there.
-    assert "already exists" in run(tmp_path, "parallel_subagents", "--tree", "book", code=1)
 
 
 @pytest.mark.needs("BubblewrapSandbox")

@@ -129,6 +129,7 @@ LONG = (
     "stored/test_shared*",
     "stress",
     "test_demo*",
+    "test_examples*",
     "testing",
 )
 ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from os import PathLike, fspath
+from typing import Any
 
 from deepfs.backends.flat import BlockingStorage, Kind, StorageBackend
 from deepfs.backends.protocol import Capabilities
@@ -57,7 +58,7 @@ class SqliteFiles(BlockingStorage):
         rows = self.rows(paths, "path, content, encoding, created_at, modified_at")
         return {path: FileDataV2(*fields) for path, *fields in rows}
 
-    def rows(self, paths: Sequence[str], columns: str) -> Iterator[tuple[str, ...]]:
+    def rows(self, paths: Sequence[str], columns: str) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(paths), MOST_PARAMETERS):
             part = paths[start : start + MOST_PARAMETERS]
             marks = ",".join("?" * len(part))

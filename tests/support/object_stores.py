@@ -58,7 +58,7 @@ class S3Server:
         """A prefix that no other test uses."""
         return f"test-{next(self._numbers)}"
 
-    def options(self) -> dict[str, str]:
+    def options(self) -> dict[str, Any]:
         """The options of a client."""
         return {"region": "us-east-1", "access_key_id": "id-of-a-key", "secret_access_key": "a-secret-key"}
 

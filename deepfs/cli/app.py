@@ -16,6 +16,7 @@ _MODULES: Final = {
     "differences": ["diff", "patch"],
     "listing": ["ls", "tree", "glob", "du"],
     "searching": ["grep"],
+    "serving": ["mcp"],
     "versions": ["history", "restore", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""

@@ -128,7 +128,14 @@ class Calls:
     async def run(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Run a call when there is room for it, and stop it when its time is up.
 
-        Raises ToolFailure if there is no room, or the time is up.
+        Args:
+            call: The call.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            ToolFailure: There is no room, or the time is up.
         """
         seconds = self._limits.call_timeout
         await self._enter()
@@ -157,6 +164,9 @@ class Calls:
             name: The name of the tool, for the log.
             handler: What it does.
             arguments: The arguments of the call.
+
+        Errors:
+            A failure has the code of what failed, or `INVALID_ARGUMENTS`, in `structured_content["error"]`.
         """
         try:
             if _size(arguments) > self._limits.max_argument_chars:

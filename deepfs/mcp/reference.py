@@ -6,12 +6,13 @@ others changed meanwhile, and an error says what to do next.
 """
 
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from difflib import unified_diff
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from json import dumps
 from posixpath import join, normpath
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from langchain_core.tools import ToolException
 from mcp.server.mcpserver.tools import Tool
@@ -20,7 +21,7 @@ from msgspec import Struct
 from pydantic import BaseModel, Field
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode, TooLargeError, error_about
+from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
 from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
 from deepfs.mcp.resources import fetched
 from deepfs.mcp.settings import McpSettings
@@ -31,8 +32,10 @@ from deepfs.middleware.tools import ToolFailure
 from deepfs.search.globs import compile_tree
 from deepfs.sync import in_thread
 from deepfs.text import paths
+from deepfs.text.diff import TextDiff
 from deepfs.text.entries import EntryChange
 from deepfs.text.media import OCTET_STREAM, mime_type
+from deepfs.text.visible import shown_path
 from deepfs.types import FileInfo, Result, error_told
 
 __all__ = ["at_own_paths", "reference_tools"]
@@ -119,8 +122,17 @@ def _size(size: int) -> str:
     return f"{size / 1024**power:.2f} {_UNITS[power]}" if power else f"{size} B"
 
 
+def _date(time: str) -> str:
+    """A time in ISO 8601 in the form in which JavaScript shows it."""
+    return f"{datetime.fromisoformat(time).astimezone(UTC):%a %b %d %Y %H:%M:%S GMT+0000 (Coordinated Universal Time)}"
+
+
 def _name(info: FileInfo) -> str:
     return info.path.rstrip("/").rpartition("/")[2]
+
+
+def _sorted(entries: Sequence[FileInfo]) -> list[FileInfo]:
+    return sorted(entries, key=lambda info: info.path.rstrip("/"))
 
 
 def _labelled(info: FileInfo) -> str:
@@ -145,33 +157,15 @@ def _last_lines(text: str, number: int) -> str:
 
 def _fenced_diff(path: str, before: str, after: str) -> str:
     """A unified diff between enough backticks, in the form of jsdiff."""
-    lines = _diff(path, before.split("\n"), after.split("\n"))
-    diff = "\n".join(lines) + "\n"
+    head = [f"Index: {path}", "=" * 67, f"--- {path}\toriginal", f"+++ {path}\tmodified"]
+    diff = "\n".join([*head, *TextDiff(before, after, _CONTEXT_LINES).rows()])
     ticks = "```"
     while ticks in diff:
         ticks += "`"
-    return f"{ticks}diff\n{diff}{ticks}\n\n"
+    return f"{ticks}diff\n{diff}\n{ticks}\n\n"
 
 
-_NO_END: Final = "\\ No newline at end of file"
-
-
-def _diff(path: str, old: list[str], new: list[str]) -> Iterator[str]:
-    yield f"Index: {path}"
-    yield "=" * 67
-    yield f"--- {path}\toriginal"
-    yield f"+++ {path}\tmodified"
-    ends = [lines[-1] == "" for lines in (old, new)]
-    # The empty text behind the last line end is no line. A last line without an end differs from one with an end.
-    old, new = (
-        lines[:-1] if end else [*lines[:-1], lines[-1] + "\0"] for lines, end in zip((old, new), ends, strict=True)
-    )
-    for line in [*unified_diff(old, new, n=4, lineterm="")][2:]:
-        if line.endswith("\0"):
-            yield line[:-1]
-            yield _NO_END
-        else:
-            yield line
+_CONTEXT_LINES: Final = 4
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------
@@ -188,7 +182,7 @@ def _edited(text: str, edits: Sequence[_Replacement]) -> str:
         if changed is None:
             shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
             raise ToolException(
-                f"Error: Could not find exact match for edit:\n{shown}\nRead the file again and copy the text exactly."
+                f"Error: The file does not have this text:\n{shown}\nRead the file again and copy the text exactly."
             )
         text = "\n".join(changed)
     return text
@@ -226,7 +220,7 @@ def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callable[[st
     globs = [pattern.strip("/") for pattern in patterns if pattern.strip("/")]
     plain = [pattern for pattern in globs if anywhere and "*" not in pattern]
     trees = [compile_tree(f"/{pattern}") for pattern in globs if not pattern.endswith("/**")]
-    beneath = [compile_tree(f"/{pattern}/*") for pattern in globs if pattern.endswith("/**")]
+    beneath = [compile_tree(f"/{pattern[:-2]}*/**") for pattern in globs if pattern.endswith("/**")]
     trees += [*beneath, *(compile_tree(f"/**/{pattern}") for pattern in plain)]
     return lambda path: any(tree.matches(f"/{path}") for tree in trees)
 
@@ -288,7 +282,7 @@ class _Files:
             content = await fetched(self._backend, path, self._limits.max_file_bytes)
         except DeepFSError as error:
             raise await self._failure("read_file", error, path) from None
-        block = block_of(path, b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
+        block = block_of(f"file://{quote(path)}", b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
         return Reply([block], Media([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
 
     async def read_multiple_files(self, given: _ReadMany) -> str:
@@ -346,7 +340,7 @@ class _Files:
         listed = await self._backend.als(path)
         if not listed.entries:
             await self._done("ls", listed, path)
-        return listed.entries or []
+        return _sorted(listed.entries or [])
 
     async def list_directory(self, given: _Path) -> str:
         path = self._path(given.path)
@@ -390,13 +384,16 @@ class _Files:
             yield info
             if info.is_dir:
                 listed = await self._backend.als(plain)
-                left += reversed(listed.entries or [])
+                left += reversed(_sorted(listed.entries or []))
 
     async def move_file(self, given: _Move) -> str:
         source, destination = self._path(given.source), self._path(given.destination)
         if source == destination:
-            raise AlreadyExistsError(destination)
-        await self._done("move", await self._backend.amove(source, destination), source)
+            raise _is_there(destination)
+        moved = await self._backend.amove(source, destination)
+        if moved.code is ErrorCode.ALREADY_EXISTS:
+            raise _is_there(destination)
+        await self._done("move", moved, source)
         return f"Successfully moved {given.source} to {given.destination}"
 
     async def search_files(self, given: _Search) -> str:
@@ -419,8 +416,8 @@ class _Files:
         created = read.file_data.created_at if read.file_data else None
         told = {
             "size": info.size,
-            "created": created,
-            "modified": info.modified_at,
+            "created": created and _date(created),
+            "modified": info.modified_at and _date(info.modified_at),
             "isDirectory": str(is_directory).lower(),
             "isFile": str(not is_directory).lower(),
         }
@@ -428,6 +425,12 @@ class _Files:
 
     async def list_allowed_directories(self, given: _Nothing) -> str:
         return "\n".join(["Allowed directories:", *self._roots])
+
+
+def _is_there(path: str) -> ToolFailure:
+    """The failure of a move, which has no argument to replace what is there."""
+    text = f"Error: Something is at {shown_path(path)} already. Choose another destination."
+    return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
 
 
 def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:

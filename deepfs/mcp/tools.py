@@ -251,11 +251,11 @@ def decoded_head(content: str) -> bytes:
     return b64decode(content[:1024])
 
 
-def block_of(path: str, content: str, kind: str) -> ContentBlock:
+def block_of(uri: str, content: str, kind: str) -> ContentBlock:
     """A binary file as a block.
 
     Args:
-        path: Its path.
+        uri: Its URI.
         content: Its content in base64.
         kind: Its MIME type.
     """
@@ -263,13 +263,13 @@ def block_of(path: str, content: str, kind: str) -> ContentBlock:
         return ImageContent(data=content, mime_type=kind)
     if kind.startswith("audio/"):
         return AudioContent(data=content, mime_type=kind)
-    return EmbeddedResource(resource=BlobResourceContents(uri=uri_of(path), mime_type=kind, blob=content))
+    return EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=kind, blob=content))
 
 
 def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
     if not isinstance(answer.content, str):
         path = data.path if isinstance(data, FileContent) else "/"
-        return [block_of(path, block["base64"], block["mime_type"]) for block in answer.content]
+        return [block_of(uri_of(path), block["base64"], block["mime_type"]) for block in answer.content]
     blocks: list[ContentBlock] = [TextContent(text=answer.content)]
     if links and isinstance(data, FileContent) and data.content is None:
         name = data.path.rpartition("/")[2]

@@ -84,9 +84,10 @@ FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
 
 
 class ToolFailure(ToolException):
-    """A failed operation. The text of the exception says what to do next; the attributes are for programs.
+    """A failed operation, for programs too. The arguments are attributes as well.
 
-    Attributes:
+    Args:
+        text: The text for a model, which says what to do next.
         code: What failed.
         message: The text of the error alone.
         path: The path that the error is about; None if there is none.

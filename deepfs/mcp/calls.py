@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from anyio import Semaphore, move_on_after
+from anyio import Semaphore, WouldBlock, move_on_after
 from langchain_core.tools import ToolException
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
@@ -18,7 +19,17 @@ from deepfs.mcp.settings import ServerLimits
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.tools import ToolFailure
 
-__all__ = ["INVALID_ARGUMENTS", "Calls", "Failure", "Handler", "Reply", "ServedTool", "output_schema", "served_tool"]
+__all__ = [
+    "INVALID_ARGUMENTS",
+    "Calls",
+    "Failure",
+    "Handler",
+    "Reply",
+    "ServedTool",
+    "failure_of",
+    "output_schema",
+    "served_tool",
+]
 
 _logger = logging.getLogger("deepfs.mcp")
 _T = TypeVar("_T")
@@ -147,6 +158,8 @@ class Calls:
         raise _failure(f"The call was stopped after {seconds:g} s. Look at what it did, and do less at once.")
 
     async def _enter(self) -> None:
+        with suppress(WouldBlock):
+            return self._slots.acquire_nowait()
         if self._waiting >= self._limits.max_waiting:
             raise _failure("The server is busy: too many calls wait. Try again later.")
         self._waiting += 1
@@ -189,7 +202,11 @@ class Calls:
 
 
 def failure_of(error: Exception) -> Failure:
-    """The failure that an error of a tool or a backend means."""
+    """The failure that an error of a tool or a backend means.
+
+    Args:
+        error: The error.
+    """
     if isinstance(error, ToolFailure):
         return Failure(error.code.value, error.message.removeprefix(_MARK), error.path)
     if isinstance(error, DeepFSError):

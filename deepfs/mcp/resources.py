@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -12,15 +13,18 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, SubscriptionBus
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, Annotations, Resource, ResourceTemplate
+from msgspec import to_builtins
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, TooLargeError
+from deepfs.mcp.calls import Calls, failure_of
 from deepfs.mcp.settings import ServerLimits
+from deepfs.middleware.tools import ToolFailure
 from deepfs.text import paths
 from deepfs.text.media import is_binary_name, mime_type, sniff
 from deepfs.types import ChangeEvent, FileInfo, error_told
 
-__all__ = ["TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "resource_error", "text_of", "uri_of"]
+__all__ = ["TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "text_of", "uri_of"]
 
 _ROOT: Final = "deepfs:///"
 _PLAIN: Final = "/:@!$&'()*+,;=~"
@@ -101,16 +105,11 @@ def text_of(path: str, content: bytes) -> str | None:
         return None
 
 
-def resource_error(uri: str, error: DeepFSError) -> MCPError:
-    """The error of the protocol for a resource that cannot be read.
-
-    Args:
-        uri: The URI that was asked for.
-        error: What the backend says.
-    """
+def _protocol_error(uri: str, error: DeepFSError | ToolFailure) -> MCPError:
+    """The error of the protocol for a resource that cannot be read."""
     code = INTERNAL_ERROR if error.code in (ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT) else INVALID_PARAMS
-    failure = {"code": error.code.value, "message": str(error), "path": error.path}
-    return MCPError(code=code, message=str(error), data={"uri": uri, "error": failure})
+    failure = failure_of(error)
+    return MCPError(code=code, message=failure.message, data={"uri": uri, "error": to_builtins(failure)})
 
 
 # --- all files -------------------------------------------------------------------------------------------------------
@@ -122,11 +121,13 @@ class FileResources:
     Args:
         backend: Where the files are.
         limits: The largest file that is read, and the longest list.
+        calls: What bounds the reads and lists in number and time.
     """
 
-    def __init__(self, backend: BackendProtocol, limits: ServerLimits) -> None:
+    def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: Calls) -> None:
         self._backend = backend
         self._limits = limits
+        self._calls = calls
 
     @staticmethod
     def has(uri: str) -> bool:
@@ -144,10 +145,13 @@ class FileResources:
             uri: Its URI.
 
         Raises:
-            DeepFSError: It cannot be read.
+            MCPError: It cannot be read.
         """
-        path = path_of(uri)
-        content = await fetched(self._backend, path, self._limits.max_file_bytes)
+        try:
+            path = path_of(uri)
+            content = await self._calls.run(partial(fetched, self._backend, path, self._limits.max_file_bytes))
+        except (DeepFSError, ToolFailure) as error:
+            raise _protocol_error(uri, error) from error
         text = text_of(path, content)
         if text is not None:
             return [ReadResourceContents(text, mime_type(path) or "text/plain")]
@@ -163,11 +167,14 @@ class FileResources:
             The page, and the cursor of the next one; None if it is the last.
 
         Raises:
-            DeepFSError: The files cannot be listed.
+            MCPError: The files cannot be listed.
         """
-        result = await self._backend.aglob("**/*", "/")
-        if result.error is not None and not result.matches:
-            raise error_told(result)
+        try:
+            result = await self._calls.run(partial(self._backend.aglob, "**/*", "/"))
+            if result.error is not None and not result.matches:
+                raise error_told(result)
+        except (DeepFSError, ToolFailure) as error:
+            raise _protocol_error(_ROOT, error) from error
         listed = (result.matches or [])[: self._limits.max_listed]
         left = [info for info in listed if cursor is None or info.path > cursor]
         shown = left[:_PAGE]
@@ -179,10 +186,7 @@ class FileResources:
         if ctx.method != "resources/list" or not isinstance(result, dict):
             return result
         cursor = (ctx.params or {}).get("cursor")
-        try:
-            resources, following = await self.page(cursor)
-        except DeepFSError as error:
-            raise resource_error(_ROOT, error) from error
+        resources, following = await self.page(cursor)
         others = result.get("resources", []) if cursor is None else []
         wire = [resource.model_dump(by_alias=True, mode="json", exclude_none=True) for resource in resources]
         result = {**result, "resources": [*others, *wire]}
@@ -217,6 +221,7 @@ class FileEvents:
         self._active = Event()
         self._list_changed = Event()
         self._listened: list[frozenset[str]] = []
+        self._following = 0
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         if ctx.method != _LISTEN:
@@ -237,10 +242,14 @@ class FileEvents:
         async with create_task_group() as group:
             group.start_soon(self._watch, group.cancel_scope, failed)
             await self._active.wait()
-            yield
+            self._following += 1
+            try:
+                yield
+            finally:
+                self._following -= 1
             group.cancel_scope.cancel()
         if failed:
-            raise resource_error(_ROOT, failed[0])
+            raise _protocol_error(_ROOT, failed[0])
 
     async def _watch(self, scope: CancelScope, failed: list[DeepFSError]) -> None:
         """Watch the files when no other call does. A failure ends `scope`, since nothing would be told any more."""
@@ -249,8 +258,8 @@ class FileEvents:
             try:
                 async with aclosing(self._backend.awatch("/")) as events:
                     async for event in events:
-                        # The first event only says that the watch is active.
-                        if self._active.is_set() or len(self._listened) > 1:
+                        # The first event says that the watch is active. Between two watches, changes may be missed.
+                        if self._active.is_set() or self._following:
                             await self._publish(event)
                         self._active.set()
             except DeepFSError as error:

@@ -1,7 +1,6 @@
 """The MCP server over the files of a backend."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.auth.provider import TokenVerifier
@@ -14,13 +13,11 @@ from mcp_types import InputRequiredResult, ResourceTemplate
 from deepfs import __version__
 from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, error_of
 from deepfs.mcp.calls import Calls
 from deepfs.mcp.reference import reference_tools
-from deepfs.mcp.resources import TEMPLATE, FileEvents, FileResources, resource_error
+from deepfs.mcp.resources import TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import McpSettings, checked
 from deepfs.mcp.tools import agent_tools
-from deepfs.middleware.tools import ToolFailure
 from deepfs.policy.read_only import ReadOnlyBackend
 
 if TYPE_CHECKING:
@@ -63,14 +60,13 @@ def create_server(
     files = backend_from(backend)
     files = ReadOnlyBackend(files) if read_only else files
     calls = Calls(settings.limits)
-    resources = FileResources(files, settings.limits) if settings.resources else None
+    resources = FileResources(files, settings.limits, calls) if settings.resources else None
     bus = subscriptions or InMemorySubscriptionBus()
     watches = resources is not None and files.capabilities.watches
     middleware: list[ServerMiddleware[Any]] = [] if resources is None else [resources]
     return _FileServer(
         settings.name,
         files=resources,
-        calls=calls,
         version=__version__,
         instructions=settings.instructions or _INSTRUCTIONS,
         tools=(reference_tools if settings.reference_names else agent_tools)(files, settings, calls),
@@ -90,10 +86,9 @@ _NO_OAUTH = AuthSettings.model_validate({"issuer_url": "http://localhost", "reso
 class _FileServer(MCPServer[Any]):
     """A server of the SDK that also has files as resources."""
 
-    def __init__(self, name: str, *, files: FileResources | None, calls: Calls, **options: Any) -> None:
+    def __init__(self, name: str, *, files: FileResources | None, **options: Any) -> None:
         super().__init__(name, **options)
         self._files = files
-        self._calls = calls
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         own: Sequence[ResourceTemplate] = [] if self._files is None else [TEMPLATE]
@@ -105,9 +100,4 @@ class _FileServer(MCPServer[Any]):
         asked = str(uri)
         if self._files is None or not self._files.has(asked):
             return await super().read_resource(asked, context)
-        try:
-            return await self._calls.run(partial(self._files.read, asked))
-        except DeepFSError as error:
-            raise resource_error(asked, error) from error
-        except ToolFailure as error:
-            raise resource_error(asked, error_of(error.code, error.message)) from error
+        return await self._files.read(asked)

@@ -206,3 +206,15 @@ async def test_any_backend_has_these_tools() -> None:
         await calls.text("create_directory", "/none")
         assert await calls.text("list_directory") == "[FILE] a.md"
         assert await calls.text("list_allowed_directories", "-") == "Allowed directories:\n/"
+
+
+async def test_allowed_directories_hold_in_any_tree() -> None:
+    backend = MemoryBackend()
+    await backend.aupload_files([("/projects/a.md", b"a"), ("/other/b.md", b"b"), ("/projects2/c.md", b"c")])
+    settings = McpSettings(reference_names=True, allowed_directories=["/projects/"])
+    async with connected(backend, settings) as client:
+        calls = Calls(client, Path("/projects"))
+        assert await calls.text("read_text_file", "/a.md") == "a"
+        for path in ("/other/b.md", "/projects2/c.md", "/", "/projects/../other/b.md"):
+            result = await calls("read_text_file", path=path)
+            assert "outside the allowed directories: /projects" in text_of(result)

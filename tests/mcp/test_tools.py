@@ -53,6 +53,7 @@ async def test_tools_are_those_of_an_agent() -> None:
         assert hints.destructive_hint is (True if name in CHANGING else None)
         assert hints.open_world_hint is False
         Draft202012Validator.check_schema(tool.output_schema)
+        assert "error" in tool.output_schema["properties"]
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,9 @@ async def open_files(
     [url, *more] = places if on is None else [on]
     if more:
         raise ValueError("one place can be served; a TOML file joins several, and so does --reference-names")
+    url, _, path = url.partition("#")
+    if path.strip("/"):
+        raise ValueError("a backend is served as a whole, without a path behind #")
     async with open_backend(url) as backend:
         yield ServedFiles(backend, settings)
 

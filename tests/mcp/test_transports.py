@@ -198,6 +198,7 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
         ([], None, ValueError),
         (["."], "memory://", ValueError),
         (["memory://", "memory://"], None, ValueError),
+        (["memory://#/notes"], None, ValueError),
         (["/no/such/directory"], None, NotADirectoryError),
     ],
 )

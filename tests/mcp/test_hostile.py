@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 from anyio import Path as AsyncPath
 from anyio import create_task_group
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from deepfs import FilesystemBackend
 from deepfs.mcp import McpSettings, create_server
-from mcp import Client
 from support.mcp_clients import connected
 from support.selection import one_loop
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from anyio import fail_after
+from mcp import Client
 from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.mcp import McpSettings, ServerLimits, create_server
-from mcp import Client
 from support.mcp_clients import connected
 
 pytestmark = pytest.mark.anyio

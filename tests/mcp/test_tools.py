@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 from anyio import Event, create_task_group, fail_after, move_on_after
 from jsonschema import Draft202012Validator
+from mcp import Client
 
 from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.backends.wrapper import WrapperBackend
@@ -14,7 +15,6 @@ from deepfs.mcp import McpSettings, ServerLimits, create_server
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import ReadOnlyBackend
 from deepfs.types import LsResult
-from mcp import Client
 from support.agents import Sandbox
 from support.mcp_clients import connected, text_of
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from anyio import fail_after
+from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from starlette.applications import Starlette
 
@@ -18,7 +19,6 @@ from deepfs import MemoryBackend
 from deepfs.mcp import HttpSettings, McpSettings, ServerLimits, StaticTokens, create_server, http_app, serve
 from deepfs.mcp.serving import open_files
 from deepfs.mcp.settings import settings_from
-from mcp import Client
 from support.mcp_clients import COMMAND, INITIALIZE, http_server, mcp_over_http, text_of
 
 pytestmark = pytest.mark.anyio

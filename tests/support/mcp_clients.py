@@ -10,13 +10,13 @@ from typing import Any, Final
 import jsonschema  # noqa: F401  # The client would import it on the event loop, where it reads files.
 from anyio import fail_after, open_process
 from anyio.streams.text import TextReceiveStream
+from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.mcp import McpSettings, create_server
-from mcp import Client
 
 __all__ = ["COMMAND", "connected", "http_server", "mcp_over_http", "text_of"]
 

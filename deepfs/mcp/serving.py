@@ -2,8 +2,10 @@
 
 import hmac
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -210,6 +212,10 @@ async def serve_places(
         ValueError: Nothing is named, or too much, or a setting is wrong.
         OSError: A directory or a file is missing, or the address cannot be used.
     """
+    if transport == "stdio" and threading.current_thread() is threading.main_thread():
+        # The thread that reads stdin cannot be interrupted, so that Ctrl-C would wait for the next line. As on SIGTERM,
+        # the process ends at once: files are whole at any instant.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     async with open_files(places, on=on, reference_names=reference_names) as (backend, settings):
         settings = replace(settings, http=replace(settings.http, **address))
         await serve(backend, settings, transport=transport, read_only=read_only)

@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import asdict
 
 from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.middleware.tools import MAX_MEDIA_BYTES
@@ -85,6 +86,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_request_bytes: _Positive = 8_000_000
     max_sessions: _Positive = 1_000
     session_idle_timeout: _Seconds = 1_800.0
+
+    def __repr__(self) -> str:
+        """All but the tokens, which may be shown in logs."""
+        shown = {name: value for name, value in asdict(self).items() if name != "tokens"}
+        return f"HttpSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def is_local(self) -> bool:

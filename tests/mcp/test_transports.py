@@ -62,7 +62,7 @@ def tree(tmp_path: Path) -> str:
 # --- stdio -----------------------------------------------------------------------------------------------------------
 
 
-async def test_stdio_carries_the_protocol_only(tree: str, tmp_path: Path) -> None:
+async def test_stdio_serves_a_tree(tree: str, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         parameters = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "--config", tree])
         async with Client(stdio_client(parameters, errlog=log), mode="legacy") as client:
@@ -163,6 +163,7 @@ async def test_tokens() -> None:
     for wrong in ("", TOKEN[:-1], f"{TOKEN} ", "sha256:" + hashlib.sha256(TOKEN.encode()).hexdigest(), "\udcff"):
         assert await tokens.verify_token(wrong) is None
     assert TOKEN not in str(vars(tokens))
+    assert TOKEN not in repr(McpSettings(http=HttpSettings(tokens=[TOKEN])))
 
 
 async def test_an_application_is_mounted() -> None:

@@ -102,6 +102,7 @@ LONG = (
     "docs",
     "langgraph/test_random_graphs*",
     "langgraph/test_whole_maps*",
+    "mcp",
     "middleware/test_approvals*",
     "middleware/test_eviction*",
     "middleware/test_subagents*",

@@ -12,6 +12,7 @@ from shutil import copytree
 from statistics import median
 from typing import Final
 
+import mcp.client.stdio  # noqa: F401  # Subscripts `Popen` on import, which the guard of blocking calls replaces.
 import pytest
 
 import deepfs

@@ -18,6 +18,7 @@ _MODULES: Final = {
     "listing": ["ls", "tree", "glob", "du"],
     "removing": ["rm"],
     "searching": ["grep"],
+    "serving": ["mcp"],
     "versions": ["history", "restore", "watch"],
 }
 """The commands of each module. A command is the object of that name in it."""

@@ -26,7 +26,7 @@ from deepfs.text.patches import Action, FilePatch, PatchError, added_text, apply
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, Result
 
-__all__ = ["FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
+__all__ = ["ApplyPatchArguments", "FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""

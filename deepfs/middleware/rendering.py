@@ -5,17 +5,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from deepfs.errors import InvalidContentError
 from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
-from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult
+from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 __all__ = [
     "MAX_RESULT_CHARS",
     "MIN_CHARS",
     "WHOLE_LINE",
     "WINDOW",
+    "Answer",
     "Place",
     "command_output",
     "entries",
@@ -35,6 +36,17 @@ _NOTE = 200
 """The characters reserved for notes."""
 
 
+class Answer(NamedTuple):
+    """The answer of a file tool: what a model reads, and the result behind it, for programs."""
+
+    content: str | list[dict[str, Any]]
+    result: Result | ExecuteResponse | None = None
+    shown: int | None = None
+    """How many entries, paths or lines of the result the content shows, from the offset of the call on."""
+    cut: int | None = None
+    """How many characters of the first line the content shows, if not all of it; otherwise None."""
+
+
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +59,13 @@ def listing(rows: Sequence[str], budget: int, *notes: str, advice: str = "narrow
     return "\n".join([*shown, *(f"[{note}]" for note in (more, *notes) if note)])
 
 
-def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> str:
+class _Page(NamedTuple):
+    text: str
+    shown: int
+    """The number of rows in it."""
+
+
+def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
     """The rows from `offset` on, as far as `limit` and `budget` characters allow, and a note that says how to go on."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
@@ -59,7 +77,7 @@ def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str
         where = f"There are only {total}. Begin with offset=0"
     elif last < len(rows):
         where = f"{offset + 1:,} to {last:,} of {total}. Go on with offset={last}"
-    return "\n".join([*shown, *(f"[{note}]" for note in (where, *notes) if note)])
+    return _Page("\n".join([*shown, *(f"[{note}]" for note in (where, *notes) if note)]), len(shown))
 
 
 def _room(budget: int, notes: Sequence[str]) -> int:
@@ -147,7 +165,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
+def numbered(path: str, read: ReadResult, column: int, budget: int) -> Answer:
     """Number the lines that were read, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
@@ -155,14 +173,15 @@ def numbered(path: str, read: ReadResult, column: int, budget: int) -> str:
     content = read.file_data.content if read.file_data else ""
     first = read.start_line
     if not content or first is None:
-        return f"[{shown_path(path)} is empty]"
+        return Answer(f"[{shown_path(path)} is empty]", read, 0)
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
         length = f"{len(lines[0]):,} characters"
         raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
     notes = [f"[{ESCAPES_NOTE}]"] if _has_escapes(lines, shown, column) else []
-    return "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
+    text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
+    return Answer(text, read, len(shown.rows), shown.cut)
 
 
 def _has_escapes(lines: Sequence[str], shown: _Shown, column: int) -> bool:

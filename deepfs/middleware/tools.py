@@ -20,6 +20,7 @@ from deepfs.middleware.rendering import (
     MIN_CHARS,
     WHOLE_LINE,
     WINDOW,
+    Answer,
     Place,
     command_output,
     entries,
@@ -33,7 +34,7 @@ from deepfs.sync import call_sync
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.visible import one_line, shown_path
-from deepfs.types import GrepMatch, Result
+from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind
 
 __all__ = [
     "FILE_TOOLS",
@@ -41,7 +42,12 @@ __all__ = [
     "MAX_EXECUTE_SECONDS",
     "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
+    "FileTool",
+    "Limits",
+    "ToolFailure",
+    "file_tools",
     "filesystem_tools",
+    "made_tools",
     "tool_of",
 ]
 
@@ -77,6 +83,23 @@ FILE_TOOLS: Final = frozenset(TOOL_NAMES) - {"execute"}
 """The tools that limit the size of their results."""
 
 
+class ToolFailure(ToolException):
+    """A failed operation, for programs too. The arguments are attributes as well.
+
+    Args:
+        text: The text for a model, which says what to do next.
+        code: What failed.
+        message: The text of the error alone.
+        path: The path that the error is about; None if there is none.
+    """
+
+    def __init__(self, text: str, code: ErrorCode | None, message: str, path: str | None) -> None:
+        super().__init__(text)
+        self.code: ErrorCode = code or ErrorCode.BACKEND_ERROR
+        self.message: str = message
+        self.path: str | None = path
+
+
 class FileOperations:
     """The operations, one method for each tool; a failure raises a ToolException that says what to do next."""
 
@@ -91,23 +114,23 @@ class FileOperations:
         self._chars = max(limits.chars, MIN_CHARS)
         self._limits = limits
 
-    async def ls(self, path: str, offset: int, limit: int) -> str:
+    async def ls(self, path: str, offset: int, limit: int) -> Answer:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        shown = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
-        return shown or f"[{_absolute(path)} is empty]"
+        page = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
-    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> str | list[dict[str, Any]]:
+    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
         if read.code is ErrorCode.TOO_LARGE:
-            return f"[{one_line(read.error or '')}. {self._other_ways()}]"
+            return Answer(f"[{one_line(read.error or '')}. {self._other_ways()}]", read)
         data = (await self._done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
-            return f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown
+            return Answer(f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown, read)
         try:
             return numbered(_rooted(file_path), read, column, self._chars)
         except DeepFSError as error:
@@ -124,15 +147,15 @@ class FileOperations:
         """What to do about a file that cannot be shown."""
         return "Look into it with execute" if self._advisor.offers("execute") else "Go on without it, and say so"
 
-    async def write_file(self, file_path: str, content: str, overwrite: bool) -> str:
+    async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
         if file_path.strip("/") and file_path.endswith("/"):
             named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
         done = await self._done("write_file", written, file_path)
-        return f"Wrote {_absolute(done.path or file_path)}"
+        return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
 
-    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> str:
+    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> Answer:
         if not old_string:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
@@ -140,16 +163,16 @@ class FileOperations:
         result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences} occurrences"
-        return f"Replaced {times} in {_absolute(done.path or file_path)}"
+        return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
-    async def glob(self, pattern: str, path: str, offset: int) -> str:
+    async def glob(self, pattern: str, path: str, offset: int) -> Answer:
         result = await self.backend.aglob(pattern, path)
         failed = await self._partial("glob", result, result.matches, path)
         rows = [shown_path(info.path) for info in result.matches or ()]
-        shown = paged(
+        page = paged(
             rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
         )
-        return shown or no_file(_absolute(path), pattern)
+        return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(
         self,
@@ -160,7 +183,7 @@ class FileOperations:
         context_lines: int,
         max_count: int,
         **options: Any,
-    ) -> str:
+    ) -> Answer:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         # Without a path, rules that deny the root leave what they allow beneath it.
@@ -181,13 +204,14 @@ class FileOperations:
         )
         skipped = _not_searched(result.skipped)
         nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, **options)]
-        return listing([*rows, *nothing], self._chars, more if result.truncated else "", skipped, failed, advice=advice)
+        notes = (more if result.truncated else "", skipped, failed)
+        return Answer(listing([*rows, *nothing], self._chars, *notes, advice=advice), result)
 
-    async def delete(self, file_path: str) -> str:
+    async def delete(self, file_path: str) -> Answer:
         done = await self._done("delete", await approved_delete(self.backend, file_path), file_path)
-        return f"Deleted {_absolute(done.path or file_path)}"
+        return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
 
-    async def move(self, source: str, destination: str, overwrite: bool) -> str:
+    async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
             named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination)}")
@@ -195,10 +219,9 @@ class FileOperations:
         is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
         better = into_directory(source, destination) if is_directory else ""
         done = await self._done("move", moved, source, destination, better=better)
-        return f"Moved {_absolute(source)} to {_absolute(done.path or destination)}"
+        return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
-    async def execute(self, command: str, timeout: float) -> tuple[str, dict[str, Any]]:
-        """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
+    async def execute(self, command: str, timeout: float) -> Answer:
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
@@ -209,10 +232,8 @@ class FileOperations:
         except DeepFSError as error:
             raise await self._failure("execute", error) from error
         output = command_output(done, longest)
-        if done.exit_code is None:
-            return output, {"truncated": done.truncated}
-        cut = f"\n[The timeout was {longest:g} s, the maximum]" if timeout > longest else ""
-        return f"{output}{cut}", {"truncated": done.truncated, "exit_code": done.exit_code}
+        reached = done.exit_code is not None and timeout > longest
+        return Answer(f"{output}\n[The timeout was {longest:g} s, the maximum]" if reached else output, done)
 
     # --- failures ---
 
@@ -226,10 +247,13 @@ class FileOperations:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        raise ToolException(await self._advisor.advised(tool, result.error, result.code, *paths, better=better))
+        text = await self._advisor.advised(tool, result.error, result.code, *paths, better=better)
+        error = error_behind(result)
+        raise ToolFailure(text, result.code, result.error, paths[0] if error is None else error.path)
 
-    async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolException:
-        return ToolException(await self._advisor.advised(tool, str(error), error.code, better=better))
+    async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolFailure:
+        text = await self._advisor.advised(tool, str(error), error.code, better=better)
+        return ToolFailure(text, error.code, str(error), error.path)
 
     # --- matches in long lines ---
 
@@ -336,6 +360,16 @@ def filesystem_tools(
     return [tool for tool in made_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
 
 
+class FileTool(NamedTuple):
+    """A file tool: what a model is told of it, and what it does."""
+
+    name: str
+    description: str
+    arguments: type[ToolArguments]
+    call: Callable[..., Coroutine[Any, Any, Answer]]
+    """Takes the validated arguments by name. Raises ToolException, mostly a ToolFailure."""
+
+
 def made_tools(
     files: BackendProtocol,
     limits: Limits,
@@ -343,6 +377,17 @@ def made_tools(
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
     hidden: Collection[str] | None = None,
 ) -> list[BaseTool]:
+    """Make the chosen tools, as `file_tools` does, for LangChain."""
+    return [_tool(files, tool) for tool in file_tools(files, limits, descriptions, tools, hidden)]
+
+
+def file_tools(
+    files: BackendProtocol,
+    limits: Limits,
+    descriptions: Mapping[str, str] | None = None,
+    tools: Sequence[FsToolName] | Literal["all"] | None = None,
+    hidden: Collection[str] | None = None,
+) -> list[FileTool]:
     """Make the chosen tools, but no `move` where it would bypass an override.
 
     Advice names none of those in `hidden`, which the caller offers to no model; None is those of `not_offered`.
@@ -353,7 +398,9 @@ def made_tools(
     usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
     names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
     operations = FileOperations(files, limits, {*names}.difference(not_offered(files) if hidden is None else hidden))
-    return [_tool(operations, name, given.get(name) or usual[name]) for name in names]
+    return [
+        FileTool(name, given.get(name) or usual[name], ARGUMENTS[name], getattr(operations, name)) for name in names
+    ]
 
 
 def _check_limits(limits: Limits) -> None:
@@ -385,9 +432,27 @@ class _Calls(NamedTuple):
         return await self.operation(**given)
 
 
-def _tool(operations: FileOperations, name: str, description: str) -> BaseTool:
-    form = {"response_format": "content_and_artifact"} if name == "execute" else {}
-    return tool_of(operations.backend, getattr(operations, name), name, description, ARGUMENTS[name], **form)
+def _tool(files: BackendProtocol, tool: FileTool) -> BaseTool:
+    if tool.name == "execute":
+        operation: Callable[..., Coroutine[Any, Any, Any]] = partial(_content_and_outcome, tool.call)
+        form = {"response_format": "content_and_artifact"}
+    else:
+        operation, form = partial(_content, tool.call), {}
+    return tool_of(files, operation, tool.name, tool.description, tool.arguments, **form)
+
+
+async def _content(call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any) -> str | list[dict[str, Any]]:
+    return (await call(**given)).content
+
+
+async def _content_and_outcome(
+    call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any
+) -> tuple[object, dict[str, Any]]:
+    """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
+    answer = await call(**given)
+    done = cast("ExecuteResponse", answer.result)
+    code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+    return answer.content, {"truncated": done.truncated, **code}
 
 
 def tool_of(

@@ -247,19 +247,19 @@ class TextDiff:
     first character that differs.
     """
 
-    def __init__(self, before: str, after: str) -> None:
+    def __init__(self, before: str, after: str, context: int = _CONTEXT) -> None:
         if _has_only_crlf(before) and _has_only_crlf(after):
             before, after = before.replace("\r\n", "\n"), after.replace("\r\n", "\n")
         old, new = _shown_lines(before), _shown_lines(after)
-        self._old, self._new = old, new
+        self._old, self._new, self._context = old, new, context
         self._changes = line_changes(old, new)
         self.added: int = sum(change.new_end - change.new_start for change in self._changes)
         self.removed: int = sum(change.end - change.start for change in self._changes)
 
     def rows(self) -> Iterator[str]:
         """The rows, without the two that name the files."""
-        for group in _hunks(self._changes):
-            yield from _hunk(self._old, self._new, group)
+        for group in _hunks(self._changes, self._context):
+            yield from _hunk(self._old, self._new, group, self._context)
 
 
 def _shown_lines(text: str) -> list[str]:
@@ -270,20 +270,20 @@ def _has_only_crlf(text: str) -> bool:
     return 0 < text.count("\n") == text.count("\r\n")
 
 
-def _hunks(changes: Sequence[LineChange]) -> list[list[LineChange]]:
+def _hunks(changes: Sequence[LineChange], context: int) -> list[list[LineChange]]:
     """The changes, grouped so that the lines of context around the groups do not overlap."""
     groups: list[list[LineChange]] = []
     for change in changes:
-        if groups and change.start - groups[-1][-1].end <= 2 * _CONTEXT:
+        if groups and change.start - groups[-1][-1].end <= 2 * context:
             groups[-1].append(change)
         else:
             groups.append([change])
     return groups
 
 
-def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange]) -> Iterator[str]:
+def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange], context: int) -> Iterator[str]:
     first, last = group[0], group[-1]
-    start, end = max(0, first.start - _CONTEXT), min(len(old), last.end + _CONTEXT)
+    start, end = max(0, first.start - context), min(len(old), last.end + context)
     new_start, new_end = first.new_start - (first.start - start), last.new_end + (end - last.end)
     yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
     done = start

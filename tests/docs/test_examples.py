@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+import jsonschema  # noqa: F401  # Reads files on import. Clients of MCP import it late, when the guard of blocking calls is on.
+import mcp  # noqa: F401  # Subscripts `Popen` on import, which the guard replaces.
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser

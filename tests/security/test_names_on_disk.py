@@ -72,7 +72,7 @@ async def test_odd_names_are_listed_or_counted(tmp_path: Path, layer: str) -> No
     assert (listed.ok, listed.skipped) == (True, len(NOT_UTF8))
     found = await backend.agrep("needle", at, "**")
     assert {match.path for match in found.matches or ()} >= {f"{at}/plain", f"{at}/C:", f"{at}/C:d/file"}
-    assert "2 names are no text (UTF-8) and are not shown" in await FileOperations(backend).ls(at, 0, 100)
+    assert "2 names are no text (UTF-8) and are not shown" in (await FileOperations(backend).ls(at, 0, 100)).content
 
 
 @layers

@@ -1,0 +1,629 @@
+"""The tools of the reference filesystem server, by name, arguments and form of results, over any backend.
+
+A client that was set up for `@modelcontextprotocol/server-filesystem` keeps its configuration. What differs on purpose:
+a listing is sorted, files above a limit are refused, an edit keeps the line ends of a file and never overwrites what
+others changed meanwhile, and an error says what to do next.
+"""
+
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from json import dumps
+from posixpath import join, normpath
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+from langchain_core.tools import ToolException
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import TextContent, ToolAnnotations
+from msgspec import Struct
+from pydantic import BaseModel, Field
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
+from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
+from deepfs.mcp.resources import fetched
+from deepfs.mcp.settings import McpSettings
+from deepfs.mcp.tools import block_of
+from deepfs.middleware.advice import Advisor
+from deepfs.middleware.offers import not_offered, offers_move
+from deepfs.middleware.tools import ToolFailure
+from deepfs.search.globs import compile_tree
+from deepfs.sync import in_thread
+from deepfs.text import paths
+from deepfs.text.diff import TextDiff
+from deepfs.text.entries import EntryChange
+from deepfs.text.media import OCTET_STREAM, mime_type
+from deepfs.text.visible import shown_path
+from deepfs.types import FileInfo, Result, error_told
+
+__all__ = ["at_own_paths", "reference_tools"]
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+class _Path(BaseModel):
+    path: str
+
+
+class _Read(BaseModel):
+    path: str
+    head: int | None = Field(None, ge=0, description="Only this many lines from the start.")
+    tail: int | None = Field(None, ge=0, description="Only this many lines from the end.")
+
+
+class _ReadMany(BaseModel):
+    paths: list[str] = Field(min_length=1, description="The paths of the files.")
+
+
+class _Write(BaseModel):
+    path: str
+    content: str
+
+
+class _Replacement(BaseModel):
+    oldText: str = Field(description="The text to replace.")  # noqa: N815
+    newText: str = Field(description="What takes its place.")  # noqa: N815
+
+
+class _Edit(BaseModel):
+    path: str
+    edits: list[_Replacement]
+    dryRun: bool = Field(False, description="Only show the changes.")  # noqa: N815
+
+
+class _Sizes(BaseModel):
+    path: str
+    sortBy: Literal["name", "size"] = Field("name", description="The order of the entries.")  # noqa: N815
+
+
+class _Tree(BaseModel):
+    path: str
+    excludePatterns: list[str] = Field([], description="Globs of what to leave out.")  # noqa: N815
+
+
+class _Search(BaseModel):
+    path: str
+    pattern: str
+    excludePatterns: list[str] = Field([], description="Globs of what to leave out.")  # noqa: N815
+
+
+class _Move(BaseModel):
+    source: str
+    destination: str
+
+
+class _Nothing(BaseModel):
+    pass
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+class Text(Struct):
+    """The text of a result, as data."""
+
+    content: str
+
+
+class Media(Struct):
+    """The block of a result, as data."""
+
+    content: list[dict[str, Any]]
+
+
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB")
+
+
+def _size(size: int) -> str:
+    """A size as `512 B` or `1.50 KB`."""
+    power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{size / 1024**power:.2f} {_UNITS[power]}" if power else f"{size} B"
+
+
+def _date(time: str) -> str:
+    """A time in ISO 8601 in the form in which JavaScript shows it."""
+    return f"{datetime.fromisoformat(time).astimezone(UTC):%a %b %d %Y %H:%M:%S GMT+0000 (Coordinated Universal Time)}"
+
+
+def _name(info: FileInfo) -> str:
+    return info.path.rstrip("/").rpartition("/")[2]
+
+
+def _sorted(entries: Sequence[FileInfo]) -> list[FileInfo]:
+    return sorted(entries, key=lambda info: info.path.rstrip("/"))
+
+
+def _labelled(info: FileInfo) -> str:
+    return f"{'[DIR]' if info.is_dir else '[FILE]'} {_name(info)}"
+
+
+def _sized(info: FileInfo) -> str:
+    size = "" if info.is_dir else _size(info.size or 0).rjust(10)
+    kind = "[DIR]" if info.is_dir else "[FILE]"
+    return f"{kind} {_name(info):<30} {size}"
+
+
+def _first_lines(text: str, number: int) -> str:
+    lines = text.split("\n")
+    return "\n".join(lines[: -1 if lines[-1] == "" else None][:number])
+
+
+def _last_lines(text: str, number: int) -> str:
+    """The last lines; behind a line end at the end of the text there is an empty one."""
+    return "\n".join(text.replace("\r\n", "\n").split("\n")[-number:])
+
+
+def _fenced_diff(path: str, before: str, after: str) -> str:
+    """A unified diff between enough backticks, in the form of jsdiff."""
+    head = [f"Index: {path}", "=" * 67, f"--- {path}\toriginal", f"+++ {path}\tmodified"]
+    diff = "\n".join([*head, *TextDiff(before, after, _CONTEXT_LINES).rows()])
+    ticks = "```"
+    while ticks in diff:
+        ticks += "`"
+    return f"{ticks}diff\n{diff}\n{ticks}\n\n"
+
+
+_CONTEXT_LINES: Final = 4
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def _edited(text: str, edits: Sequence[_Replacement]) -> str:
+    """The text after all edits, one after the other. Raises ToolException if one does not fit."""
+    for edit in edits:
+        old, new = edit.oldText.replace("\r\n", "\n"), edit.newText.replace("\r\n", "\n")
+        if old in text:
+            text = text.replace(old, new, 1)
+            continue
+        changed = _edited_lines(text.split("\n"), old.split("\n"), new.split("\n"))
+        if changed is None:
+            shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
+            raise ToolException(
+                f"Error: The file does not have this text:\n{shown}\nRead the file again and copy the text exactly."
+            )
+        text = "\n".join(changed)
+    return text
+
+
+def _edited_lines(lines: list[str], old: list[str], new: list[str]) -> list[str] | None:
+    """The lines with `old` replaced by `new`, whatever white space is around lines; None if `old` is not there."""
+    wanted, stripped = [line.strip() for line in old], [line.strip() for line in lines]
+    for start in range(len(lines) - len(old) + 1):
+        if stripped[start : start + len(old)] == wanted:
+            indent = _indent(lines[start])
+            placed = [_placed(line, indent, old[at] if at < len(old) else "", at == 0) for at, line in enumerate(new)]
+            return [*lines[:start], *placed, *lines[start + len(old) :]]
+    return None
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _placed(line: str, indent: str, replaced: str, is_first: bool) -> str:
+    """A new line, indented as the first replaced one, and by what it is indented more than the line it replaces."""
+    if is_first:
+        return indent + line.lstrip()
+    if not _indent(line) or not _indent(replaced):
+        return line
+    return indent + " " * max(0, len(_indent(line)) - len(_indent(replaced))) + line.lstrip()
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------
+
+
+def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callable[[str], bool]:
+    """A test of relative paths. With `anywhere`, a pattern without `*` is also the name of something at any depth."""
+    globs = [pattern.strip("/") for pattern in patterns if pattern.strip("/")]
+    plain = [pattern for pattern in globs if anywhere and "*" not in pattern]
+    trees = [compile_tree(f"/{pattern}") for pattern in globs if not pattern.endswith("/**")]
+    beneath = [compile_tree(f"/{pattern[:-2]}*/**") for pattern in globs if pattern.endswith("/**")]
+    trees += [*beneath, *(compile_tree(f"/**/{pattern}") for pattern in plain)]
+    return lambda path: any(tree.matches(f"/{path}") for tree in trees)
+
+
+# --- the tools -------------------------------------------------------------------------------------------------------
+
+
+class _Files:
+    """The tools, one method for each."""
+
+    def __init__(self, backend: BackendProtocol, settings: McpSettings) -> None:
+        self._backend = backend
+        self._limits = settings.limits
+        self._roots = [paths.normalize(root) for root in settings.allowed_directories]
+        self._advisor = Advisor(backend, ())
+
+    def _path(self, given: str) -> str:
+        """The path in the tree. A relative one starts at the first allowed directory. Raises DeepFSError."""
+        if given.startswith("~") or "\0" in given:
+            return paths.normalize(given)
+        path = paths.normalize(normpath(join(self._roots[0], given)))
+        if any(root == "/" or path == root or path.startswith(f"{root}/") for root in self._roots):
+            return path
+        allowed = ", ".join(self._roots)
+        raise error_about(ErrorCode.PERMISSION_DENIED, path, f"it is outside the allowed directories: {allowed}")
+
+    async def _done(self, tool: str, result: Result, path: str) -> None:
+        if result.error is not None:
+            raise await self._failure(tool, error_told(result), path)
+
+    async def _failure(self, tool: str, error: DeepFSError, path: str) -> ToolFailure:
+        text = await self._advisor.advised(tool, str(error), error.code, path)
+        return ToolFailure(text, error.code, str(error), error.path or path)
+
+    async def _text(self, path: str) -> str:
+        try:
+            content = await fetched(self._backend, path, self._limits.max_file_bytes)
+        except DeepFSError as error:
+            raise await self._failure("read_file", error, path) from None
+        return content.decode(errors="replace")
+
+    def _bounded(self, text: str, path: str) -> str:
+        most = self._limits.max_file_bytes
+        if len(text) > most:
+            raise TooLargeError.because(path, f"the result has more than {most:,} characters; ask for less")
+        return text
+
+    async def read_text_file(self, given: _Read) -> str:
+        if given.head and given.tail:
+            raise ToolException("Error: head and tail cannot be given together. Give one of them.")
+        text = await self._text(self._path(given.path))
+        if given.tail:
+            return _last_lines(text, given.tail)
+        return _first_lines(text, given.head) if given.head else text
+
+    async def read_media_file(self, given: _Path) -> Reply:
+        path = self._path(given.path)
+        try:
+            content = await fetched(self._backend, path, self._limits.max_file_bytes)
+        except DeepFSError as error:
+            raise await self._failure("read_file", error, path) from None
+        block = block_of(f"file://{quote(path)}", b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
+        return Reply([block], Media([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
+
+    async def read_multiple_files(self, given: _ReadMany) -> str:
+        texts: list[str] = []
+        size = 0
+        for path in given.paths:
+            try:
+                texts.append(f"{path}:\n{await self._text(self._path(path))}\n")
+            except (ToolException, DeepFSError) as error:
+                texts.append(f"{path}: Error - {str(error).removeprefix('Error: ')}")
+            size += len(texts[-1])
+            if size > self._limits.max_file_bytes:
+                break
+        return self._bounded("\n---\n".join(texts), given.paths[-1])
+
+    async def write_file(self, given: _Write) -> str:
+        path = self._path(given.path)
+        await self._done("write_file", await self._backend.awrite(path, given.content, overwrite=True), path)
+        return f"Successfully wrote to {given.path}"
+
+    async def edit_file(self, given: _Edit) -> str:
+        path = self._path(given.path)
+        # The version comes before the content: what changes in between makes the write fail.
+        read = await self._backend.aread(path, 0, 1)
+        try:
+            before = (await fetched(self._backend, path, self._limits.max_file_bytes)).decode()
+        except DeepFSError as error:
+            raise await self._failure("edit_file", error, path) from None
+        except UnicodeDecodeError:
+            raise error_about(ErrorCode.BINARY_FILE, path, "it is no text in UTF-8") from None
+        after, diff = await in_thread(partial(_changed, path, before, given.edits))
+        if not given.dryRun and after != before:
+            written = await self._backend.awrite(path, after, overwrite=True, if_match=read.version)
+            await self._done("edit_file", written, path)
+        return diff
+
+    async def create_directory(self, given: _Path) -> str:
+        path = self._path(given.path)
+        for directory in [*paths.ancestors(path), path]:
+            await self._make(directory)
+        return f"Successfully created directory {given.path}"
+
+    async def _make(self, path: str) -> None:
+        """Make a directory, unless it is there. Where directories are no more than parts of paths, there is no need."""
+        listed = await self._backend.als(path)
+        if listed.ok or path == "/":
+            return
+        if listed.code is not ErrorCode.FILE_NOT_FOUND:
+            await self._done("ls", listed, path)
+        [made] = await self._backend.achange_entries([EntryChange(path, "make_directory")])
+        if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
+            raise error_about(str(made.error), path, "the directory cannot be made")
+
+    async def _entries(self, path: str) -> list[FileInfo]:
+        listed = await self._backend.als(path)
+        if not listed.entries:
+            await self._done("ls", listed, path)
+        return _sorted(listed.entries or [])
+
+    async def list_directory(self, given: _Path) -> str:
+        path = self._path(given.path)
+        return self._bounded("\n".join(map(_labelled, await self._entries(path))), path)
+
+    async def list_directory_with_sizes(self, given: _Sizes) -> str:
+        path = self._path(given.path)
+        entries = await self._entries(path)
+        files = [info for info in entries if not info.is_dir]
+        if given.sortBy == "size":
+            entries = sorted(entries, key=lambda info: -(info.size or 0))
+        else:
+            entries = sorted(entries, key=lambda info: (_name(info).casefold(), _name(info)))
+        total = _size(sum(info.size or 0 for info in files))
+        summary = ["", f"Total: {len(files)} files, {len(entries) - len(files)} directories", f"Combined size: {total}"]
+        return self._bounded("\n".join([*map(_sized, entries), *summary]), path)
+
+    async def directory_tree(self, given: _Tree) -> str:
+        path, nodes = self._path(given.path), dict[str, list[dict[str, Any]]]()
+        tree = nodes[path] = []
+        async for info in self._walk(path, _matcher(given.excludePatterns, anywhere=True)):
+            plain = info.path.rstrip("/")
+            node: dict[str, Any] = {"name": _name(info), "type": "directory" if info.is_dir else "file"}
+            if info.is_dir:
+                node["children"] = nodes[plain] = []
+            nodes[paths.parent(plain)].append(node)
+        return self._bounded(dumps(tree, indent=2, ensure_ascii=False), path)
+
+    async def _walk(self, path: str, excludes: Callable[[str], bool]) -> AsyncGenerator[FileInfo, None]:
+        """All that lies beneath a directory, each directory before its content."""
+        left, seen = [*reversed(await self._entries(path))], 0
+        while left:
+            info = left.pop()
+            plain = info.path.rstrip("/")
+            if excludes(paths.relative(plain, path)):
+                continue
+            seen += 1
+            if seen > self._limits.max_listed:
+                most = self._limits.max_listed
+                raise TooLargeError.because(path, f"more than {most:,} entries are beneath it; name a directory in it")
+            yield info
+            if info.is_dir:
+                listed = await self._backend.als(plain)
+                left += reversed(_sorted(listed.entries or []))
+
+    async def move_file(self, given: _Move) -> str:
+        source, destination = self._path(given.source), self._path(given.destination)
+        if source == destination:
+            raise _is_there(destination)
+        moved = await self._backend.amove(source, destination)
+        if moved.code is ErrorCode.ALREADY_EXISTS:
+            raise _is_there(destination)
+        await self._done("move", moved, source)
+        return f"Successfully moved {given.source} to {given.destination}"
+
+    async def search_files(self, given: _Search) -> str:
+        path, matches = self._path(given.path), _matcher([given.pattern])
+        found: list[str] = []
+        async for info in self._walk(path, _matcher(given.excludePatterns)):
+            plain = info.path.rstrip("/")
+            if matches(paths.relative(plain, path)):
+                found.append(plain)
+        return self._bounded("\n".join(found), path) or "No matches found"
+
+    async def get_file_info(self, given: _Path) -> str:
+        path = self._path(given.path)
+        read = await self._backend.aread(path, 0, 1)
+        is_directory = read.code is ErrorCode.IS_DIRECTORY
+        if not is_directory and read.code is not ErrorCode.TOO_LARGE:
+            await self._done("read_file", read, path)
+        above = await self._backend.als(paths.parent(path))
+        info = next((each for each in above.entries or () if each.path.rstrip("/") == path), FileInfo(path))
+        created = read.file_data.created_at if read.file_data else None
+        told = {
+            "size": info.size,
+            "created": created and _date(created),
+            "modified": info.modified_at and _date(info.modified_at),
+            "isDirectory": str(is_directory).lower(),
+            "isFile": str(not is_directory).lower(),
+        }
+        return "\n".join(f"{key}: {value}" for key, value in told.items() if value is not None)
+
+    async def list_allowed_directories(self, given: _Nothing) -> str:
+        return "\n".join(["Allowed directories:", *self._roots])
+
+
+def _is_there(path: str) -> ToolFailure:
+    """The failure of a move, which has no argument to replace what is there."""
+    text = f"Error: Something is at {shown_path(path)} already. Choose another destination."
+    return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
+
+
+def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
+    """The edited text with the line ends that it had, and the diff."""
+    is_windows = "\r\n" in before and before.count("\r\n") == before.count("\n")
+    text = before.replace("\r\n", "\n") if is_windows else before
+    after = _edited(text, edits)
+    diff = _fenced_diff(path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n"))
+    return after.replace("\n", "\r\n") if is_windows else after, diff
+
+
+# --- directories of this machine -------------------------------------------------------------------------------------
+
+
+def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
+    """Directories of this machine as one tree in which each has the path that it has on the machine.
+
+    Args:
+        directories: Their absolute paths.
+
+    Returns:
+        The tree. Outside of the directories it is empty and read-only.
+    """
+    from deepfs.backends.composite import CompositeBackend
+    from deepfs.backends.filesystem import FilesystemBackend
+    from deepfs.backends.memory import MemoryBackend
+    from deepfs.policy.read_only import ReadOnlyBackend
+
+    if "/" in directories:
+        return FilesystemBackend("/")
+    mounts = {f"{directory}/": FilesystemBackend(directory) for directory in directories}
+    return CompositeBackend(ReadOnlyBackend(MemoryBackend()), mounts)
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+_Operation: TypeAlias = Callable[[_Files, Any], Awaitable["str | Reply"]]
+
+
+class _Kind(NamedTuple):
+    title: str
+    description: str
+    arguments: type[BaseModel]
+    operation: _Operation
+    changes: bool = False
+    idempotent: bool = False
+    destructive: bool = True
+
+    def annotations(self) -> ToolAnnotations:
+        if not self.changes:
+            return ToolAnnotations(title=self.title, read_only_hint=True, open_world_hint=False)
+        return ToolAnnotations(
+            title=self.title,
+            read_only_hint=False,
+            idempotent_hint=self.idempotent,
+            destructive_hint=self.destructive,
+            open_world_hint=False,
+        )
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "read_file": _Kind(
+        "Read File (Deprecated)",
+        "Reads a text file, or its first or last lines. Deprecated: use read_text_file.",
+        _Read,
+        _Files.read_text_file,
+    ),
+    "read_text_file": _Kind(
+        "Read Text File",
+        "Reads a file as text, whatever its extension. `head` or `tail` gives only its first or last lines.",
+        _Read,
+        _Files.read_text_file,
+    ),
+    "read_media_file": _Kind(
+        "Read Media File",
+        "Reads a file as a block in base64 with its MIME type: an image, audio, or else a resource.",
+        _Path,
+        _Files.read_media_file,
+    ),
+    "read_multiple_files": _Kind(
+        "Read Multiple Files",
+        "Reads several text files at once, each under its path. A file that cannot be read has an error there.",
+        _ReadMany,
+        _Files.read_multiple_files,
+    ),
+    "write_file": _Kind(
+        "Write File",
+        "Writes a text file. An existing file is replaced without a question.",
+        _Write,
+        _Files.write_file,
+        changes=True,
+        idempotent=True,
+    ),
+    "edit_file": _Kind(
+        "Edit File",
+        "Replaces texts in a file, one after the other, and shows the changes as a diff. `dryRun` only shows them.",
+        _Edit,
+        _Files.edit_file,
+        changes=True,
+    ),
+    "create_directory": _Kind(
+        "Create Directory",
+        "Makes a directory, with those above it. One that is there stays as it is.",
+        _Path,
+        _Files.create_directory,
+        changes=True,
+        idempotent=True,
+        destructive=False,
+    ),
+    "list_directory": _Kind(
+        "List Directory",
+        "Lists what is in a directory, marked as [FILE] or [DIR].",
+        _Path,
+        _Files.list_directory,
+    ),
+    "list_directory_with_sizes": _Kind(
+        "List Directory with Sizes",
+        "Lists what is in a directory, marked as [FILE] or [DIR], with sizes and their sum.",
+        _Sizes,
+        _Files.list_directory_with_sizes,
+    ),
+    "directory_tree": _Kind(
+        "Directory Tree",
+        "Shows all that is beneath a directory as JSON: `name`, `type`, and `children` of a directory.",
+        _Tree,
+        _Files.directory_tree,
+    ),
+    "move_file": _Kind(
+        "Move File",
+        "Moves or renames a file or a directory. It fails if something is at the destination.",
+        _Move,
+        _Files.move_file,
+        changes=True,
+    ),
+    "search_files": _Kind(
+        "Search Files",
+        "Finds files and directories beneath a directory by a glob for their relative path: `*.md` in the directory "
+        "itself, `**/*.md` at any depth.",
+        _Search,
+        _Files.search_files,
+    ),
+    "get_file_info": _Kind(
+        "Get File Info",
+        "Tells the size, the times and the kind of a file or a directory.",
+        _Path,
+        _Files.get_file_info,
+    ),
+    "list_allowed_directories": _Kind(
+        "List Allowed Directories",
+        "Lists the directories whose files these tools reach.",
+        _Nothing,
+        _Files.list_allowed_directories,
+    ),
+}
+
+
+def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+    """The tools of the reference filesystem server that make sense over a backend.
+
+    Args:
+        backend: The backend of the files.
+        settings: Which tools are wanted, and which directories are allowed.
+        calls: What runs the calls.
+
+    Returns:
+        The tools. Those are left out that the backend refuses in any case.
+
+    Raises:
+        ValueError: The settings name a tool that does not exist.
+    """
+    wanted = set(_KINDS if settings.tools is None else settings.tools)
+    if unknown := sorted({*wanted, *settings.descriptions} - set(_KINDS)):
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    if "write_file" in not_offered(backend):
+        wanted -= {name for name, kind in _KINDS.items() if kind.changes}
+    if not offers_move(backend):
+        wanted.discard("move_file")
+    files = _Files(backend, settings)
+    return [_served(files, settings, calls, name, kind) for name, kind in _KINDS.items() if name in wanted]
+
+
+def _served(files: _Files, settings: McpSettings, calls: Calls, name: str, kind: _Kind) -> Tool:
+    return served_tool(
+        calls,
+        name,
+        settings.descriptions.get(name, kind.description),
+        partial(_reply, files, kind),
+        parameters=kind.arguments.model_json_schema(),
+        output=output_schema(Media if kind.operation is _Files.read_media_file else Text),
+        annotations=kind.annotations(),
+    )
+
+
+async def _reply(files: _Files, kind: _Kind, arguments: dict[str, Any]) -> Reply:
+    answer = await kind.operation(files, kind.arguments.model_validate(arguments))
+    return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], Text(answer))

@@ -1,0 +1,281 @@
+"""Serving over stdio and HTTP: tokens, accepted hosts, and what the command line names."""
+
+import hmac
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
+from posixpath import normpath
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import quote
+
+import anyio
+from mcp.server.auth.provider import AccessToken, TokenVerifier
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+from msgspec.structs import replace
+from starlette.applications import Starlette
+
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
+from deepfs.config.trees import load_tree, open_backend, open_tree
+from deepfs.mcp.reference import at_own_paths
+from deepfs.mcp.server import create_server
+from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
+
+__all__ = ["TOKEN_VARIABLE", "ServedFiles", "StaticTokens", "http_app", "open_files", "serve", "serve_places"]
+
+TOKEN_VARIABLE: Final = "DEEPFS_MCP_TOKEN"
+"""The variable of the environment with the token of a server over HTTP whose settings name none."""
+_SHORTEST_TOKEN: Final = 16
+_DIGEST: Final = "sha256:"
+_GRACE: Final = 5
+"""The seconds that open requests have to end when the server stops."""
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+class StaticTokens(TokenVerifier):
+    """Verifies bearer tokens by a list of them. Only their digests are kept, and comparing takes constant time.
+
+    Args:
+        tokens: The tokens: as they are, or as `sha256:` and the digest in hexadecimal.
+
+    Raises:
+        ValueError: A token has fewer than 16 characters, or a digest is none.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._digests = [_digest(token) for token in tokens]
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Verify a token.
+
+        Args:
+            token: The token of a request.
+
+        Returns:
+            What it grants; None if it is unknown. Sessions belong to the token that opened them.
+        """
+        given = sha256(token.encode("utf-8", "surrogateescape")).digest()
+        known = [each for each in self._digests if hmac.compare_digest(each, given)]
+        return AccessToken(token=token, client_id=f"token-{known[0].hex()[:12]}", scopes=[]) if known else None
+
+
+def _digest(token: str) -> bytes:
+    """The digest of a token. No part of a token is in an error."""
+    if token.startswith(_DIGEST):
+        try:
+            digest = bytes.fromhex(token.removeprefix(_DIGEST))
+        except ValueError:
+            digest = b""
+        if len(digest) != sha256().digest_size:
+            raise ValueError("a token that starts with 'sha256:' goes on with 64 hexadecimal digits")
+        return digest
+    if len(token) < _SHORTEST_TOKEN:
+        raise ValueError(f"a token needs {_SHORTEST_TOKEN} characters at least, or others guess it")
+    return sha256(token.encode()).digest()
+
+
+# --- transports ------------------------------------------------------------------------------------------------------
+
+
+async def serve(
+    backend: BACKEND_TYPES,
+    settings: McpSettings | None = None,
+    *,
+    transport: Literal["stdio", "http"] = "stdio",
+    read_only: bool = False,
+    token_verifier: TokenVerifier | None = None,
+    auth: AuthSettings | None = None,
+) -> None:
+    """Serve the files of a backend, until the client leaves (stdio) or the process is told to end (HTTP).
+
+    It runs on asyncio, as the HTTP server does. Only messages of the protocol go to stdout, all else to stderr.
+
+    Args:
+        backend: The backend of the files. The caller closes it.
+        settings: What is offered, and where.
+        transport: `"stdio"` for one client that started this process, `"http"` for streamable HTTP.
+        read_only: Whether changes are refused.
+        token_verifier: What checks the bearer tokens of requests; by default the tokens of the settings.
+        auth: The settings of OAuth for clients that look for an authorization server.
+
+    Raises:
+        ValueError: A setting is wrong, or other machines could reach the server without a token.
+        OSError: The address cannot be used.
+    """
+    settings = checked(settings or McpSettings())
+    if transport == "stdio":
+        await create_server(backend, settings, read_only=read_only).run_stdio_async()
+        return
+    if token_verifier is None and settings.http.tokens:
+        token_verifier = StaticTokens(settings.http.tokens)
+    if token_verifier is None and not settings.http.is_local and not settings.http.allow_anonymous:
+        host = settings.http.host
+        raise ValueError(
+            f"anyone who reaches {host} could use the files: set tokens for the server, or allow_anonymous"
+        )
+    server = create_server(backend, settings, read_only=read_only, token_verifier=token_verifier, auth=auth)
+    await _serve_http(http_app(server, settings.http), settings.http)
+
+
+def http_app(server: MCPServer, settings: HttpSettings | None = None) -> Starlette:
+    """The application of a server for streamable HTTP, with its limits and accepted hosts.
+
+    Args:
+        server: The server. It checks tokens if it was made with a `token_verifier`.
+        settings: The limits and hosts.
+
+    Returns:
+        The application; its lifespan must run. To mount it in another one, run `server.session_manager.run()` there.
+
+    Raises:
+        ValueError: The accepted hosts are not known.
+    """
+    settings = settings or HttpSettings()
+    hosts = [*settings.hosts()]
+    local = [f"http://{host}" for host in hosts] if settings.is_local and not settings.allowed_hosts else []
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=bool(hosts),
+        allowed_hosts=hosts,
+        allowed_origins=settings.allowed_origins or local,
+    )
+    return server.streamable_http_app(
+        streamable_http_path=settings.path,
+        max_request_body_size=settings.max_request_bytes,
+        session_idle_timeout=settings.session_idle_timeout,
+        max_sessions=settings.max_sessions,
+        transport_security=security,
+    )
+
+
+async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE, lifespan="on"
+    )
+    listener = await anyio.to_thread.run_sync(partial(_listener, settings.host.strip("[]"), settings.port))
+    with listener:
+        port = listener.getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
+        print(f"deepfs mcp: listening on http://{host}:{port}{settings.path}", file=sys.stderr, flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+class ServedFiles(NamedTuple):
+    """What a command serves.
+
+    Attributes:
+        backend: The files.
+        settings: The settings.
+    """
+
+    backend: BackendProtocol
+    settings: McpSettings
+
+
+async def serve_places(
+    places: Sequence[str],
+    *,
+    on: str | None,
+    transport: Literal["stdio", "http"],
+    address: Mapping[str, Any],
+    read_only: bool,
+    reference_names: bool,
+) -> None:
+    """Serve what a command names.
+
+    Args:
+        places: Directories of this machine, or one URL of a backend.
+        on: The URL of a backend, or `tree:FILE`, in the place of `places`.
+        transport: `"stdio"` or `"http"`.
+        address: `host` and `port`, in the place of those of the settings.
+        read_only: Whether changes are refused.
+        reference_names: Whether the tools of the reference filesystem server are offered.
+
+    Raises:
+        ValueError: Nothing is named, or too much, or a setting is wrong.
+        OSError: A directory or a file is missing, or the address cannot be used.
+    """
+    if transport == "stdio" and threading.current_thread() is threading.main_thread():
+        # The thread that reads stdin cannot be interrupted, so that Ctrl-C would wait for the next line. As on SIGTERM,
+        # the process ends at once: files are whole at any instant.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    async with open_files(places, on=on, reference_names=reference_names) as (backend, settings):
+        settings = replace(settings, http=replace(settings.http, **address))
+        await serve(backend, settings, transport=transport, read_only=read_only)
+
+
+@asynccontextmanager
+async def open_files(
+    places: Sequence[str], *, on: str | None = None, reference_names: bool = False
+) -> AsyncIterator[ServedFiles]:
+    """Open what a command names, and close it at the end.
+
+    Args:
+        places: Directories of this machine, or one URL of a backend.
+        on: The URL of a backend, or `tree:FILE`, in the place of `places`; the settings are those of the tree.
+        reference_names: Whether the tools of the reference filesystem server are wanted. Then each directory has the
+            path in the tree that it has on this machine, as there.
+
+    Yields:
+        The files and the settings.
+
+    Raises:
+        ValueError: Nothing is named, or too much, or a setting is wrong.
+        OSError: A directory or a file is missing.
+    """
+    if bool(places) == (on is not None):
+        raise ValueError("name what to serve: directories, or one URL, or a TOML file with --config")
+    if on is not None and on.startswith("tree:"):
+        tree = await load_tree(on.removeprefix("tree:"))
+        settings = settings_from(tree.mcp)
+        async with open_tree(tree) as backend:
+            yield ServedFiles(backend, _named(settings, reference_names))
+        return
+    settings = _named(McpSettings(), reference_names)
+    if on is None and all("://" not in place for place in places):
+        directories = [await _directory(place) for place in places]
+        if settings.reference_names:
+            async with at_own_paths(directories) as backend:
+                yield ServedFiles(backend, replace(settings, allowed_directories=directories))
+            return
+        places = [f"file://{quote(directory)}" for directory in directories]
+    [url, *more] = places if on is None else [on]
+    if more:
+        raise ValueError("one place can be served; a TOML file joins several, and so does --reference-names")
+    url, _, path = url.partition("#")
+    if path.strip("/"):
+        raise ValueError("a backend is served as a whole, without a path behind #")
+    async with open_backend(url) as backend:
+        yield ServedFiles(backend, settings)
+
+
+def _named(settings: McpSettings, reference_names: bool) -> McpSettings:
+    """The settings with a token of the environment, if they have none."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token and not settings.http.tokens:
+        settings = replace(settings, http=replace(settings.http, tokens=[token]))
+    return replace(settings, reference_names=True) if reference_names else settings
+
+
+async def _directory(place: str) -> str:
+    path = await (await anyio.Path(place).expanduser()).absolute()
+    if not await path.is_dir():
+        raise NotADirectoryError(f"{place} is no directory")
+    return normpath(path)

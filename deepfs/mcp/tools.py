@@ -1,0 +1,382 @@
+"""The file tools of an agent as tools of MCP: their annotations, and their answers as data."""
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolAnnotations,
+)
+from msgspec import Meta, Struct
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
+from deepfs.mcp.resources import uri_of
+from deepfs.mcp.settings import McpSettings
+from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
+from deepfs.middleware.arguments import TOOL_NAMES
+from deepfs.middleware.offers import not_offered
+from deepfs.middleware.rendering import Answer
+from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools
+from deepfs.text import paths
+from deepfs.text.media import OCTET_STREAM, mime_type, sniff
+from deepfs.text.patches import parse_patch
+from deepfs.types import (
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileInfo,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadResult,
+    WriteResult,
+)
+
+if TYPE_CHECKING:
+    from langchain_core.tools import StructuredTool
+
+__all__ = ["agent_tools", "block_of", "decoded_head"]
+
+_Arguments: TypeAlias = Mapping[str, Any]
+
+# --- what the tools answer as data -----------------------------------------------------------------------------------
+
+_Next = Annotated[int | None, Meta(description="The offset with which to go on; none at the end.")]
+_Warning = Annotated[str | None, Meta(description="Why the answer is not complete.")]
+
+
+class Listing(Struct, omit_defaults=True):
+    """A part of a listing."""
+
+    entries: list[FileInfo]
+    total: int
+    next_offset: _Next = None
+    skipped: Annotated[int, Meta(description="Names that are no text.")] = 0
+    warning: _Warning = None
+
+
+class Found(Struct, omit_defaults=True):
+    """A part of the files that a pattern matches."""
+
+    files: list[FileInfo]
+    total: int
+    next_offset: _Next = None
+    truncated: bool = False
+    warning: _Warning = None
+
+
+class MatchedFile(Struct):
+    """A file with matches."""
+
+    path: str
+    matches: int
+
+
+class Matches(Struct, omit_defaults=True):
+    """The matches of a search, as far as they fit into an answer."""
+
+    files: list[MatchedFile]
+    matches: Annotated[list[GrepMatch], Meta(description="Only for output_mode content.")] = []
+    total: Annotated[int, Meta(description="The matches that were found.")] = 0
+    truncated: Annotated[bool, Meta(description="There may be more matches.")] = False
+    skipped: Annotated[int, Meta(description="Files that were not searched.")] = 0
+    warning: _Warning = None
+
+
+class FileContent(Struct, omit_defaults=True):
+    """Lines of a text file, or what is known of a binary one, whose content is in a block."""
+
+    path: str
+    content: Annotated[str | None, Meta(description="The text of the lines; none for a binary file.")] = None
+    start_line: int | None = None
+    end_line: int | None = None
+    total_lines: int | None = None
+    next_offset: _Next = None
+    next_column: Annotated[int, Meta(description="The column with which to go on in a long line.")] = 0
+    version: Annotated[str | None, Meta(description="Identifies the content of the whole file.")] = None
+    mime_type: str | None = None
+    size: Annotated[int | None, Meta(description="Bytes of a binary file.")] = None
+
+
+class Changed(Struct, omit_defaults=True):
+    """A path that was changed."""
+
+    path: str
+    source: Annotated[str | None, Meta(description="Where it was before a move.")] = None
+    occurrences: Annotated[int | None, Meta(description="How many texts an edit replaced.")] = None
+
+
+class Output(Struct):
+    """The output of a command."""
+
+    output: str
+    exit_code: int | None
+    truncated: bool
+
+
+class PatchedFile(Struct, omit_defaults=True):
+    """A file that a patch changed."""
+
+    action: str
+    path: str
+    move_to: str | None = None
+
+
+class Patched(Struct):
+    """The files that a patch changed."""
+
+    files: list[PatchedFile]
+
+
+# --- from answers to data --------------------------------------------------------------------------------------------
+
+
+def _listing(given: _Arguments, answer: Answer, budget: int) -> Listing:
+    result = cast("LsResult", answer.result)
+    entries, shown = result.entries or [], answer.shown or 0
+    last = given["offset"] + shown
+    following = last if last < len(entries) else None
+    return Listing(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
+
+
+def _found(given: _Arguments, answer: Answer, budget: int) -> Found:
+    result = cast("GlobResult", answer.result)
+    files, last = result.matches or [], given["offset"] + (answer.shown or 0)
+    following = last if last < len(files) else None
+    return Found(files[given["offset"] : last], len(files), following, result.truncated, result.error)
+
+
+def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
+    result = cast("GrepResult", answer.result)
+    found = result.matches or []
+    counts: dict[str, int] = {}
+    for match in found:
+        counts[match.path] = counts.get(match.path, 0) + 1
+    files = [*_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
+    lines = [*_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
+    cut = len(files) < len(counts) or (given["output_mode"] == "content" and len(lines) < len(found))
+    return Matches(files, lines, len(found), result.truncated or cut, result.skipped, result.error)
+
+
+def _length(match: GrepMatch) -> int:
+    beside = (*(match.context_before or ()), *(match.context_after or ()))
+    return len(match.path) + len(match.text) + sum(len(line.text) for line in beside)
+
+
+_EACH: Final = 40
+"""The characters of a record besides its texts."""
+_T = TypeVar("_T")
+
+
+def _fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) -> Iterator[_T]:
+    """The first records that fit into `budget` characters."""
+    for record in records:
+        budget -= length(record) + _EACH
+        if budget < 0:
+            return
+        yield record
+
+
+def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
+    read, path = cast("ReadResult", answer.result), paths.normalize(given["file_path"])
+    data = read.file_data
+    if data is None or data.encoding == "base64":
+        content = "" if data is None else data.content
+        size = len(content) * 3 // 4 - content[-2:].count("=")
+        kind = mime_type(path) or sniff(decoded_head(content))
+        return FileContent(path, version=read.version, mime_type=kind, size=size)
+    told = FileContent(path, "", version=read.version, mime_type=mime_type(path) or "text/plain")
+    told.total_lines = read.total_lines
+    if not data.content or read.start_line is None:
+        return told
+    lines = data.content.removesuffix("\n").split("\n")
+    shown = answer.shown or 0
+    told.start_line, told.end_line = read.start_line, read.start_line + shown - 1
+    if answer.cut is not None:
+        end = given["column"] + answer.cut
+        told.content, told.next_offset, told.next_column = lines[0][given["column"] : end], read.start_line - 1, end
+        return told
+    is_last = shown == len(lines)
+    told.content = "\n".join(lines[:shown])[given["column"] :] + ("\n" if not is_last or _ends(data.content) else "")
+    told.next_offset = None if is_last and read.next_offset is None else told.end_line
+    return told
+
+
+def _ends(content: str) -> bool:
+    return content.endswith("\n")
+
+
+def _changed(given: _Arguments, answer: Answer, budget: int) -> Changed:
+    result = answer.result
+    assert isinstance(result, WriteResult | EditResult | DeleteResult)
+    named = given.get("file_path") or given["destination"]
+    source = paths.normalize(given["source"]) if "source" in given else None
+    times = result.occurrences if isinstance(result, EditResult) else None
+    return Changed(result.path or paths.normalize(named), source, times)
+
+
+def _output(given: _Arguments, answer: Answer, budget: int) -> Output:
+    done = cast("ExecuteResponse", answer.result)
+    return Output(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
+
+
+def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
+    patches = parse_patch(given["input"])
+    move = (each.move_to and paths.normalize(each.move_to) for each in patches)
+    return Patched(
+        [PatchedFile(each.action, paths.normalize(each.path), to) for each, to in zip(patches, move, strict=True)]
+    )
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def decoded_head(content: str) -> bytes:
+    """The first bytes of a content in base64.
+
+    Args:
+        content: The content.
+    """
+    return b64decode(content[:1024])
+
+
+def block_of(uri: str, content: str, kind: str) -> ContentBlock:
+    """A binary file as a block.
+
+    Args:
+        uri: Its URI.
+        content: Its content in base64.
+        kind: Its MIME type.
+    """
+    if kind.startswith("image/"):
+        return ImageContent(data=content, mime_type=kind)
+    if kind.startswith("audio/"):
+        return AudioContent(data=content, mime_type=kind)
+    return EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=kind, blob=content))
+
+
+def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
+    if not isinstance(answer.content, str):
+        path = data.path if isinstance(data, FileContent) else "/"
+        return [block_of(uri_of(path), block["base64"], block["mime_type"]) for block in answer.content]
+    blocks: list[ContentBlock] = [TextContent(text=answer.content)]
+    if links and isinstance(data, FileContent) and data.content is None:
+        name = data.path.rpartition("/")[2]
+        kind = data.mime_type or OCTET_STREAM
+        blocks.append(ResourceLink(uri=uri_of(data.path), name=name, mime_type=kind, size=data.size))
+    return blocks
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """What is known of a tool besides its schema."""
+
+    data: Callable[[_Arguments, Answer, int], Struct]
+    output: type[Struct]
+    annotations: ToolAnnotations
+
+
+def _reads(title: str) -> ToolAnnotations:
+    return ToolAnnotations(title=title, read_only_hint=True, open_world_hint=False)
+
+
+def _changes(title: str, *, idempotent: bool, open_world: bool = False) -> ToolAnnotations:
+    return ToolAnnotations(
+        title=title,
+        read_only_hint=False,
+        destructive_hint=True,
+        idempotent_hint=idempotent,
+        open_world_hint=open_world,
+    )
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "ls": _Kind(_listing, Listing, _reads("List directory")),
+    "read_file": _Kind(_content, FileContent, _reads("Read file")),
+    "write_file": _Kind(_changed, Changed, _changes("Write file", idempotent=True)),
+    "edit_file": _Kind(_changed, Changed, _changes("Edit file", idempotent=False)),
+    "glob": _Kind(_found, Found, _reads("Find files")),
+    "grep": _Kind(_matches, Matches, _reads("Search in files")),
+    "delete": _Kind(_changed, Changed, _changes("Delete", idempotent=True)),
+    "move": _Kind(_changed, Changed, _changes("Move", idempotent=False)),
+    # What a command reaches is up to the sandbox.
+    "execute": _Kind(_output, Output, _changes("Run command", idempotent=False, open_world=True)),
+    "apply_patch": _Kind(_patched, Patched, _changes("Apply patch", idempotent=False)),
+}
+
+
+def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+    """The tools of an agent that make sense over a backend.
+
+    Args:
+        backend: The backend of the files.
+        settings: Which tools are wanted.
+        calls: What runs the calls.
+
+    Returns:
+        The tools. Those are left out that the backend refuses in any case.
+
+    Raises:
+        ValueError: The settings name a tool that does not exist.
+    """
+    hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
+    hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
+    wanted = set(_KINDS if settings.tools is None else settings.tools)
+    if unknown := sorted({*wanted, *settings.descriptions} - set(_KINDS)):
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
+    given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
+    limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
+    made = file_tools(backend, limits, given, chosen, hidden | (set(TOOL_NAMES) - wanted))
+    if "apply_patch" in wanted:
+        made.append(_patch_tool(backend, settings.descriptions.get("apply_patch")))
+    return [_served(tool, settings, calls) for tool in made if tool.name not in hidden]
+
+
+def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
+    tool = cast("StructuredTool", apply_patch_tool(backend))
+    apply = tool.coroutine
+    assert apply is not None
+
+    async def call(**given: Any) -> Answer:
+        return Answer(await apply(**given))
+
+    return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
+
+
+def _served(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
+    kind = _KINDS[tool.name]
+    return served_tool(
+        calls,
+        tool.name,
+        tool.description,
+        partial(_reply, tool, kind, settings),
+        parameters=tool.arguments.model_json_schema(),
+        output=output_schema(kind.output),
+        annotations=kind.annotations,
+    )
+
+
+async def _reply(tool: FileTool, kind: _Kind, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
+    """What a call of `tool` answers. A result that is an error, although the tool tells it as a note, is raised."""
+    checked = tool.arguments.model_validate(tool.arguments.renamed(arguments))
+    given = {name: getattr(checked, name) for name in type(checked).model_fields}
+    answer = await tool.call(**given)
+    result = answer.result
+    if isinstance(result, ReadResult) and result.error is not None:
+        raise ToolFailure(str(answer.content), result.code, result.error, given.get("file_path"))
+    data = kind.data(given, answer, settings.limits.max_result_chars)
+    return Reply(_blocks(answer, data, links=settings.resources), data)

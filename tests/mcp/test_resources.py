@@ -1,0 +1,169 @@
+"""Files as resources: contents, pages, permissions, and events of changes."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio import fail_after
+from mcp import Client
+from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated
+from mcp.shared.exceptions import MCPError
+
+from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
+from deepfs.mcp import McpSettings, ServerLimits, create_server
+from support.mcp_clients import connected
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_contents_are_text_or_bytes_with_their_type() -> None:
+    backend = MemoryBackend()
+    await backend.awrite("/notes/a b#1?é(x).md", "# hi\n")
+    await backend.aupload_files([("/x.bin", b"\0\xff"), ("/latin.txt", b"caf\xe9")])
+    async with connected(backend) as client:
+        listed = {resource.name: resource for resource in (await client.list_resources()).resources}
+        note = listed["notes/a b#1?é(x).md"]
+        assert note.uri == "deepfs:///notes/a%20b%231%3F%C3%A9(x).md"
+        assert (note.mime_type, note.size) == ("text/markdown", 5)
+        [content] = (await client.read_resource(note.uri)).contents
+        assert (content.text, content.mime_type) == ("# hi\n", "text/markdown")
+        [content] = (await client.read_resource("deepfs:///latin.txt")).contents
+        assert base64.b64decode(content.blob) == b"caf\xe9"
+        [template] = (await client.list_resource_templates()).resource_templates
+        assert template.uri_template == "deepfs:///{+path}"
+
+
+async def test_the_list_has_pages_and_an_end() -> None:
+    backend = MemoryBackend()
+    await backend.aupload_files([(f"/{number:03}.txt", b"") for number in range(300)])
+    async with connected(backend, McpSettings(limits=ServerLimits(max_listed=250))) as client:
+        names, cursor = list[str](), None
+        while True:
+            page = await client.list_resources(cursor=cursor)
+            assert len(page.resources) <= 100
+            names += [resource.name for resource in page.resources]
+            if (cursor := page.next_cursor) is None:
+                break
+    assert names == [f"{number:03}.txt" for number in range(250)]
+
+
+async def test_resources_of_the_application_come_along() -> None:
+    server = create_server(await _with_file())
+
+    @server.resource("app://version")
+    def version() -> str:
+        return "1"
+
+    async with Client(server) as client:
+        assert [resource.uri for resource in (await client.list_resources()).resources] == [
+            "app://version",
+            "deepfs:///a.txt",
+        ]
+        assert (await client.read_resource("app://version")).contents[0].text == "1"
+
+
+async def _with_file() -> MemoryBackend:
+    backend = MemoryBackend()
+    await backend.awrite("/a.txt", "one")
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("uri", "code"),
+    [
+        ("deepfs:///secret/s.txt", "permission_denied"),
+        ("deepfs:///secret/%73.txt", "permission_denied"),
+        ("deepfs:///x/../secret/s.txt", "invalid_path"),
+        ("deepfs:///none", "file_not_found"),
+        ("deepfs:///secret", "permission_denied"),
+        ("deepfs:///big.txt", "too_large"),
+    ],
+)
+async def test_what_cannot_be_read_has_a_code(uri: str, code: str) -> None:
+    backend = MemoryBackend()
+    await backend.aupload_files([("/secret/s.txt", b"s"), ("/big.txt", b"x" * 101), ("/a.txt", b"")])
+    rules = [FilesystemPermission(["read", "write"], ["/secret/**"], "deny")]
+    settings = McpSettings(limits=ServerLimits(max_file_bytes=100))
+    async with connected(PermissionedBackend(backend, rules), settings) as client:
+        assert [resource.name for resource in (await client.list_resources()).resources] == ["a.txt", "big.txt"]
+        with pytest.raises(MCPError) as caught:
+            await client.read_resource(uri)
+    assert caught.value.error.data["error"]["code"] == code
+
+
+async def test_resources_may_be_left_out() -> None:
+    async with connected(await _with_file(), McpSettings(resources=False)) as client:
+        assert not (await client.list_resources()).resources
+        assert not (await client.list_resource_templates()).resource_templates
+        with pytest.raises(MCPError):
+            await client.read_resource("deepfs:///a.txt")
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+async def events_until(subscription: Any, wanted: set[object]) -> set[object]:
+    """The events up to the last wanted one."""
+    seen: set[object] = set()
+    with fail_after(15):
+        async for event in subscription:
+            seen.add(event)
+            if wanted <= seen:
+                break
+    return seen
+
+
+async def test_changes_by_anyone_are_told(tmp_path: Path) -> None:
+    backend = FilesystemBackend(str(tmp_path))
+    await backend.awrite("/a.txt", "one")
+    async with connected(backend) as client, connected(backend) as other:
+        listening = client.listen(resources_list_changed=True, resource_subscriptions=["deepfs:///a.txt"])
+        async with listening as subscription:
+            await other.call_tool("write_file", {"file_path": "/a.txt", "content": "2", "overwrite": True})
+            updated = ResourceUpdated("deepfs:///a.txt")
+            assert await events_until(subscription, {updated}) == {updated}
+            await backend.awrite("/new.txt", "made elsewhere")
+            await events_until(subscription, {ResourcesListChanged()})
+
+
+async def test_a_second_listener_goes_on_when_the_first_leaves() -> None:
+    backend = MemoryBackend()
+    server = create_server(backend)
+    updated = ResourceUpdated("deepfs:///a.txt")
+    async with Client(server) as one, Client(server) as other:
+        async with one.listen(resource_subscriptions=[updated.uri]) as first:
+            second = other.listen(resource_subscriptions=[updated.uri])
+            subscription = await second.__aenter__()
+            await backend.awrite("/a.txt", "1")
+            await events_until(first, {updated})
+            await events_until(subscription, {updated})
+        await backend.awrite("/a.txt", "2", overwrite=True)
+        await events_until(subscription, {updated})
+        await second.__aexit__(None, None, None)
+
+
+async def test_events_hold_to_the_rules() -> None:
+    backend = MemoryBackend()
+    rules = [FilesystemPermission(["read", "write"], ["/secret/**"], "deny")]
+    uris = ["deepfs:///secret/s.txt", "deepfs:///a.txt"]
+    async with (
+        connected(PermissionedBackend(backend, rules)) as client,
+        client.listen(resource_subscriptions=uris) as subscription,
+    ):
+        await backend.awrite("/secret/s.txt", "s")
+        await backend.awrite("/a.txt", "a")
+        assert await events_until(subscription, {ResourceUpdated(uris[1])}) == {ResourceUpdated(uris[1])}
+
+
+class Unwatched(MemoryBackend):
+    capabilities = MemoryBackend.capabilities.__class__()
+
+
+async def test_without_watches_nobody_listens() -> None:
+    for backend in (Unwatched(), CompositeBackend(MemoryBackend(), {"/u/": Unwatched()})):
+        async with connected(backend) as client:
+            assert not client.server_capabilities.resources.subscribe
+            with pytest.raises(MCPError):
+                async with client.listen(resources_list_changed=True):
+                    pass

@@ -1,0 +1,217 @@
+"""The command `deepfs mcp` over stdio and HTTP, with the official client, and the settings of both."""
+
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from anyio import fail_after
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from starlette.applications import Starlette
+
+from deepfs import MemoryBackend
+from deepfs.mcp import HttpSettings, McpSettings, ServerLimits, StaticTokens, create_server, http_app, serve
+from deepfs.mcp.serving import open_files
+from deepfs.mcp.settings import settings_from
+from support.mcp_clients import COMMAND, INITIALIZE, http_server, mcp_over_http, text_of
+
+pytestmark = pytest.mark.anyio
+
+TOKEN: Final = "a-token-of-many-characters"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The HTTP server and the processes of the SDK belong to asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking() -> None:
+    """Starting a process blocks the event loop on asyncio. The servers run in processes of their own."""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> str:
+    """A TOML file of a tree with rules and a token, of which it knows the digest."""
+    (tmp_path / "files/secret").mkdir(parents=True)
+    (tmp_path / "files/a.txt").write_text("one\n")
+    (tmp_path / "files/secret/s.txt").write_text("s\n")
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    file = tmp_path / "tree.toml"
+    file.write_text(f"""
+        url = "./files"
+        [[permissions]]
+        operations = ["read", "write"]
+        paths = ["/secret/**"]
+        [mcp]
+        name = "notes"
+        [mcp.http]
+        tokens = ["sha256:{digest}"]
+        max_request_bytes = 10_000
+    """)
+    return str(file)
+
+
+# --- stdio -----------------------------------------------------------------------------------------------------------
+
+
+async def test_stdio_serves_a_tree(tree: str, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        parameters = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "--config", tree])
+        async with Client(stdio_client(parameters, errlog=log), mode="legacy") as client:
+            assert client.server_info is not None
+            assert client.server_info.name == "notes"
+            assert text_of(await client.call_tool("read_file", {"file_path": "/a.txt"})) == "1\tone"
+            denied = await client.call_tool("read_file", {"file_path": "/secret/s.txt"})
+            assert denied.structured_content["error"]["code"] == "permission_denied"
+            assert str(tmp_path) not in text_of(await client.call_tool("read_file", {"file_path": "/none"}))
+            assert [each.name for each in (await client.list_resources()).resources] == ["a.txt"]
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+async def test_http_asks_for_a_token_and_tells_changes(tree: str) -> None:
+    async with http_server("--config", tree) as url:
+        accepted = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        known = {**accepted, "authorization": f"Bearer {TOKEN}"}
+        async with httpx2.AsyncClient() as http:
+
+            async def status(headers: dict[str, str], content: str = INITIALIZE) -> int:
+                return (await http.post(url, headers=headers, content=content)).status_code
+
+            assert await status(accepted) == 401
+            assert await status({**accepted, "authorization": "Bearer another-token-of-many"}) == 401
+            assert await status({**known, "host": "evil.example"}) == 421
+            assert await status({**known, "origin": "http://evil.example"}) == 403
+            assert await status(known, json.dumps({"x": "y" * 10_000})) == 413
+            assert await status(known) == 200
+        for mode in ("auto", "legacy"):
+            async with mcp_over_http(url, TOKEN, mode) as client:
+                result = await client.call_tool("read_file", {"file_path": "/a.txt"})
+                assert result.structured_content["content"] == "one\n"
+                assert (await client.read_resource("deepfs:///a.txt")).contents[0].text == "one\n"
+        async with client_listening(url) as (client, events):
+            await client.call_tool("edit_file", {"file_path": "/a.txt", "old_string": "one", "new_string": "1"})
+            with fail_after(15):
+                assert (await anext(events)).uri == "deepfs:///a.txt"
+
+
+@asynccontextmanager
+async def client_listening(url: str) -> AsyncIterator[tuple[Client, Any]]:
+    async with (
+        mcp_over_http(url, TOKEN) as client,
+        client.listen(resource_subscriptions=["deepfs:///a.txt"]) as events,
+    ):
+        yield client, events
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"tols": []}, "unknown field `tols`"),
+        ({"limits": {"max_calls": 0}}, ">= 1"),
+        ({"http": {"port": 70_000}}, "<= 65535"),
+        ({"http": {"tokens": "hush"}}, "Expected `array`"),
+        ({"http": {"path": "mcp"}}, "regex"),
+        ({"allowed_directories": []}, "allowed_directories is empty"),
+    ],
+)
+def test_settings_are_checked(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        settings_from(table)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("http", "message"),
+    [
+        (HttpSettings(host="192.0.2.1"), "set tokens for the server, or allow_anonymous"),
+        (HttpSettings(host="0.0.0.0", tokens=[TOKEN]), "name the hosts in allowed_hosts"),
+        (HttpSettings(tokens=["short"]), "needs 16 characters"),
+        (HttpSettings(tokens=["sha256:abc"]), "64 hexadecimal digits"),
+        (HttpSettings(port=-1), ">= 0"),
+    ],
+)
+async def test_unsafe_servers_do_not_start(http: HttpSettings, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        await serve(MemoryBackend(), McpSettings(http=http), transport="http")
+    assert "short" not in str(caught.value)
+
+
+async def test_settings_in_python_are_checked_as_well() -> None:
+    with pytest.raises(ValueError, match=">= 1"):
+        create_server(MemoryBackend(), McpSettings(limits=ServerLimits(max_calls=0)))
+
+
+async def test_tokens() -> None:
+    tokens = StaticTokens([TOKEN, f"sha256:{hashlib.sha256(b'the second token').hexdigest()}"])
+    first, second = await tokens.verify_token(TOKEN), await tokens.verify_token("the second token")
+    assert first
+    assert second
+    assert first.client_id != second.client_id
+    for wrong in ("", TOKEN[:-1], f"{TOKEN} ", "sha256:" + hashlib.sha256(TOKEN.encode()).hexdigest(), "\udcff"):
+        assert await tokens.verify_token(wrong) is None
+    assert TOKEN not in str(vars(tokens))
+    assert TOKEN not in repr(McpSettings(http=HttpSettings(tokens=[TOKEN])))
+
+
+async def test_an_application_is_mounted() -> None:
+    app = http_app(create_server(MemoryBackend(), token_verifier=StaticTokens([TOKEN])))
+    assert isinstance(app, Starlette)
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        assert (await http.post("/mcp", content=INITIALIZE)).status_code == 401
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPFS_MCP_TOKEN", TOKEN)
+    directory = str(tmp_path / "files")
+    async with open_files([directory]) as (backend, settings):
+        assert (await backend.aread("/a.txt")).ok
+        assert settings.http.tokens == [TOKEN]
+    async with open_files([directory], reference_names=True) as (backend, settings):
+        assert (await backend.aread(f"{directory}/a.txt")).ok
+        assert settings.allowed_directories == [directory]
+    async with open_files([], on=f"tree:{tree}") as (_, settings):
+        assert settings.name == "notes"
+        assert settings.http.tokens != [TOKEN]
+    async with open_files(["memory://"]) as (backend, _):
+        assert isinstance(backend, MemoryBackend)
+
+
+@pytest.mark.parametrize(
+    ("places", "on", "error"),
+    [
+        ([], None, ValueError),
+        (["."], "memory://", ValueError),
+        (["memory://", "memory://"], None, ValueError),
+        (["memory://#/notes"], None, ValueError),
+        (["/no/such/directory"], None, NotADirectoryError),
+    ],
+)
+async def test_what_cannot_be_served(places: list[str], on: str | None, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        async with open_files(places, on=on):
+            pass
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("deepfs.mcp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'deepfs\[mcp\]'"):
+        import deepfs.mcp  # noqa: F401

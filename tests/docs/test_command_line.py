@@ -4,37 +4,51 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 _MARK = "end-of-the-output"
 
 
-def _sessions(page: str) -> Iterator[tuple[str, str]]:
+def _sessions(page: str) -> list[tuple[str, str]]:
     """The commands of a page, each with its output."""
-    for block in re.findall(r"^```console\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, output = [], []
-            for line in part.splitlines():
-                (command if not command or (line.startswith("> ") and not output) else output).append(line)
-            yield "\n".join(line.removeprefix("> ") for line in command), "\n".join(output)
+    blocks = re.findall(r"^```console\n(\$ .*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [_command_and_output(part) for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
 
 
-@pytest.mark.parametrize("page", ["command-line.md"])
-def test_commands_print_what_the_page_says(page: str, tmp_path: Path) -> None:
-    sessions = list(_sessions(page))
+def _command_and_output(text: str) -> tuple[str, str]:
+    first, *rest = text.splitlines()
+    more = next((number for number, line in enumerate(rest) if not line.startswith("> ")), len(rest))
+    command = [first, *(line.removeprefix("> ") for line in rest[:more])]
+    return "\n".join(command), "\n".join(rest[more:])
+
+
+@pytest.mark.parametrize(
+    ("page", "examples"), [("README.md", 1), ("docs/quickstart.md", 9), ("docs/command-line.md", 0)]
+)
+def test_commands_print_what_the_page_says(
+    page: str, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for example in [*Sybil(parsers=[PythonCodeBlockParser()]).parse(ROOT / page).examples()][:examples]:
+        example.evaluate()
+    sessions = _sessions(page)
     assert sessions
-    program = tmp_path / "bin/deepfs"
+    outputs = [output.strip("\n") for output in _run([command for command, _ in sessions], tmp_path)]
+    assert list(zip((command for command, _ in sessions), outputs, strict=True)) == sessions
+
+
+def _run(commands: list[str], directory: Path) -> list[str]:
+    """What the commands print, in one shell."""
+    program = directory / "bin/deepfs"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m deepfs "$@"\n')
     program.chmod(0o755)
-    script = "".join(f"{command}\necho {_MARK}\n" for command, _ in sessions)
+    script = "".join(f"{command}\necho {_MARK}\n" for command in commands)
     env = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=env, text=True, check=True, stdout=-1, stderr=subprocess.STDOUT
-    )
-    outputs = [output.strip("\n") for output in done.stdout.split(f"{_MARK}\n")[:-1]]
-    assert list(zip((command for command, _ in sessions), outputs, strict=True)) == sessions
+    done = subprocess.run(["bash"], input=script, env=env, text=True, check=True, stdout=-1, stderr=subprocess.STDOUT)
+    return done.stdout.split(f"{_MARK}\n")[:-1]

@@ -1,17 +1,12 @@
 """The site has every public name and page, links of the README work on the package index, and a release has a date."""
 
 import re
-import shlex
-import subprocess
-import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
-from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser
 
 from deepfs import __version__
 
@@ -64,17 +59,6 @@ def test_the_version_has_a_date_in_the_changelog() -> None:
     released = re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE)
     assert released is not None
     assert changelog.index("## [Unreleased]") < released.start()
-
-
-def test_the_commands_of_the_quickstart_print_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = ROOT / "docs/quickstart.md"
-    for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(page).examples():
-        example.evaluate()
-    [shown] = re.findall(r"^```console\n(\$ .+?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    for command, printed in re.findall(r"^\$ deepfs (.+)\n((?:[^$].*\n)*)", shown, re.MULTILINE):
-        ended = subprocess.run([sys.executable, "-m", "deepfs", *shlex.split(command)], capture_output=True, text=True)
-        assert (ended.stderr, ended.stdout) == ("", printed), command
 
 
 PAGE: Final = """# Title

@@ -37,7 +37,9 @@ __all__ = [
 
 # The modules must be loaded after this line, so that their assertions show the compared values.
 # Without pytest nothing rewrites them, and the model is used without pytest.
-if pytest := sys.modules.get("pytest"):
+if "pytest" in sys.modules:
+    import pytest
+
     pytest.register_assert_rewrite(
         "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
     )

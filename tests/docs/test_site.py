@@ -6,13 +6,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+import mcp.client.stdio  # noqa: F401  # Subscripts `Popen` on import, which the guard of blocking calls replaces.
 import pytest
 
 from deepfs import __version__
 
 ROOT: Final = Path(__file__).parents[2]
 REFERENCE: Final = sorted((ROOT / "docs/reference").glob("*.md"))
-PACKAGES: Final = ("", ".backends", ".middleware", ".policy", ".sandboxes", ".testing")
+PACKAGES: Final = ("", ".backends", ".mcp", ".middleware", ".policy", ".sandboxes", ".testing")
 """The packages whose names are described; `deepfs.errors` is described whole."""
 
 

@@ -12,6 +12,7 @@ from deepfs.config.addresses import TREE
 __all__ = ["app"]
 
 _MODULES: Final = {
+    "agent": ["agent"],
     "contents": ["cat", "head", "write", "edit"],
     "copying": ["cp", "mv"],
     "differences": ["diff", "patch"],

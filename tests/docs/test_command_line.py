@@ -23,7 +23,7 @@ def _sessions(page: str) -> Iterator[tuple[str, str]]:
             yield "\n".join(line.removeprefix("> ") for line in command), "\n".join(output)
 
 
-@pytest.mark.parametrize("page", ["command-line.md"])
+@pytest.mark.parametrize("page", ["command-line.md", "agent-command.md"])
 def test_commands_print_what_the_page_says(page: str, tmp_path: Path) -> None:
     sessions = list(_sessions(page))
     assert sessions

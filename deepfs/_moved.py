@@ -40,6 +40,7 @@ MOVED: Final[Mapping[str, Sequence[str]]] = {
     "deepfs.middleware.patch_tool_calls": [],
     "deepfs.middleware.permissions": ["deepfs.policy.rules"],
     "deepfs.policy.calls": ["deepfs.policy.hooks"],
+    "deepfs.policy.quota": ["deepfs.policy.limits"],
     "deepfs.policy.wrapper": ["deepfs.backends.wrapper"],
     "deepfs.profiles.harness": ["deepfs.profiles"],
     "deepfs.profiles.harness.harness_profiles": ["deepfs.profiles"],

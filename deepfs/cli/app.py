@@ -12,6 +12,8 @@ from deepfs.config.addresses import TREE
 __all__ = ["app"]
 
 _MODULES: Final = {
+    "agent": ["agent"],
+    "completion": ["completion"],
     "contents": ["cat", "head", "write", "edit"],
     "copying": ["cp", "mv"],
     "differences": ["diff", "patch"],
@@ -65,19 +67,3 @@ def _backend_url(on: str) -> str:
     if path.strip("/"):
         raise click.UsageError("--on names a backend, without a path in it")
     return url if "://" in url or url.startswith(TREE) else f"{TREE}{url}"
-
-
-@app.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Write a script by which a shell completes the commands of deepfs.
-
-    \b
-    For bash, add this line to ~/.bashrc:
-      eval "$(deepfs completion bash)"
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(app, {}, "deepfs", "_DEEPFS_COMPLETE").source())

@@ -5,9 +5,8 @@ from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
 from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend, without_contents
-from deepfs.policy.limits import RateLimit, RateLimitError
+from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, Usage
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
-from deepfs.policy.quota import QuotaBackend, Usage
 from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
 from deepfs.policy.tracing import TracedBackend

@@ -1,17 +1,23 @@
-"""A limit for the rate of operations."""
+"""Limits: for the rate of operations, and for the bytes and files in a storage."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from deepfs._brief import arguments
-from deepfs.errors import PermissionDeniedError
+from deepfs.backends.protocol import BACKEND_TYPES
+from deepfs.errors import PermissionDeniedError, QuotaExceededError
+from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
-from deepfs.text.arguments import check_callable
+from deepfs.text.arguments import check_callable, check_integer
+from deepfs.types import ExecuteResponse
 
-__all__ = ["RateLimit", "RateLimitError"]
+__all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "Usage"]
+
+# --- the rate of operations ------------------------------------------------------------------------------------------
 
 
 class RateLimitError(PermissionDeniedError):
@@ -93,3 +99,131 @@ def _check_operations(given: Collection[str]) -> None:
     if unknown or not given:
         wrong = f"unknown operation {unknown[0]!r}" if unknown else "operations is empty"
         raise ValueError(f"{wrong}; known are {', '.join(OPERATIONS)}")
+
+
+# --- bytes and files -------------------------------------------------------------------------------------------------
+
+
+class Usage(NamedTuple):
+    """How much is stored."""
+
+    bytes: int
+    files: int
+
+
+class QuotaBackend(ChangePolicy):
+    """Refuses changes by which `inner` would hold more than a number of bytes or files, with `quota_exceeded`.
+
+    Room is reserved before a change is made and released if it fails, so concurrent changes never exceed the quota
+    together. An upload by a stream ends at the chunk that exceeds it, and nothing is stored. Deletes free room. A
+    change that adds nothing is never refused, even if more is stored than the quota allows.
+
+    The files of `inner` are counted at the first change, by a listing of its whole tree, and again after each command
+    (`execute`), since what commands store is not known. Files stored without this object are not counted until
+    `arecount`: let all writers use one object, or keep a margin. Files that cannot be listed are not counted either.
+    Each hard link of a file counts; symlinks and directories do not. A copy of symlinks to files reserves room for the
+    content of these files. A move between mounts briefly stores the files twice, which is not counted.
+
+    Args:
+        inner: The storage. Put policies that hide files before this one, not behind it.
+        max_bytes: The most bytes that the contents of all files may have; None for any number.
+        max_files: The most files there may be; None for any number.
+
+    Raises:
+        TypeError: A limit is no integer.
+        ValueError: A limit is negative, or none is given.
+    """
+
+    is_synchronous: bool = True
+    _shown = ("inner", "max_bytes=_max_bytes", "max_files=_max_files")
+
+    def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
+        super().__init__(inner)
+        _check_limits(max_bytes=max_bytes, max_files=max_files)
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._lock = threading.RLock()
+        self._used = Usage(0, 0)
+        """Includes the reserved room."""
+        self._wanted_count = object()
+        """Replaced by a new object whenever the files must be counted again."""
+        self._last_count: object = None
+
+    async def ausage(self) -> Usage:
+        """Return what is stored, with the room reserved for changes in progress.
+
+        Raises:
+            DeepFSError: The files cannot be listed.
+        """
+        await self._count()
+        return self._used
+
+    async def arecount(self) -> Usage:
+        """Wait for the changes in progress, count the files again, and return what is stored.
+
+        Raises:
+            DeepFSError: The files cannot be listed; the old count stays.
+        """
+        self._wanted_count = object()
+        return await self.ausage()
+
+    async def _count(self) -> None:
+        if self._last_count is not self._wanted_count:
+            async with self._locks.hold("/"):
+                await self._count_alone()
+
+    async def _count_alone(self) -> None:
+        wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
+        if self._last_count is wanted:  # Another task counted while this one waited for the lock.
+            return
+        sizes = (await self._listed_sizes("/")).values()
+        self._used = Usage(sum(sizes), len(sizes))
+        self._last_count = wanted
+
+    async def _prepare(self) -> None:
+        await self._count()
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        try:
+            return await super().aexecute(command, timeout=timeout)
+        finally:
+            self._wanted_count = object()
+
+    async def achanging(self, changes: Sequence[PlannedChange]) -> None:
+        growth = _growth(changes)
+        path = changes[-1].path
+        with self._lock:
+            wanted = Usage(self._used.bytes + growth.bytes, self._used.files + growth.files)
+            if growth.bytes and self._max_bytes is not None and wanted.bytes > self._max_bytes:
+                raise QuotaExceededError(path, wanted.bytes, self._max_bytes)
+            if growth.files and self._max_files is not None and wanted.files > self._max_files:
+                raise QuotaExceededError(path, wanted.files, self._max_files, "files")
+            self._used = wanted
+
+    async def achanged(self, planned: Sequence[PlannedChange], made: Sequence[PlannedChange]) -> None:
+        aside, difference = _growth(planned), _difference(made)
+        with self._lock:
+            used_bytes = self._used.bytes - aside.bytes + difference.bytes
+            used_files = self._used.files - aside.files + difference.files
+            self._used = Usage(max(0, used_bytes), max(0, used_files))
+
+
+def _difference(changes: Iterable[PlannedChange]) -> Usage:
+    changes = list(changes)
+    return Usage(sum(change.grown_bytes for change in changes), sum(change.grown_files for change in changes))
+
+
+def _growth(changes: Iterable[PlannedChange]) -> Usage:
+    """The room to reserve before changes are made; room that they free counts only afterwards."""
+    more = _difference(changes)
+    return Usage(max(0, more.bytes), max(0, more.files))
+
+
+def _check_limits(**limits: int | None) -> None:
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    if not given:
+        raise ValueError("a quota needs max_bytes or max_files")
+    for name, limit in given.items():
+        check_integer(name, limit)
+        if limit < 0:
+            raise ValueError(f"{name} must not be negative, not {limit}")

@@ -25,8 +25,8 @@ from deepfs.errors import DeepFSError
 from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import HookedBackend
+from deepfs.policy.limits import QuotaBackend
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
-from deepfs.policy.quota import QuotaBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.text.entries import EntryChange, TreeListing

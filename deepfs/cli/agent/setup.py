@@ -1,0 +1,217 @@
+"""What `deepfs agent` is started with: its options, the settings in the TOML file of a tree, and the agent itself."""
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote
+
+from msgspec import Struct, ValidationError, convert, field
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.cli.agent.threads import Threads, open_threads
+from deepfs.config.addresses import TREE
+from deepfs.config.trees import load_tree, open_backend
+from deepfs.policy.rules import FilesystemPermission
+from deepfs.sync import in_thread
+
+__all__ = ["AgentOptions", "AgentSettings", "Opened", "absolute_url", "opened_agent"]
+
+ASKED: Final = ("write_file", "edit_file", "delete", "execute")
+"""The tools before which a person is asked, unless settings say otherwise; they include others with their effects."""
+
+# --- what a user says ------------------------------------------------------------------------------------------------
+
+
+class AgentOptions(Struct, kw_only=True):
+    """The options of the command.
+
+    Attributes:
+        task: The task; `-` reads it from the standard input, None talks with a person.
+        on: The URL of the files, or `tree:FILE`; None is the current directory.
+        model: The model, as `provider:name` or `scripted:FILE`.
+        yes: Whether all calls are approved.
+        as_json: Whether events are written as JSON.
+        quiet: Whether only the answer is written.
+        verbose: Whether calls are shown unfolded.
+        threads: The database of the threads; None is the one of this user.
+        thread: The name of the thread.
+        resumes: Whether the last thread goes on.
+        lists: Whether threads are listed, and no agent runs.
+    """
+
+    task: str | None = None
+    on: str | None = None
+    model: str | None = None
+    yes: bool = False
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    threads: str | None = None
+    thread: str | None = None
+    resumes: bool = False
+    lists: bool = False
+
+
+class _Subagent(Struct, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    description: str
+    system_prompt: str = ""
+    model: str | None = None
+    skills: list[str] = field(default_factory=list)
+
+
+_Answers = Literal["approve", "edit", "reject", "respond"]
+
+
+class AgentSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The table `[agent]` of the TOML file of a tree.
+
+    Attributes:
+        model: The model, if none is named on the command line.
+        model_options: Further arguments of the model, such as `temperature`.
+        system_prompt: The instructions of the agent.
+        memory: Paths of files that the agent is shown at every turn.
+        skills: Directories of skills.
+        interrupt_on: The tools before which a person is asked: a list of names, or a table with, for each name, a truth
+            value or the allowed answers.
+        subagents: The subagents, beside the one for anything.
+    """
+
+    model: str | None = None
+    model_options: dict[str, Any] = field(default_factory=dict)
+    system_prompt: str | None = None
+    memory: list[str] = field(default_factory=list)
+    skills: list[str] = field(default_factory=list)
+    interrupt_on: list[str] | dict[str, bool | list[_Answers]] = field(default_factory=lambda: [*ASKED])
+    subagents: list[_Subagent] = field(default_factory=list)
+
+
+async def _settings(url: str) -> tuple[AgentSettings, Sequence[Any]]:
+    """The settings of the agent of a tree, and the rules about its files."""
+    if not url.startswith(TREE):
+        return AgentSettings(), ()
+    file = url.removeprefix(TREE)
+    tree = await load_tree(file)
+    try:
+        settings = convert(tree.agent, AgentSettings)
+    except ValidationError as error:
+        raise ValueError(f"{file}: [agent]: {error}") from None
+    rules: list[Any] = [(rule.operations, rule.paths, rule.mode) for rule in tree.permissions]
+    return settings, [FilesystemPermission(*rule) for rule in rules]
+
+
+# --- the agent -------------------------------------------------------------------------------------------------------
+
+
+def _model(name: str | None, options: Mapping[str, Any]) -> Any:
+    """The model of a name: `scripted:FILE`, or `provider:name`, which the profile of the provider completes."""
+    if name is not None and name.startswith("scripted:"):
+        from deepfs.testing import ScriptedModel
+
+        return ScriptedModel.from_file(name.removeprefix("scripted:"), **options)
+    if not options:
+        return name
+    from langchain.chat_models import init_chat_model
+
+    return init_chat_model(name or _default_model(), **options)
+
+
+def _default_model() -> str:
+    from deepfs.graph import DEFAULT_MODEL
+
+    return f"anthropic:{DEFAULT_MODEL}"
+
+
+def _interrupt_on(settings: AgentSettings, *, yes: bool) -> dict[str, Any]:
+    """The tools that ask. If all calls are approved, they are the same, since threads name them, but none asks."""
+    given = settings.interrupt_on
+    named: Mapping[str, Any] = given if isinstance(given, dict) else dict.fromkeys(given, True)
+    never: dict[str, Any] = {"when": lambda request: False} if yes else {}
+    every = ["approve", "edit", "reject", "respond"]
+    return {
+        name: {"allowed_decisions": every if answers is True else answers, **never} if answers else False
+        for name, answers in named.items()
+    }
+
+
+def _graph(
+    options: AgentOptions, settings: AgentSettings, rules: Sequence[Any], backend: BackendProtocol, threads: Threads
+) -> Any:
+    from deepfs.graph import create_deep_agent
+
+    def subagent(spec: _Subagent) -> Any:
+        model = {} if spec.model is None else {"model": _model(spec.model, {})}
+        return {
+            "name": spec.name,
+            "description": spec.description,
+            "system_prompt": spec.system_prompt,
+            "skills": spec.skills,
+            **model,
+        }
+
+    return create_deep_agent(
+        _model(options.model or settings.model, settings.model_options),
+        system_prompt=settings.system_prompt,
+        subagents=[*map(subagent, settings.subagents)],
+        memory=settings.memory,
+        skills=settings.skills or None,
+        permissions=rules,
+        interrupt_on=_interrupt_on(settings, yes=options.yes),
+        backend=backend,
+        checkpointer=threads.saver,
+    )
+
+
+class Opened(Struct):
+    """An agent, and what it works with."""
+
+    backend: BackendProtocol
+    threads: Threads
+    graph: Any
+    model: str
+
+
+@asynccontextmanager
+async def opened_agent(options: AgentOptions, url: str, file: str) -> AsyncIterator[Opened]:
+    """Open all that an agent works with, and close it at the end.
+
+    Args:
+        options: The options.
+        url: The absolute URL of the files.
+        file: The database of the threads.
+
+    Yields:
+        The agent.
+
+    Raises:
+        ValueError: A setting, a URL or the database cannot be used.
+        OSError: A file cannot be read or made.
+        ModuleNotFoundError: A package is missing, which the text names.
+    """
+    settings, rules = await _settings(url)
+    async with open_threads(file) as threads, open_backend(url) as backend:
+        # In a thread, since it loads what the agent needs.
+        graph = await in_thread(partial(_graph, options, settings, rules, backend, threads))
+        name = options.model or settings.model
+        yield Opened(backend, threads, graph, await in_thread(_default_model) if name is None else name)
+
+
+def absolute_url(on: str | None) -> str:
+    """The URL of the files, with absolute paths, so that it means the same from every directory.
+
+    Args:
+        on: A URL, a directory or the TOML file of a tree; None is the current directory.
+    """
+    if on is None or "://" not in on:
+        path = os.path.abspath((on or ".").removeprefix(TREE))
+        is_tree = on is not None and not os.path.isdir(path) and (on.startswith(TREE) or on.endswith(".toml"))
+        return f"{TREE}{path}" if is_tree else f"file://{quote(path)}"
+    scheme, _, rest = on.partition("://")
+    location, mark, options = rest.partition("?")
+    if scheme == "file":
+        location = quote(os.path.abspath(unquote(location)))
+    elif scheme.endswith("sqlite"):
+        location = f"/{quote(os.path.abspath(unquote(location).removeprefix('/')))}"
+    return f"{scheme}://{location}{mark}{options}"

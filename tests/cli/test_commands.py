@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deepfs import SqliteBackend
-from support.command_line import COMMAND, deepfs, deepfs_process, on_terminal
+from support.command_line import COMMAND, deepfs, deepfs_process, interruptible, on_terminal
 
 FILES = {
     "a.txt": "one\ntwo\n",
@@ -238,7 +238,8 @@ def test_watch_tells_changes_until_it_is_interrupted(tmp_path: Path) -> None:
             (tmp_path / "file.txt").write_text(os.urandom(4).hex())
 
     command = [*COMMAND, "watch", "--json", f"file://{tmp_path}#/"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible) as process:
         threading.Thread(target=change, daemon=True).start()
         assert process.stdout is not None
         told = next(line for line in process.stdout if json.loads(line)["path"] == "/file.txt")

@@ -46,34 +46,35 @@ DOCUMENTED: Final = {
     "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.profiles": "apply_provider_profile",
     "deepfs": """DeepAgentState GeneralPurposeSubagentProfile HarnessProfile HarnessProfileConfig ProviderProfile
-        register_harness_profile register_provider_profile
-        BackendProtocol CompositeBackend DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo
-        FileUploadResponse FilesystemBackend FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend
-        FsspecBackend GlobResult GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult
-        PostgresBackend S3Backend SqliteBackend StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult
-        adapt_backend_protocol create_deep_agent filesystem_tools run_sync supports_execute""",
-    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox
-        FilesystemBackend FlatBackend FsspecBackend register_backend LandlockSandbox LocalShellBackend
-        MemoryBackend ModalSandbox StateBackend StoreBackend""",
+        register_harness_profile register_provider_profile BackendProtocol CompositeBackend DeleteResult EditResult
+        ExecuteResponse FileDataV2 FileInfo FileUploadResponse FilesystemBackend FilesystemMiddleware
+        FilesystemPermission FilesystemState FlatBackend FsspecBackend GlobResult GrepMatch GrepResult LsResult
+        MemoryBackend PermissionedBackend ReadResult PostgresBackend S3Backend SqliteBackend StateBackend
+        StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent
+        filesystem_tools run_sync supports_execute""",
+    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend FlatBackend
+        FsspecBackend register_backend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend
+        StoreBackend""",
     "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",
     "deepfs.compat.deepagents": "from_deepagents to_deepagents",
-    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
-        slice_read_response perform_string_replacement grep_matches_from_files""",
-    "deepfs.errors": """AccessError ErrorCode FileMissingError InvalidContentError NotFoundError NotSupportedError
-        PermissionDeniedError TooLargeError error_about""",
+    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string slice_read_response
+        perform_string_replacement grep_matches_from_files""",
+    "deepfs.errors": """AccessError AlreadyExistsError DeepFSError ErrorCode FileMissingError InvalidContentError NotFoundError
+        NotSupportedError PermissionDeniedError TooLargeError error_about""",
     "deepfs.compat.pydantic_ai": "WorkspaceFiles",
     "deepfs.middleware": """AsyncSubAgent Blobs PatchEditor SkillsMiddleware SubAgent SummarizationMiddleware
         SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",
-    "deepfs.policy": """AuditRecord AuditedBackend Call GuardedBackend HistoryBackend RateLimit ReadOnlyBackend
-        TracedBackend WrapperBackend approved decide decide_beneath ChangePolicy HookedBackend QuotaBackend""",
+    "deepfs.policy": """AuditRecord AuditedBackend Call ChangePolicy GuardedBackend HistoryBackend HookedBackend PlannedChange
+        QuotaBackend RateLimit ReadOnlyBackend TracedBackend WrapperBackend approved decide decide_beneath""",
     "deepfs.sandboxes.base": "BaseSandbox",
     "deepfs.search.globs": "compile_glob",
     "deepfs.search.query": "compile_query search",
-    "deepfs.testing": "BackendConformance BackendStateMachine FaultyBackend LatencyBackend",
+    "deepfs.testing": """Answer BackendConformance BackendStateMachine Call FaultyBackend LatencyBackend ReadOnlyConformance
+        ScriptedModel Turn""",
     "deepfs.text.edits": "replace",
     "deepfs.text.entries": "flat_place",
     "deepfs.text": "records",
@@ -81,8 +82,10 @@ DOCUMENTED: Final = {
     "deepfs.text.paths": "normalize",
     "deepfs.text.records": "content_bytes new_file read_text",
     "deepfs.threads.locks": "path_locks",
-    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result
-        WriteResult""",
+    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult
+""",
+    "deepfs.mcp": "HttpSettings McpSettings StaticTokens create_server http_app",
+    "deepfs.sandboxes": "BubblewrapSandbox LandlockSandbox Limits ModalSandbox",
 }
 
 # Import paths of modules that have moved; for `core`, the documented names.
@@ -113,6 +116,7 @@ FORMER: Final = {
     "deepfs.middleware.patch_tool_calls": "PatchToolCallsMiddleware",
     "deepfs.middleware.permissions": "FilesystemPermission",
     "deepfs.policy.calls": "CHANGES Call call_of",
+    "deepfs.policy.quota": "QuotaBackend",
     "deepfs.policy.wrapper": "WrapperBackend",
     "deepfs.profiles.harness": "HarnessProfile HarnessProfileConfig register_harness_profile",
     "deepfs.profiles.harness.harness_profiles": "GeneralPurposeSubagentProfile HarnessProfile register_harness_profile",

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,11 @@ def on_terminal(arguments: Sequence[str | Path], *, columns: int, cwd: Path, **v
         process.wait(60)
     os.close(ours)
     return written.decode().replace("\r\n", "\n")
+
+
+def interruptible() -> None:
+    """In a new process: let SIGINT interrupt it, which a job in the background of a shell ignores."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _read(descriptor: int) -> bytes:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+import mcp.server.mcpserver  # noqa: F401 - It cannot be imported while the guard of blocking calls is on.
 import pytest
 
 from deepfs._moved import MOVED
@@ -17,19 +18,20 @@ ROOT: Final = Path(__file__).parents[2]
 
 # Documented import paths of deepagents, with the package name replaced.
 OF_DEEPAGENTS: Final = {
-    "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent FilesystemMiddleware
-        FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware MemoryMiddleware""",
-    "deepfs.middleware": """FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware
+    "deepfs": """adapt_backend_protocol adapt_sandbox_protocol FilesystemState create_deep_agent
+        FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent SubAgentMiddleware
         MemoryMiddleware""",
+    "deepfs.middleware": """FilesystemMiddleware FilesystemPermission SubAgent CompiledSubAgent
+        SubAgentMiddleware MemoryMiddleware""",
     "deepfs.middleware.memory": "MemoryMiddleware",
     "deepfs.middleware.filesystem": "FilesystemMiddleware FilesystemPermission FilesystemState",
     "deepfs.middleware.subagents": "CompiledSubAgent SubAgent SubAgentMiddleware",
-    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend LocalShellBackend CompositeBackend BackendContext
-        NamespaceFactory BackendProtocol""",
+    "deepfs.backends": """StateBackend StoreBackend FilesystemBackend LocalShellBackend CompositeBackend
+        BackendContext NamespaceFactory BackendProtocol""",
     "deepfs.backends.protocol": """BackendProtocol BackendProtocolV1 BackendProtocolV2 SandboxBackendProtocol
-        SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch LsResult
-        ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult ExecuteResponse
-        FileUploadResponse FileDownloadResponse FileOperationError""",
+        SandboxBackendProtocolV2 AnyBackendProtocol BackendFactory BACKEND_TYPES FileData FileInfo GrepMatch
+        LsResult ReadResult ReadRawResult GrepResult GlobResult WriteResult EditResult DeleteResult
+        ExecuteResponse FileUploadResponse FileDownloadResponse FileOperationError""",
     "deepfs.backends.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
         slice_read_response perform_string_replacement grep_matches_from_files""",
     "deepfs.backends.state": "StateBackend FilesystemState",
@@ -45,36 +47,37 @@ OF_DEEPAGENTS: Final = {
 DOCUMENTED: Final = {
     "deepfs.middleware.unanswered": "UnansweredCallsMiddleware",
     "deepfs.profiles": "apply_provider_profile",
-    "deepfs": """DeepAgentState GeneralPurposeSubagentProfile HarnessProfile HarnessProfileConfig ProviderProfile
-        register_harness_profile register_provider_profile BackendProtocol CompositeBackend DeleteResult EditResult
-        ExecuteResponse FileDataV2 FileInfo FileUploadResponse FilesystemBackend FilesystemMiddleware
-        FilesystemPermission FilesystemState FlatBackend FsspecBackend GlobResult GrepMatch GrepResult LsResult
-        MemoryBackend PermissionedBackend ReadResult PostgresBackend S3Backend SqliteBackend StateBackend
-        StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol create_deep_agent
-        filesystem_tools run_sync supports_execute""",
-    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox FilesystemBackend FlatBackend
-        FsspecBackend register_backend LandlockSandbox LocalShellBackend MemoryBackend ModalSandbox StateBackend
-        StoreBackend""",
+    "deepfs": """DeepAgentState GeneralPurposeSubagentProfile HarnessProfile HarnessProfileConfig
+        ProviderProfile register_harness_profile register_provider_profile BackendProtocol CompositeBackend
+        DeleteResult EditResult ExecuteResponse FileDataV2 FileInfo FileUploadResponse FilesystemBackend
+        FilesystemMiddleware FilesystemPermission FilesystemState FlatBackend FsspecBackend GlobResult
+        GrepMatch GrepResult LsResult MemoryBackend PermissionedBackend ReadResult PostgresBackend S3Backend
+        SqliteBackend StateBackend StoreBackend SubAgent SubAgentMiddleware WriteResult adapt_backend_protocol
+        create_deep_agent filesystem_tools run_sync supports_execute""",
+    "deepfs.backends": """BaseSandbox BubblewrapSandbox CompositeBackend DaytonaSandbox DenoSandbox
+        FilesystemBackend FlatBackend FsspecBackend register_backend LandlockSandbox LocalShellBackend
+        MemoryBackend ModalSandbox StateBackend StoreBackend""",
     "deepfs.backends.flat": "BlockingStorage Kind StorageBackend",
     "deepfs.backends.flat_storage": "Kind",
     "deepfs.backends.protocol": "BackendProtocol Capabilities",
     "deepfs.compat.deepagents": "from_deepagents to_deepagents",
-    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string slice_read_response
-        perform_string_replacement grep_matches_from_files""",
-    "deepfs.errors": """AccessError AlreadyExistsError DeepFSError ErrorCode FileMissingError InvalidContentError NotFoundError
-        NotSupportedError PermissionDeniedError TooLargeError error_about""",
+    "deepfs.compat.utils": """FileInfo GrepMatch create_file_data update_file_data file_data_to_string
+        slice_read_response perform_string_replacement grep_matches_from_files""",
+    "deepfs.errors": """AccessError AlreadyExistsError DeepFSError ErrorCode FileMissingError
+        InvalidContentError NotFoundError NotSupportedError PermissionDeniedError TooLargeError error_about""",
     "deepfs.compat.pydantic_ai": "WorkspaceFiles",
     "deepfs.middleware": """AsyncSubAgent Blobs PatchEditor SkillsMiddleware SubAgent SummarizationMiddleware
         SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",
-    "deepfs.policy": """AuditRecord AuditedBackend Call ChangePolicy GuardedBackend HistoryBackend HookedBackend PlannedChange
-        QuotaBackend RateLimit ReadOnlyBackend TracedBackend WrapperBackend approved decide decide_beneath""",
+    "deepfs.policy": """AuditRecord AuditedBackend Call ChangePolicy GuardedBackend HistoryBackend
+        HookedBackend PlannedChange QuotaBackend RateLimit ReadOnlyBackend TracedBackend WrapperBackend
+        approved decide decide_beneath""",
     "deepfs.sandboxes.base": "BaseSandbox",
     "deepfs.search.globs": "compile_glob",
     "deepfs.search.query": "compile_query search",
-    "deepfs.testing": """Answer BackendConformance BackendStateMachine Call FaultyBackend LatencyBackend ReadOnlyConformance
-        ScriptedModel Turn""",
+    "deepfs.testing": """Answer BackendConformance BackendStateMachine Call FaultyBackend LatencyBackend
+        ReadOnlyConformance ScriptedModel Turn""",
     "deepfs.text.edits": "replace",
     "deepfs.text.entries": "flat_place",
     "deepfs.text": "records",
@@ -82,16 +85,16 @@ DOCUMENTED: Final = {
     "deepfs.text.paths": "normalize",
     "deepfs.text.records": "content_bytes new_file read_text",
     "deepfs.threads.locks": "path_locks",
-    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult Result WriteResult
-""",
+    "deepfs.types": """EditResult FileData FileDataV2 GlobResult GrepMatch GrepResult LsResult ReadResult
+        Result WriteResult""",
     "deepfs.mcp": "HttpSettings McpSettings StaticTokens create_server http_app",
     "deepfs.sandboxes": "BubblewrapSandbox LandlockSandbox Limits ModalSandbox",
 }
 
 # Import paths of modules that have moved; for `core`, the documented names.
 FORMER: Final = {
-    "deepfs.backends.adapted": """AdaptedBackend AdaptedSandbox Call adapt_backend_protocol adapt_sandbox_protocol
-        awaitable caller_of own_operation""",
+    "deepfs.backends.adapted": """AdaptedBackend AdaptedSandbox Call adapt_backend_protocol
+        adapt_sandbox_protocol awaitable caller_of own_operation""",
     "deepfs.backends.bubblewrap": "BubblewrapSandbox Limits bubblewrap_program",
     "deepfs.backends.context": "BackendContext",
     "deepfs.backends.daytona": "DaytonaSandbox",

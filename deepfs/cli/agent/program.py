@@ -108,6 +108,8 @@ class Program:
         self.tree: str = _tree_shown(options.on)
         self._lock = lock
         self.was_refused: bool = False
+        self.thread: str = ""
+        self.output: Output
         self.output, self._decide = self._ways()
         self.asks: bool = isinstance(self._decide, KeyedApprovals)
         """Whether a person answers questions."""
@@ -150,7 +152,7 @@ class Program:
         """
         self._lock.take(checked_name(name))
         self.thread = name
-        self.conversation = Conversation(self.opened.graph, name)
+        self.conversation: Conversation = Conversation(self.opened.graph, name)
         self.output.show(Started(thread=name, model=self.opened.model, tree=self.tree))
         return self.conversation
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequenc
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt
 from msgspec import Struct, field
 
@@ -169,7 +168,7 @@ class Conversation:
         thread: The name of the thread.
     """
 
-    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], thread: str) -> None:
+    def __init__(self, graph: Any, thread: str) -> None:
         self._graph = graph
         self._config: Any = {"configurable": {"thread_id": thread}}
         self.answer: str = ""

@@ -8,7 +8,7 @@ import click
 from anyio import to_thread
 
 from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.options import json_option, run_command
+from deepfs.cli.options import json_option, not_empty, run_command
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
@@ -62,8 +62,8 @@ def _within(patch: FilePatch, place: Place) -> FilePatch:
 
 
 @click.command()
-@click.argument("old", metavar="ADDRESS")
-@click.argument("new", metavar="ADDRESS")
+@click.argument("old", metavar="ADDRESS", callback=not_empty)
+@click.argument("new", metavar="ADDRESS", callback=not_empty)
 @click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
 @json_option
 def diff(old: str, new: str, brief: bool, json: bool) -> None:

@@ -18,12 +18,12 @@ from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
-__all__ = ["BACKEND_VARIABLE", "Place", "Session", "run"]
+__all__ = ["BACKEND_VARIABLE", "MACHINE", "Place", "Session", "run", "told_text"]
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
 
-_MACHINE: Final = "file:///"
+MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
@@ -109,7 +109,7 @@ class Session:
         """
         given = text or ("." if self.on is None else "/")
         address = parse_address(given, within=self.on, directory=self._directory)
-        if address.url == _MACHINE and not os.path.isabs(address.path):
+        if address.url == MACHINE and not os.path.isabs(address.path):
             raise FileNotFoundError("the current directory is not there any more")
         backend = self._open.get(address.url)
         if backend is None:
@@ -126,7 +126,7 @@ class Session:
         several = len({place.address.url for place in places}) > 1
         return [
             f"{shown_url(place.address.url)}#{place.path}"
-            if several and place.address.url != _MACHINE and "://" not in place.address.shown
+            if several and place.address.url != MACHINE and "://" not in place.address.shown
             else place.address.shown or "."
             for place in places
         ]
@@ -147,7 +147,7 @@ class Session:
             status: The exit status; the highest one counts.
         """
         self.status = max(self.status, status)
-        text = _text_of(told)
+        text = told_text(told)
         self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
     def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
@@ -218,8 +218,12 @@ def _current_directory() -> str:
         return ""
 
 
-def _text_of(told: object) -> str:
-    """The text of an error, as the system's tools write it: without the number of an error of the system."""
+def told_text(told: object) -> str:
+    """The text of an error, as the system's tools write it: without the number of an error of the system.
+
+    Args:
+        told: The error, or a text.
+    """
     if isinstance(told, OSError) and told.strerror:
         return told.strerror if told.filename is None else f"{told.filename}: {told.strerror}"
     return str(told).removeprefix("Error: ")

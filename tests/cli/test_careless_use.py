@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfs import SqliteBackend
+from deepfs import DeleteResult, FilesystemBackend, SqliteBackend
 from support.command_line import COMMAND, deepfs, on_terminal
 
 
@@ -132,3 +132,30 @@ def test_colours_of_matches_take_linear_time(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "a.txt").write_text("b" + "a" * 200 + "!\n")
     found = deepfs("grep", "b|(a+)+$", f"file://{tmp_path}#/a.txt")
     assert found.out.endswith(":\x1b[1;31mb\x1b[0m" + "a" * 200 + "!\n")
+
+
+def test_the_root_of_the_machine_is_refused_by_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion is replaced: a test that failed would otherwise delete the machine it runs on."""
+    deleted: list[str] = []
+
+    async def adelete(backend: object, path: str, **options: object) -> DeleteResult:
+        deleted.append(path)
+        return DeleteResult(path=path)
+
+    monkeypatch.setattr(FilesystemBackend, "adelete", adelete)
+    (tmp_path / "tree.toml").write_text("url = '/'")
+    (tmp_path / "link").symlink_to("/")
+    for url in ("file:////", "file:///tmp/..", f"file://{tmp_path}/link", f"tree:{tmp_path}/tree.toml"):
+        outcome = deepfs("rm", "-rf", "--no-preserve-root", f"{url}#/")
+        assert (outcome.status, outcome.err) == (1, "deepfs rm: refusing to remove '/', the root of this machine\n")
+    assert deleted == []
+
+
+@pytest.mark.parametrize("command", ["rm -rf", "cp -r new", "cp -t", "mv new", "cat", "write", "edit", "ls", "grep x"])
+def test_an_empty_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """It is a variable that is not set, which must not mean the current directory."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    outcome = deepfs(*command.split(), "")
+    assert (outcome.status, "empty address" in outcome.err) == (2, True)
+    assert (tmp_path / "here").is_dir()

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,11 @@ def test_an_empty_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     outcome = deepfs(*command.split(), "")
     assert (outcome.status, "empty address" in outcome.err) == (2, True)
     assert (tmp_path / "here").is_dir()
+
+
+def test_mcp_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("deepfs.mcp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    outcome = deepfs("mcp", ".")
+    assert (outcome.status, "pip install 'deepfs[mcp]'" in outcome.err) == (1, True)

@@ -2,12 +2,14 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Final
 
 import click
@@ -41,6 +43,8 @@ __all__ = [
 _READ_BYTES: Final = 256 * 1024
 _MOST_IN_MEMORY: Final = 8 * 1024 * 1024
 _STDIN: Final = "-"
+_LONGEST_NAME: Final = 60
+"""Characters of the name of a file for the editor: at most 240 bytes."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -255,18 +259,29 @@ async def edit_in_editor(session: Session, address: str) -> None:
     """
     place = await session.place(address, creates=True)
     before = await _text_of(place)
-    after, kept = await to_thread.run_sync(_edited, before or "", paths.name(place.path))
+    file = await to_thread.run_sync(_made_file, before or "", paths.name(place.path))
+    is_stored = False
+    try:
+        await _run_editor(file)
+        is_stored = await _store_edited(session, place, before, file)
+    finally:
+        if await to_thread.run_sync(_is_kept, file, before or "", is_stored):
+            session.screen.note(f"deepfs edit: your text is in {file}")
+
+
+async def _store_edited(session: Session, place: Place, before: str | None, file: Path) -> bool:
+    """Store what the editor left. Returns whether it is stored now; if not, the error is told."""
+    after = decode(await to_thread.run_sync(file.read_bytes))
+    if after is None:
+        raise ValueError("what the editor left is no text in UTF-8, so it is not stored")
     if after == before:
         session.screen.line("nothing changed")
-        return
+        return True
     if before is None:
         result = await place.backend.awrite(place.path, after)
     else:
         result = await place.backend.awrite(place.path, after, overwrite=True, if_match=version(before))
-    if not result.ok:
-        await to_thread.run_sync(kept.write_text, after)
-        session.screen.note(f"deepfs edit: your text is in {kept}")
-    session.check(result, place)
+    return session.check(result, place)
 
 
 async def _text_of(place: Place) -> str | None:
@@ -282,11 +297,29 @@ async def _text_of(place: Place) -> str | None:
     return text
 
 
-def _edited(text: str, name: str) -> tuple[str, Path]:
-    """The text after the user has edited it, and the path of a file where it may be kept."""
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    with TemporaryDirectory(prefix="deepfs-") as directory:
-        file = Path(directory, safe(name) or "text")
-        file.write_bytes(text.encode())
-        subprocess.run([*shlex.split(editor), str(file)], check=True)
-        return file.read_bytes().decode(), Path(f"{directory}.txt")
+def _made_file(text: str, name: str) -> Path:
+    """A file of a text in a directory that only this user can read. A long name loses its beginning."""
+    file = Path(mkdtemp(prefix="deepfs-"), safe(name)[-_LONGEST_NAME:] or "text")
+    file.write_bytes(text.encode())
+    return file
+
+
+async def _run_editor(file: Path) -> None:
+    """Run the user's editor. Ctrl-C is for the editor, which has the terminal meanwhile."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "") or ["vi"]
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        status = await to_thread.run_sync(subprocess.call, [*editor, str(file)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if status != 0:
+        raise ValueError(f"the editor {editor[0]!r} failed with status {status}, so nothing is stored")
+
+
+def _is_kept(file: Path, before: str, is_stored: bool) -> bool:
+    """Whether the file is the only place of what the user wrote. If not, it is deleted."""
+    with suppress(FileNotFoundError):
+        if not is_stored and file.read_bytes() != before.encode():
+            return True
+    rmtree(file.parent, ignore_errors=True)
+    return False

@@ -23,8 +23,8 @@ from deepfs.cli.copy_plans import (
     modification_times,
     reason_text,
 )
-from deepfs.cli.options import json_option, run_command
-from deepfs.cli.session import Place, Session
+from deepfs.cli.options import json_option, not_empty, run_command
+from deepfs.cli.session import Place, Session, told_text
 from deepfs.cli.transfers import FullError, TreeCopy, interruptible, shown_progress, totals_text
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text import paths
@@ -152,7 +152,7 @@ class _Transfer:
             self._session.failed(refused)
         except DeepFSError as error:
             self._totals.failed += 1
-            self._session.failed(f"cannot {self._verb} {_shown(source)}: {error}")
+            self._session.failed(f"cannot {self._verb} {_shown(source)}: {told_text(error)}")
 
     async def _job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job | None:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
@@ -339,11 +339,18 @@ def _copying(function: CallableT) -> CallableT:
         click.option(
             "-T", "--no-target-directory", "exact", is_flag=True, help="The target is never a directory above."
         ),
-        click.option("-t", "--target-directory", "into", metavar="ADDRESS", help="Put all sources in this directory."),
+        click.option(
+            "-t",
+            "--target-directory",
+            "into",
+            metavar="ADDRESS",
+            callback=not_empty,
+            help="Put all sources in this directory.",
+        ),
         click.option("-u", "--update", is_flag=True, help="Leave files alone that are as new as the source, or newer."),
         click.option("-n", "--no-clobber", is_flag=True, help="Leave files alone that are there."),
         click.option("-f", "--force", is_flag=True, help="Replace files that are there; this is the default."),
-        click.argument("given", metavar="SOURCE... TARGET", nargs=-1, required=True),
+        click.argument("given", metavar="SOURCE... TARGET", nargs=-1, required=True, callback=not_empty),
     ):
         function = option(function)
     return function

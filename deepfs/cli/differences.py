@@ -8,11 +8,11 @@ import click
 from anyio import to_thread
 
 from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.options import json_option, run_command
+from deepfs.cli.options import json_option, not_empty, run_command
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
-from deepfs.text.diff import unified
+from deepfs.text.diff import quoted_label, unified
 from deepfs.text.patches import FilePatch, parse_patch, parse_unified
 
 __all__ = ["apply_patch", "compare", "diff", "patch"]
@@ -44,9 +44,16 @@ async def apply_patch(session: Session, address: str, file: str | None) -> None:
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
-    text = content.decode()
+    text = _decoded(content)
     patches = parse_patch(text) if text.lstrip().startswith("*** Begin Patch") else parse_unified(text)
     session.screen.line(await apply_patches(place.backend, [_within(patch, place) for patch in patches]))
+
+
+def _decoded(patch: bytes) -> str:
+    try:
+        return patch.decode()
+    except UnicodeDecodeError:
+        raise ValueError("the patch is no text in UTF-8") from None
 
 
 def _within(patch: FilePatch, place: Place) -> FilePatch:
@@ -55,8 +62,8 @@ def _within(patch: FilePatch, place: Place) -> FilePatch:
 
 
 @click.command()
-@click.argument("old", metavar="ADDRESS")
-@click.argument("new", metavar="ADDRESS")
+@click.argument("old", metavar="ADDRESS", callback=not_empty)
+@click.argument("new", metavar="ADDRESS", callback=not_empty)
 @click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
 @json_option
 def diff(old: str, new: str, brief: bool, json: bool) -> None:
@@ -126,10 +133,10 @@ def _write_difference(
     if session.as_json:
         change = "added" if before is None else "removed" if after is None else "changed"
         session.json({"path": new_title if before is None else old_title, "change": change})
-    elif brief:
+    elif brief or not (before or after):
         only = new_title if before is None else old_title
-        both = f"Files {screen.name(old_title)} and {screen.name(new_title)} differ"
-        screen.line(both if before is not None and after is not None else f"Only {screen.name(only)}")
+        both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
+        screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
     else:
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
         screen.diff(unified(before or b"", after or b"", *titles))

@@ -75,7 +75,7 @@ async def _listed(session: Session, place: Place, result: LsResult, *, hidden: b
     if not session.check(result, place, status=2):
         return None
     if result.skipped:
-        session.failed(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed")
+        session.failed(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed", status=2)
     return _shown(result.entries, hidden=hidden)
 
 
@@ -130,7 +130,7 @@ async def show_tree(session: Session, address: str, *, depth: int | None, hidden
     found = await _levels(session, place, depth=depth, hidden=hidden)
     if not session.as_json and place.path in found:
         session.screen.line(session.screen.styled(session.screen.name(place.address.shown or "."), "directory"))
-    for prefix, entry in _branches(found, place.path, ""):
+    for prefix, entry in _branches(found, place.path):
         if session.as_json:
             session.json({**entry, "path": place.shown(entry.path)})
             continue
@@ -143,8 +143,12 @@ async def show_tree(session: Session, address: str, *, depth: int | None, hidden
 
 
 async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
-    """The entries of each directory, level by level; the directories of a level are listed at the same time."""
+    """The entries of each directory, level by level; the directories of a level are listed at the same time.
+
+    Links to directories are not entered: they may lead in a circle.
+    """
     found: dict[str, list[FileInfo]] = {}
+    real = dict(zip([place.path], await place.backend.aresolve_paths([place.path]), strict=True))
     level = [place.path]
     while level and (depth is None or depth > 0):
         results = await gather_each(place.backend.als, level)
@@ -153,19 +157,28 @@ async def _levels(session: Session, place: Place, *, depth: int | None, hidden: 
             if session.check(result, place, status=2):
                 found[path] = _shown(result.entries, hidden=hidden)
                 below += [entry.path.rstrip("/") for entry in found[path] if entry.is_dir]
-        level = below
+        resolved = dict(zip(below, await place.backend.aresolve_paths(below), strict=True)) if below else {}
+        level = [path for path in below if resolved[path] == _beneath(real[paths.parent(path)], path)]
+        real = resolved
         depth = None if depth is None else depth - 1
     return found
 
 
-def _branches(found: dict[str, list[FileInfo]], path: str, indent: str) -> Iterator[tuple[str, FileInfo]]:
-    """The entries beneath a directory, each with the lines that are drawn before it."""
-    entries = found.get(path, [])
-    for entry in entries:
-        is_last = entry is entries[-1]
+def _beneath(directory: str | None, path: str) -> str | None:
+    """Where an entry lies whose directory lies in `directory`, if it is no link."""
+    return None if directory is None else paths.join(directory, paths.name(path))
+
+
+def _branches(found: dict[str, list[FileInfo]], top: str) -> Iterator[tuple[str, FileInfo]]:
+    """The entries beneath a directory, each with the lines that are drawn before it. Trees may be of any depth."""
+    pending = [("", entry) for entry in reversed(found.get(top, []))]
+    lasts = {entries[-1].path for entries in found.values() if entries}
+    while pending:
+        indent, entry = pending.pop()
+        is_last = entry.path in lasts
         yield indent + ("└── " if is_last else "├── "), entry
-        if entry.is_dir:
-            yield from _branches(found, entry.path.rstrip("/"), indent + ("    " if is_last else "│   "))
+        indent += "    " if is_last else "│   "
+        pending += [(indent, each) for each in reversed(found.get(entry.path.rstrip("/"), []) if entry.is_dir else [])]
 
 
 def _count(number: int, what: str) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "hidden_option",
     "if_match_option",
     "json_option",
+    "not_empty",
     "run_command",
 ]
 
@@ -35,6 +36,13 @@ def run_command(
     run(session, lambda: command(session), trouble=trouble)
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Refuse an empty address: most likely, it is a variable of the shell that is not set."""
+    if "" in ([given] if isinstance(given, str) else given or ()):
+        raise click.BadParameter("an empty address names nothing")
+    return given
+
+
 def json_option(function: CallableT) -> CallableT:
     return click.option("--json", is_flag=True, help="Write JSON, one value a line.")(function)
 
@@ -44,15 +52,15 @@ def hidden_option(function: CallableT) -> CallableT:
 
 
 def addresses_argument(function: CallableT) -> CallableT:
-    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1)(function)
+    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)(function)
 
 
 def files_argument(function: CallableT) -> CallableT:
-    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True)(function)
+    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)(function)
 
 
 def address_argument(function: CallableT) -> CallableT:
-    return click.argument("address", metavar="ADDRESS")(function)
+    return click.argument("address", metavar="ADDRESS", callback=not_empty)(function)
 
 
 def directory_argument(function: CallableT) -> CallableT:

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
 from deepfs.cli.options import files_argument, run_command
-from deepfs.cli.session import Place, Session
+from deepfs.cli.session import MACHINE, Place, Session, told_text
 from deepfs.cli.transfers import interruptible
 from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.text.entries import Relation, relation
 from deepfs.types import error_told
 
 __all__ = ["RemoveOptions", "remove", "rm"]
@@ -66,15 +67,17 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
     for text in addresses:
         place = await session.place(text)
         try:
-            await _remove(place, text, options)
+            _check_name(text)
+            if place.path == "/":
+                await _check_root(session, place, options)
+            await _remove(place, options)
         except _RefusedError as refused:
             session.failed(refused)
         except DeepFSError as error:
-            session.failed(f"cannot remove {_shown(place)}: {error}")
+            session.failed(f"cannot remove {_shown(place)}: {told_text(error)}")
 
 
-async def _remove(place: Place, text: str, options: RemoveOptions) -> None:
-    _check_removable(place, text, options)
+async def _remove(place: Place, options: RemoveOptions) -> None:
     entries = (await _kind_unfollowed(place)) if place.path != "/" else "directory"
     if entries is None:
         if options.force:
@@ -91,12 +94,16 @@ async def _remove(place: Place, text: str, options: RemoveOptions) -> None:
             raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {reason_text(result)}")
 
 
-def _check_removable(place: Place, text: str, options: RemoveOptions) -> None:
+def _check_name(text: str) -> None:
     if text.rstrip("/").rpartition("/")[2] in (".", ".."):
         raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
-    if place.path != "/":
-        return
-    if place.address.url.partition("?")[0] == "file:///":
+
+
+async def _check_root(session: Session, place: Place, options: RemoveOptions) -> None:
+    """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
+    machine = await session.place(f"{MACHINE}#/")
+    ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
+    if relation(*ends) is Relation.SAME:
         raise _RefusedError("refusing to remove '/', the root of this machine")
     if not options.root:
         raise _RefusedError(

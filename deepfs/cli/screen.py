@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import StringIO
 from typing import IO, Final, TextIO
+from unicodedata import category, east_asian_width
 
 from deepfs.text.visible import visible
 
@@ -56,6 +58,13 @@ def human_size(size: int) -> str:
 def terminal_width() -> int:
     """The number of columns of the terminal; 80 if it is not known."""
     return shutil.get_terminal_size().columns
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal a text takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(each) in "WF" else category(each) not in ("Mn", "Me", "Cf") for each in text)
 
 
 def discard_output() -> None:
@@ -142,15 +151,17 @@ class Screen:
             names: The names.
             styles: The style of each.
         """
-        width = max(map(len, names), default=0) + 2
+        widths = [_cells(name) for name in names]
+        width = max(widths, default=0) + 2
         rows = -(-len(names) // max(1, terminal_width() // width))
         for row in range(rows):
-            cells = [(names[index], styles[index], index + rows < len(names)) for index in range(row, len(names), rows)]
+            row_indexes = range(row, len(names), rows)
+            cells = [
+                (names[index], styles[index], (width - widths[index]) * (index + rows < len(names)))
+                for index in row_indexes
+            ]
             self.line(
-                "".join(
-                    (self.styled(name, style) if style else name) + " " * ((width - len(name)) * padded)
-                    for name, style, padded in cells
-                )
+                "".join((self.styled(name, style) if style else name) + " " * padding for name, style, padding in cells)
             )
 
     def diff(self, diff: str) -> None:
@@ -179,7 +190,7 @@ class Screen:
         The variable `PAGER` names it; an empty one means none.
         """
         command = os.environ.get("PAGER", _PAGER)
-        if not self.is_terminal or not command or shutil.which(command.split()[0]) is None:
+        if not self.is_terminal or not command.strip() or shutil.which(command.split()[0]) is None:
             return
         env = {**_PAGER_OPTIONS, **os.environ}
         self._output.flush()
@@ -208,4 +219,11 @@ class Screen:
                 self._output.flush()
         finally:
             if self._pager is not None:
-                self._pager.wait()
+                _wait(self._pager)
+
+
+def _wait(pager: "subprocess.Popen[str]") -> None:
+    """Wait until the pager is left. Ctrl-C is for the pager: if this process left, both would share the terminal."""
+    while pager.returncode is None:
+        with suppress(KeyboardInterrupt):
+            pager.wait()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from itertools import groupby
 from typing import NamedTuple
 
@@ -189,12 +190,14 @@ def _highlighter(session: Session, options: GrepOptions) -> Callable[[str, GrepM
 
 
 def _finder(options: GrepOptions) -> Callable[[GrepMatch], Iterable[tuple[int, int]]]:
-    """What finds the places in a line that match. Where Python reads the pattern otherwise, the first one is enough."""
-    pattern = options.pattern if options.regex else re.escape(options.pattern)
-    try:
-        find = re.compile(pattern, re.IGNORECASE * options.ignore_case)
-    except re.error:
-        return _first
+    """What finds the places in a line that match. Where it reads the pattern otherwise, the first one is enough."""
+    if options.regex:
+        re2 = import_module("re2")  # Python's own engine can take forever for a line that others wrote.
+        given = re2.Options()
+        given.case_sensitive = not options.ignore_case
+        find = re2.compile(options.pattern, given)
+    else:
+        find = re.compile(re.escape(options.pattern), re.IGNORECASE * options.ignore_case)
     return lambda match: [found.span() for found in find.finditer(match.text)] or _first(match)
 
 

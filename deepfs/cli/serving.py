@@ -37,7 +37,10 @@ def mcp(
 
     With http, the variable DEEPFS_MCP_TOKEN has the token that clients must send.
     """
-    from deepfs.mcp.serving import serve_places
+    try:
+        from deepfs.mcp.serving import serve_places
+    except ModuleNotFoundError as error:  # It names the extra.
+        raise click.ClickException(str(error)) from None
 
     address: dict[str, Any] = {name: given for name, given in (("host", host), ("port", port)) if given is not None}
     options: dict[str, Any] = {"transport": transport, "read_only": read_only, "reference_names": reference_names}

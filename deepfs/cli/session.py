@@ -18,11 +18,13 @@ from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
-__all__ = ["BACKEND_VARIABLE", "Place", "Session", "run"]
+__all__ = ["BACKEND_VARIABLE", "MACHINE", "Place", "Session", "run", "told_text"]
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
 
+MACHINE: Final = "file:///"
+"""The URL of the backend of this machine's paths."""
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
 
@@ -88,7 +90,7 @@ class Session:
         self.status: int = 0
         self._stack = AsyncExitStack()
         self._open: dict[str, BackendProtocol] = {}
-        self._directory = os.getcwd()
+        self._directory = _current_directory()
 
     async def place(self, text: str, *, creates: bool = False) -> Place:
         """Open the backend of an address.
@@ -107,6 +109,8 @@ class Session:
         """
         given = text or ("." if self.on is None else "/")
         address = parse_address(given, within=self.on, directory=self._directory)
+        if address.url == MACHINE and not os.path.isabs(address.path):
+            raise FileNotFoundError("the current directory is not there any more")
         backend = self._open.get(address.url)
         if backend is None:
             backend = await self._stack.enter_async_context(open_backend(address.url, creates=creates))
@@ -122,7 +126,7 @@ class Session:
         several = len({place.address.url for place in places}) > 1
         return [
             f"{shown_url(place.address.url)}#{place.path}"
-            if several and place.address.url != "file:///" and "://" not in place.address.shown
+            if several and place.address.url != MACHINE and "://" not in place.address.shown
             else place.address.shown or "."
             for place in places
         ]
@@ -143,7 +147,7 @@ class Session:
             status: The exit status; the highest one counts.
         """
         self.status = max(self.status, status)
-        text = str(told).removeprefix("Error: ")
+        text = told_text(told)
         self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
     def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
@@ -180,13 +184,46 @@ def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: in
                 await session.close()
 
     try:
-        anyio.run(whole)
+        _run_told(session, whole, trouble)
         session.screen.close()
     except BrokenPipeError:
         discard_output()
         session.status = _PIPE_CLOSED
     except KeyboardInterrupt:
+        discard_output()
         session.status = _INTERRUPTED
-    except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
+    except OSError as error:  # The output cannot be written.
+        discard_output()
         session.failed(error, status=trouble)
     sys.exit(session.status)
+
+
+def _run_told(session: Session, command: Callable[[], Awaitable[None]], trouble: int) -> None:
+    """Run a command, and tell an error that ends it, but not that its reader has left."""
+    try:
+        anyio.run(command)
+    except KeyboardInterrupt:
+        session.status = _INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
+        session.failed(error, status=trouble)
+
+
+def _current_directory() -> str:
+    """The current directory; an empty text if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def told_text(told: object) -> str:
+    """The text of an error, as the system's tools write it: without the number of an error of the system.
+
+    Args:
+        told: The error, or a text.
+    """
+    if isinstance(told, OSError) and told.strerror:
+        return told.strerror if told.filename is None else f"{told.filename}: {told.strerror}"
+    return str(told).removeprefix("Error: ")

@@ -17,7 +17,7 @@ place in a hierarchy (file, object stores, fsspec) is the path, and all other ad
 import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 __all__ = ["TREE", "Address", "parse_address", "with_options"]
 
@@ -65,6 +65,7 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
         return Address(text, "/", "/")
     if scheme == "file":
         location, _, options = rest.partition("?")
+        location = unquote(location.removeprefix("localhost") if location.startswith("localhost/") else location)
         return Address("file:///" + (f"?{options}" if options else ""), _absolute(location, directory), location)
     location, mark, options = rest.partition("?")
     host, _, path = location.partition("/")

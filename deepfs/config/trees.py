@@ -32,6 +32,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from msgspec import Struct, convert, field
 from msgspec.structs import replace
@@ -109,8 +110,12 @@ def _loaded(file: str) -> TreeConfig:
     content = Path(file).read_bytes()
     try:
         config = convert(_expanded(tomllib.loads(content.decode())), TreeConfig)
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: it is no text in UTF-8") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file}: arrays or tables lie too deep inside each other") from None
     return replace(config, directory=os.path.join(os.path.dirname(file), config.directory))
 
 
@@ -149,10 +154,20 @@ async def open_tree(tree: TreeConfig) -> AsyncIterator[BackendProtocol]:
         ValueError: A URL, an option, a rule or a limit cannot be used.
         ModuleNotFoundError: A backend needs an extra, which the text names.
     """
+    async with _opened_tree(tree, ()) as backend:
+        yield backend
+
+
+@asynccontextmanager
+async def _opened_tree(tree: TreeConfig, inside: tuple[str, ...]) -> AsyncIterator[BackendProtocol]:
+    """Open the backends of a tree that is a part of the trees of the files `inside`."""
+    routes = {path: f"{path.rstrip('/')}/" for path in tree.mounts}
+    if len({*routes.values()}) < len(routes):
+        raise ValueError("two mounts have the same path")
     async with AsyncExitStack() as stack:
-        open_each = _Opening(stack, tree.directory)
+        open_each = _Opening(stack, tree.directory, inside)
         backend = await open_each(tree.url)
-        mounts = {f"{path.rstrip('/')}/": await open_each(url) for path, url in tree.mounts.items()}
+        mounts = {routes[path]: await open_each(url) for path, url in tree.mounts.items()}
         kept = None if tree.history is None else tree.history.url
         versions = None if kept is None else await open_each(kept)
         yield await in_thread(partial(_joined, backend, mounts, versions, tree))
@@ -175,21 +190,34 @@ async def open_backend(url: str, *, directory: str = "", creates: bool = True) -
         OSError: The file cannot be read; a FileNotFoundError if there is no database, and `creates` is False.
         ModuleNotFoundError: The backend needs an extra, which the text names.
     """
+    async with _opened(url, directory, creates=creates) as backend:
+        yield backend
+
+
+@asynccontextmanager
+async def _opened(
+    url: str, directory: str, *, creates: bool = True, inside: tuple[str, ...] = ()
+) -> AsyncIterator[BackendProtocol]:
+    """Open a backend that is a part of the trees of the files `inside`."""
     if not url.startswith(TREE):
         async with open_url(url, directory=directory, creates=creates) as backend:
             yield backend
         return
-    tree = await load_tree(os.path.join(directory, url.removeprefix(TREE)))
-    async with open_tree(tree) as backend:
+    file = os.path.join(directory, url.removeprefix(TREE))
+    real = await in_thread(partial(os.path.realpath, file))
+    if real in inside:
+        raise ValueError(f"{file}: this tree is a part of itself")
+    async with _opened_tree(await load_tree(file), (*inside, real)) as backend:
         yield backend
 
 
 class _Opening:
     """Opens backends, which are closed with `stack`."""
 
-    def __init__(self, stack: AsyncExitStack, directory: str) -> None:
+    def __init__(self, stack: AsyncExitStack, directory: str, inside: tuple[str, ...]) -> None:
         self._stack = stack
         self._directory = directory
+        self._inside = inside
 
     async def __call__(self, given: str | Mapping[str, Any]) -> BackendProtocol:
         options = {"url": given} if isinstance(given, str) else dict(given)
@@ -197,12 +225,12 @@ class _Opening:
         if not isinstance(url, str):
             raise ValueError("a mount needs a url, which is a text")
         url = with_options(url if "://" in url or url.startswith(TREE) else f"file://{_plain(url)}", options)
-        return await self._stack.enter_async_context(open_backend(url, directory=self._directory))
+        return await self._stack.enter_async_context(_opened(url, self._directory, inside=self._inside))
 
 
 def _plain(path: str) -> str:
     """A path as the location of a file URL."""
-    return path if path.startswith(("/", "./", "../")) else f"./{path}"
+    return quote(path if path.startswith(("/", "./", "../")) else f"./{path}")
 
 
 def _joined(

@@ -1,8 +1,8 @@
 """The backends that URLs name."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
@@ -12,6 +12,7 @@ from msgspec import Struct, ValidationError, convert
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.config.addresses import with_options
+from deepfs.errors import BackendError, DeepFSError
 from deepfs.sync import in_thread
 
 __all__ = ["open_url"]
@@ -67,11 +68,23 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
     is_read_only = _given({"read_only": parts.options.pop("read_only", "false")}, _CommonOptions)["read_only"]
     async with AsyncExitStack() as stack:
         if parts.scheme in _OPENERS:
-            backend = await _OPENERS[parts.scheme](parts, stack)
+            with _failures_named():
+                backend = await _OPENERS[parts.scheme](parts, stack)
         else:
             backend = await in_thread(partial(_MAKERS.get(parts.scheme, _fsspec), parts))
         stack.push_async_callback(backend.aclose)
         yield await in_thread(partial(_read_only, backend)) if is_read_only else backend
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Replace errors of a driver by their names: what it says may quote a part of the URL, with the password."""
+    try:
+        yield
+    except (DeepFSError, ImportError, OSError, ValueError):
+        raise
+    except Exception as error:
+        raise BackendError(None, f"The storage failed ({type(error).__name__})") from None
 
 
 def _read_only(backend: BackendProtocol) -> BackendProtocol:
@@ -82,7 +95,7 @@ def _read_only(backend: BackendProtocol) -> BackendProtocol:
 
 def _parsed(url: str, directory: str, creates: bool) -> _Url:
     scheme, mark, rest = url.partition("://")
-    if not mark:
+    if not mark or not scheme:
         raise ValueError(f"{url!r} is no URL: it has no '://'")
     location, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -136,7 +149,7 @@ def _given(options: Mapping[str, str], kind: type[Struct]) -> dict[str, Any]:
     try:
         made = convert(dict(options), kind, strict=False)
     except ValidationError as error:
-        known = ", ".join([*kind.__struct_fields__, "read_only"])
+        known = ", ".join({**dict.fromkeys(kind.__struct_fields__), "read_only": None})
         raise ValueError(f"an option of the URL cannot be used: {error}. The options are {known}.") from None
     values = {name: getattr(made, name) for name in kind.__struct_fields__}
     return {name: value for name, value in values.items() if value is not None}
@@ -204,7 +217,12 @@ def _fsspec(url: _Url) -> BackendProtocol:
     from deepfs.backends.fsspec import FsspecBackend
 
     options: dict[str, Any] = url.options
-    return FsspecBackend(f"{url.scheme}://{url.location}", **options)
+    try:
+        return FsspecBackend(f"{url.scheme}://{url.location}", **options)
+    except ModuleNotFoundError:
+        raise
+    except ImportError as error:  # fsspec says so that a filesystem needs a package.
+        raise ModuleNotFoundError(f"URLs with {url.scheme}:// need a package more: {error}") from None
 
 
 # --- what LangGraph stores -------------------------------------------------------------------------------------------

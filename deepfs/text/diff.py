@@ -4,6 +4,7 @@ A `Place` is `(start, end, length)`: `before[start:end]` became `length` charact
 the change. The places of a change are in order, disjoint, and not empty in the text before.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher, unified_diff
@@ -25,6 +26,7 @@ __all__ = [
     "disjoint",
     "joined",
     "line_changes",
+    "quoted_label",
     "rebase",
     "unified",
 ]
@@ -332,10 +334,25 @@ def unified(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
     """
     if before == after:
         return ""
+    from_label, to_label = quoted_label(from_label), quoted_label(to_label)
     if decode(before) is None or decode(after) is None:
         return f"Binary files {from_label} and {to_label} differ\n"
     lines = unified_diff(_byte_lines(before), _byte_lines(after), from_label, to_label)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+_UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
+
+
+def quoted_label(name: str) -> str:
+    """The name of a file for the head of a diff: quoted as git does if it could be taken for more than a name.
+
+    Args:
+        name: The name.
+    """
+    if _UNQUOTED.fullmatch(name):
+        return name
+    return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'
 
 
 def _byte_lines(content: bytes) -> list[str]:

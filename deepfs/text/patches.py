@@ -150,8 +150,24 @@ def _side_patch(old: str, new: str, lines: Sequence[str]) -> FilePatch:
 
 
 def _file_name(line: str) -> str:
-    name = line[4:].partition("\t")[0].rstrip()
+    quoted = _QUOTED_NAME.match(line, 4)
+    name = _unquoted(quoted[1]) if quoted else line[4:].partition("\t")[0].rstrip()
     return name[2:] if name.startswith(("a/", "b/")) else name
+
+
+_QUOTED_NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:\t|$)')
+_ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2}|.)")
+_ESCAPED: Final = dict(zip(b"abtnvfr", b"\a\b\t\n\v\f\r", strict=True))
+
+
+def _unquoted(name: str) -> str:
+    """A name as git quotes it: with the escapes of C, and bytes as octal numbers."""
+
+    def byte(found: re.Match[bytes]) -> bytes:
+        given = found[1]
+        return bytes([int(given, 8) if len(given) == 3 else _ESCAPED.get(given[0], given[0])])
+
+    return _ESCAPE.sub(byte, name.encode()).decode("utf-8", "replace")
 
 
 def _unwrapped(patch: str) -> str:

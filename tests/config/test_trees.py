@@ -1,5 +1,6 @@
 """Backends by URL, and trees that a TOML file describes."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.anyio
         ("notes/../a.md", "file:///", "/here/a.md", "notes/../a.md"),
         ("/srv/a#b?c", "file:///", "/srv/a#b?c", "/srv/a#b?c"),
         ("file:///srv/docs", "file:///", "/srv/docs", "/srv/docs"),
+        ("file://localhost/srv/a%20b", "file:///", "/srv/a b", "/srv/a b"),
         ("file:///srv/docs#/a b", "file:///srv/docs", "/a b", "/a b"),
         ("sqlite:///x.db", "sqlite:///x.db", "/", "/"),
         ("sqlite:///x.db?namespace=a#notes", "sqlite:///x.db?namespace=a", "notes", "notes"),
@@ -124,6 +126,10 @@ async def test_a_tree_of_a_file(tree: str, tmp_path: Path) -> None:
         ("url = '${NO_SUCH_VARIABLE}'", "NO_SUCH_VARIABLE"),
         ("url = ", "deepfs.toml"),
         ("[limits]\nmax_bytes = -1", "max_bytes"),
+        ("url = 'tree:deepfs.toml'", "a part of itself"),
+        ("[mounts]\n'/a' = { url = 'tree:./deepfs.toml' }", "a part of itself"),
+        ("[mounts]\n'/a' = 'x'\n'/a/' = 'y'", "same path"),
+        ("url = " + "[" * 3000, "too deep"),
     ],
 )
 async def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:
@@ -131,6 +137,31 @@ async def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, content: str, t
     with pytest.raises(ValueError, match=told):
         async with open_backend(f"tree:{tmp_path}/deepfs.toml"):
             pass
+
+
+async def test_a_path_in_a_tree_may_have_any_characters(tmp_path: Path) -> None:
+    name = "a?b=1&c#d%20e f"
+    await anyio.Path(tmp_path, name).mkdir()
+    await anyio.Path(tmp_path, name, "a.md").write_text("x")
+    await anyio.Path(tmp_path, "deepfs.toml").write_text(f"url = '{name}'\n[mounts]\n'/m' = {{ url = './{name}' }}")
+    async with open_backend(f"tree:{tmp_path}/deepfs.toml") as backend:
+        assert [entry.path for entry in (await backend.aglob("**")).matches or ()] == ["/a.md", "/m/a.md"]
+
+
+@pytest.mark.parametrize("kind", ["store", "checkpoint"])
+def test_errors_of_a_driver_tell_no_password(tmp_path: Path, kind: str) -> None:
+    Path(tmp_path, "text.txt").write_text("no database " * 100)
+    for url in ("postgresql://user:se cret@127.0.0.1:x/db?thread=1", f"sqlite:///{tmp_path}/text.txt?thread=1"):
+        outcome = deepfs("ls", f"{kind}+{url}".removesuffix("?thread=1" if kind == "store" else ""))
+        assert (outcome.status, outcome.out) == (2, "")
+        assert "The storage failed" in outcome.err
+        assert "cret" not in outcome.err
+
+
+def test_a_url_without_its_driver_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    outcome = deepfs("ls", "sftp://host/dir")
+    assert (outcome.status, "paramiko" in outcome.err) == (2, True)
 
 
 def test_history_and_restore(tree: str) -> None:

@@ -27,7 +27,7 @@ def chosen_model(name: str | None, script: Sequence[Answer]) -> str | BaseChatMo
     """The named model, or one that plays the script: it shows the program without a key and without a network.
 
     Args:
-        name: `provider:name`, such as `anthropic:claude-sonnet-4-5`. The package of the provider must be installed,
+        name: `provider:name`, such as `anthropic:claude-sonnet-5-5`. The package of the provider must be installed,
             and its key be in the environment.
         script: The turns of the scripted model.
     """

@@ -303,7 +303,7 @@ def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:
 
 def _check_installed() -> None:
     if find_spec("fsspec") is None:
-        raise ImportError("FsspecBackend needs fsspec: pip install 'deepfs[fsspec]'")
+        raise ModuleNotFoundError("FsspecBackend needs fsspec: pip install 'deepfs[fsspec]'")
 
 
 def _unwrapped_url(url: str) -> tuple[str, str]:

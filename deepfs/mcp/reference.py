@@ -7,18 +7,19 @@ others changed meanwhile, and an error says what to do next.
 
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from json import dumps
 from posixpath import join, normpath
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from langchain_core.tools import ToolException
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import TextContent, ToolAnnotations
 from msgspec import Struct
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
@@ -41,6 +42,12 @@ from deepfs.types import FileInfo, Result, error_told
 __all__ = ["at_own_paths", "reference_tools"]
 
 # --- arguments -------------------------------------------------------------------------------------------------------
+
+
+_Patterns: TypeAlias = Annotated[
+    list[Annotated[str, StringConstraints(max_length=1_000)]],
+    Field(max_length=100, description="Globs of what to leave out."),
+]
 
 
 class _Path(BaseModel):
@@ -80,13 +87,13 @@ class _Sizes(BaseModel):
 
 class _Tree(BaseModel):
     path: str
-    excludePatterns: list[str] = Field([], description="Globs of what to leave out.")  # noqa: N815
+    excludePatterns: _Patterns = []  # noqa: N815
 
 
 class _Search(BaseModel):
     path: str
     pattern: str
-    excludePatterns: list[str] = Field([], description="Globs of what to leave out.")  # noqa: N815
+    excludePatterns: _Patterns = []  # noqa: N815
 
 
 class _Move(BaseModel):
@@ -166,37 +173,49 @@ def _fenced_diff(path: str, before: str, after: str) -> str:
 
 
 _CONTEXT_LINES: Final = 4
+_MOST_LEVELS: Final = 200
+"""The levels of a tree in JSON, which writers and readers nest calls for."""
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------
 
 
-def _edited(text: str, edits: Sequence[_Replacement]) -> str:
+async def _edited(text: str, edits: Sequence[_Replacement]) -> str:
     """The text after all edits, one after the other. Raises ToolException if one does not fit."""
     for edit in edits:
-        old, new = edit.oldText.replace("\r\n", "\n"), edit.newText.replace("\r\n", "\n")
-        if old in text:
-            text = text.replace(old, new, 1)
-            continue
-        changed = _edited_lines(text.split("\n"), old.split("\n"), new.split("\n"))
+        # A call can be stopped between two steps in a thread, but not within one.
+        changed = await in_thread(partial(_replaced, text, edit))
         if changed is None:
             shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
             raise ToolException(
                 f"Error: The file does not have this text:\n{shown}\nRead the file again and copy the text exactly."
             )
-        text = "\n".join(changed)
+        text = changed
     return text
+
+
+def _replaced(text: str, edit: _Replacement) -> str | None:
+    """The text after an edit; None if the text to replace is not there."""
+    old, new = edit.oldText.replace("\r\n", "\n"), edit.newText.replace("\r\n", "\n")
+    if old in text:
+        return text.replace(old, new, 1)
+    changed = _edited_lines(text.split("\n"), old.split("\n"), new.split("\n"))
+    return None if changed is None else "\n".join(changed)
 
 
 def _edited_lines(lines: list[str], old: list[str], new: list[str]) -> list[str] | None:
     """The lines with `old` replaced by `new`, whatever white space is around lines; None if `old` is not there."""
-    wanted, stripped = [line.strip() for line in old], [line.strip() for line in lines]
-    for start in range(len(lines) - len(old) + 1):
-        if stripped[start : start + len(old)] == wanted:
-            indent = _indent(lines[start])
-            placed = [_placed(line, indent, old[at] if at < len(old) else "", at == 0) for at, line in enumerate(new)]
-            return [*lines[:start], *placed, *lines[start + len(old) :]]
-    return None
+    # A search in one text takes linear time, which comparing lists of lines at each line would not.
+    stripped, wanted = ("".join(f"\n{line.strip()}" for line in each) + "\n" for each in (lines, old))
+    at = stripped.find(wanted)
+    if at < 0:
+        return None
+    start = stripped.count("\n", 0, at)
+    indent = _indent(lines[start])
+    placed = [
+        _placed(line, indent, old[number] if number < len(old) else "", number == 0) for number, line in enumerate(new)
+    ]
+    return [*lines[:start], *placed, *lines[start + len(old) :]]
 
 
 def _indent(line: str) -> str:
@@ -307,13 +326,14 @@ class _Files:
         path = self._path(given.path)
         # The version comes before the content: what changes in between makes the write fail.
         read = await self._backend.aread(path, 0, 1)
+        await self._done("edit_file", read, path)
         try:
             before = (await fetched(self._backend, path, self._limits.max_file_bytes)).decode()
         except DeepFSError as error:
             raise await self._failure("edit_file", error, path) from None
         except UnicodeDecodeError:
             raise error_about(ErrorCode.BINARY_FILE, path, "it is no text in UTF-8") from None
-        after, diff = await in_thread(partial(_changed, path, before, given.edits))
+        after, diff = await _changed(path, before, given.edits)
         if not given.dryRun and after != before:
             written = await self._backend.awrite(path, after, overwrite=True, if_match=read.version)
             await self._done("edit_file", written, path)
@@ -361,17 +381,22 @@ class _Files:
     async def directory_tree(self, given: _Tree) -> str:
         path, nodes = self._path(given.path), dict[str, list[dict[str, Any]]]()
         tree = nodes[path] = []
-        async for info in self._walk(path, _matcher(given.excludePatterns, anywhere=True)):
-            plain = info.path.rstrip("/")
-            node: dict[str, Any] = {"name": _name(info), "type": "directory" if info.is_dir else "file"}
-            if info.is_dir:
-                node["children"] = nodes[plain] = []
-            nodes[paths.parent(plain)].append(node)
+        async with aclosing(self._walk(path, _matcher(given.excludePatterns, anywhere=True))) as walk:
+            async for info in walk:
+                plain = info.path.rstrip("/")
+                if paths.relative(plain, path).count("/") >= _MOST_LEVELS:
+                    raise TooLargeError.because(
+                        plain, f"more than {_MOST_LEVELS} levels; name a directory further down"
+                    )
+                node: dict[str, Any] = {"name": _name(info), "type": "directory" if info.is_dir else "file"}
+                if info.is_dir:
+                    node["children"] = nodes[plain] = []
+                nodes[paths.parent(plain)].append(node)
         return self._bounded(dumps(tree, indent=2, ensure_ascii=False), path)
 
     async def _walk(self, path: str, excludes: Callable[[str], bool]) -> AsyncGenerator[FileInfo, None]:
-        """All that lies beneath a directory, each directory before its content."""
-        left, seen = [*reversed(await self._entries(path))], 0
+        """All that lies beneath a directory, each directory before its content. Links are not followed."""
+        left, seen = [*reversed(await self._unlinked(path, await self._entries(path)))], 0
         while left:
             info = left.pop()
             plain = info.path.rstrip("/")
@@ -384,7 +409,20 @@ class _Files:
             yield info
             if info.is_dir:
                 listed = await self._backend.als(plain)
-                left += reversed(_sorted(listed.entries or []))
+                left += reversed(await self._unlinked(plain, _sorted(listed.entries or [])))
+
+    async def _unlinked(self, path: str, entries: Sequence[FileInfo]) -> list[FileInfo]:
+        """The entries of a directory, with each link to a directory as a file: links may lead round in circles."""
+        inner = [info.path.rstrip("/") for info in entries if info.is_dir]
+        if not inner:
+            return [*entries]
+        top, *real = await self._backend.aresolve_paths([path, *inner])
+        links = {
+            f"{each}/"
+            for each, target in zip(inner, real, strict=True)
+            if target is not None and target != join(top or path, each.rpartition("/")[2])
+        }
+        return [FileInfo(info.path.rstrip("/"), False) if info.path in links else info for info in entries]
 
     async def move_file(self, given: _Move) -> str:
         source, destination = self._path(given.source), self._path(given.destination)
@@ -433,12 +471,12 @@ def _is_there(path: str) -> ToolFailure:
     return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
 
 
-def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
+async def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
     """The edited text with the line ends that it had, and the diff."""
     is_windows = "\r\n" in before and before.count("\r\n") == before.count("\n")
     text = before.replace("\r\n", "\n") if is_windows else before
-    after = _edited(text, edits)
-    diff = _fenced_diff(path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n"))
+    after = await _edited(text, edits)
+    diff = await in_thread(partial(_fenced_diff, path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n")))
     return after.replace("\n", "\r\n") if is_windows else after, diff
 
 

@@ -21,6 +21,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from msgspec.structs import replace
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.config.trees import load_tree, open_backend, open_tree
@@ -147,13 +150,35 @@ def http_app(server: MCPServer, settings: HttpSettings | None = None) -> Starlet
         allowed_hosts=hosts,
         allowed_origins=settings.allowed_origins or local,
     )
-    return server.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=settings.path,
         max_request_body_size=settings.max_request_bytes,
         session_idle_timeout=settings.session_idle_timeout,
         max_sessions=settings.max_sessions,
         transport_security=security,
     )
+    if not hosts:
+        app.add_middleware(_CheckedOrigins, allowed=settings.allowed_origins)
+    return app
+
+
+class _CheckedOrigins:
+    """Refuses requests of other origins where any host is accepted; the SDK checks both or neither."""
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self._app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
+        if origin and not any(self._accepts(origin, each) for each in self._allowed):
+            await Response("Invalid Origin header", 403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    @staticmethod
+    def _accepts(origin: str, allowed: str) -> bool:
+        return origin == allowed or (allowed.endswith(":*") and origin.startswith(allowed[:-1]))
 
 
 async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
@@ -269,7 +294,8 @@ async def open_files(
 def _named(settings: McpSettings, reference_names: bool) -> McpSettings:
     """The settings with a token of the environment, if they have none."""
     token = os.environ.get(TOKEN_VARIABLE)
-    if token and not settings.http.tokens:
+    # An empty one is a mistake, which must not open the server to all.
+    if token is not None and not settings.http.tokens:
         settings = replace(settings, http=replace(settings.http, tokens=[token]))
     return replace(settings, reference_names=True) if reference_names else settings
 
@@ -278,4 +304,5 @@ async def _directory(place: str) -> str:
     path = await (await anyio.Path(place).expanduser()).absolute()
     if not await path.is_dir():
         raise NotADirectoryError(f"{place} is no directory")
-    return normpath(path)
+    # Behind a link, `..` is the directory above its target.
+    return normpath(await path.resolve() if ".." in path.parts else path)

@@ -250,6 +250,6 @@ class RemoteSandbox(BaseSandbox):
 
 
 def check_installed(package: str, extra: str) -> None:
-    """Raise ImportError, which names the extra to install, if `package` is not installed."""
+    """Raise ModuleNotFoundError, which names the extra to install, if `package` is not installed."""
     if find_spec(package) is None:
-        raise ImportError(f"{extra.capitalize()}Sandbox needs {package}: pip install 'deepfs[{extra}]'")
+        raise ModuleNotFoundError(f"{extra.capitalize()}Sandbox needs {package}: pip install 'deepfs[{extra}]'")

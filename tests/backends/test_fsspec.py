@@ -81,7 +81,7 @@ def test_arguments_are_checked() -> None:
 
 def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfs.backends.fsspec.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"deepfs\[fsspec\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"deepfs\[fsspec\]"):
         FsspecBackend("memory://")
 
 

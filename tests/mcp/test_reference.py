@@ -12,7 +12,7 @@ from mcp_types import CallToolResult
 
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp import McpSettings
+from deepfs.mcp import McpSettings, ServerLimits
 from deepfs.mcp.reference import at_own_paths
 from support.mcp_clients import connected, text_of
 
@@ -218,3 +218,40 @@ async def test_allowed_directories_hold_in_any_tree() -> None:
         for path in ("/other/b.md", "/projects2/c.md", "/", "/projects/../other/b.md"):
             result = await calls("read_text_file", path=path)
             assert "outside the allowed directories: /projects" in text_of(result)
+
+
+@pytest.fixture
+def maze(tmp_path: Path) -> Path:
+    """A directory with links that lead round in circles, and a deep one."""
+    (tmp_path / "deep" / "/".join("n" * 250)).mkdir(parents=True)
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "twice").symlink_to(".")
+    return tmp_path
+
+
+async def test_links_depth_and_patterns_have_bounds(maze: Path) -> None:
+    async with connected(*reference(maze)) as client:
+        calls = Calls(client, maze)
+        assert await calls.text("search_files", pattern="*") == "\n".join(
+            f"{maze}/{name}" for name in ("deep", "loop", "twice")
+        )
+        tree = await calls("directory_tree", path=str(maze), excludePatterns=["deep"])
+        assert [node["type"] for node in json.loads(text_of(tree))] == ["file", "file"]
+        assert (await calls("directory_tree", path=str(maze))).structured_content["error"]["code"] == "too_large"
+        many = await calls("directory_tree", path=str(maze), excludePatterns=["x*"] * 101)
+        assert many.structured_content["error"]["code"] == "invalid_arguments"
+
+
+async def test_an_edit_ends_with_its_call() -> None:
+    text = "a\n" * 100_000
+    backend = MemoryBackend()
+    await backend.aupload_files([("/a.md", text.encode())])
+    settings = McpSettings(reference_names=True, limits=ServerLimits(call_timeout=1))
+    async with connected(backend, settings) as client:
+        calls = Calls(client, Path("/"))
+        # A comparison line by line would take minutes.
+        missing = await calls("edit_file", path="/a.md", edits=[{"oldText": " a\n" * 40_000 + "b", "newText": ""}])
+        assert missing.structured_content["error"]["code"] == "invalid_arguments"
+        many = await calls("edit_file", path="/a.md", edits=[{"oldText": " a", "newText": "b"}] * 1_000)
+        assert many.structured_content["error"]["code"] == "timeout"
+    assert (await backend.aread_raw("/a.md")).unwrap().content == text

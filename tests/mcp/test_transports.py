@@ -174,6 +174,19 @@ async def test_an_application_is_mounted() -> None:
         assert (await http.post("/mcp", content=INITIALIZE)).status_code == 401
 
 
+async def test_any_host_does_not_mean_any_origin() -> None:
+    settings = HttpSettings(allowed_hosts=["*"], allowed_origins=["https://app.example", "http://localhost:*"])
+    app = http_app(create_server(MemoryBackend(), token_verifier=StaticTokens([TOKEN])), settings)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://any.example") as http:
+        for origin, status in (
+            ("http://evil.example", 403),
+            ("null", 403),
+            ("https://app.example", 401),
+            ("http://localhost:3000", 401),
+        ):
+            assert (await http.post("/mcp", content=INITIALIZE, headers={"origin": origin})).status_code == status
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +204,21 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
         assert settings.http.tokens != [TOKEN]
     async with open_files(["memory://"]) as (backend, _):
         assert isinstance(backend, MemoryBackend)
+
+
+async def test_an_empty_token_opens_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPFS_MCP_TOKEN", "")
+    async with open_files([str(tmp_path)]) as (backend, settings):
+        with pytest.raises(ValueError, match="needs 16 characters"):
+            await serve(backend, settings, transport="http")
+
+
+async def test_behind_a_link_the_parent_is_that_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "real/inner").mkdir(parents=True)
+    (tmp_path / "real/f.txt").write_text("one\n")
+    (tmp_path / "link").symlink_to("real/inner")
+    async with open_files([str(tmp_path / "link/..")], reference_names=True) as (_, settings):
+        assert settings.allowed_directories == [str(tmp_path / "real")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Text on a terminal, or in a pipe: colours, columns, a pager, and names that cannot forge what is around them."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,8 +8,6 @@ from contextlib import suppress
 from io import StringIO
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
-
-from deepfs.text.visible import visible
 
 __all__ = ["Screen", "discard_output", "human_size", "safe", "terminal_width"]
 
@@ -32,13 +29,21 @@ _PAGER_OPTIONS: Final = {"LESS": "FRX"}
 """The pager ends if all fits on one screen, shows colours, and leaves the text on the screen."""
 
 
+def _visible(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    from deepfs.text.visible import visible  # Late, since it takes long to load and most texts need it not.
+
+    return visible(text)
+
+
 def safe(text: str) -> str:
     """A text of others for one line: control characters, line breaks and invisible characters are escapes.
 
     Args:
         text: A name or a line of a file.
     """
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return _visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def human_size(size: int) -> str:
@@ -57,6 +62,8 @@ def human_size(size: int) -> str:
 
 def terminal_width() -> int:
     """The number of columns of the terminal; 80 if it is not known."""
+    import shutil
+
     return shutil.get_terminal_size().columns
 
 
@@ -70,6 +77,12 @@ def _cells(text: str) -> int:
 def discard_output() -> None:
     """Make what is still written to the output vanish: its reader has left, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_installed(program: str) -> bool:
+    import shutil
+
+    return shutil.which(program) is not None
 
 
 class Screen:
@@ -122,7 +135,7 @@ class Screen:
             content: The bytes.
         """
         if self.is_terminal:
-            self.raw(visible(content.decode("utf-8", "backslashreplace")))
+            self.raw(_visible(content.decode("utf-8", "backslashreplace")))
         else:
             self._output.flush()
             sys.stdout.buffer.write(content)
@@ -171,7 +184,7 @@ class Screen:
             diff: The diff.
         """
         for line in StringIO(diff, newline="\n"):
-            text = visible(line) if self.is_terminal else line
+            text = _visible(line) if self.is_terminal else line
             style = _STYLE_OF.get(text[:1])
             self.raw(self.styled(text.removesuffix("\n"), style) + "\n" if style else text)
 
@@ -182,7 +195,7 @@ class Screen:
             text: The line.
         """
         self._output.flush()
-        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)
+        print("\n".join(map(_visible, text.split("\n"))), file=sys.stderr)
 
     def page(self) -> None:
         """Send the rest of the output through a pager, if a person reads along and there is one.
@@ -190,7 +203,7 @@ class Screen:
         The variable `PAGER` names it; an empty one means none.
         """
         command = os.environ.get("PAGER", _PAGER)
-        if not self.is_terminal or not command.strip() or shutil.which(command.split()[0]) is None:
+        if not self.is_terminal or not command.strip() or not _is_installed(command.split()[0]):
             return
         env = {**_PAGER_OPTIONS, **os.environ}
         self._output.flush()

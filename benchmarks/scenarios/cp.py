@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from langgraph.store.sqlite import SqliteStore
 from benchmarks import inputs, servers
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
+from benchmarks.record import Race
 from deepfs.cli.copy_plans import Terms
 from deepfs.cli.copying import Arguments, copy
 from deepfs.cli.session import Session
@@ -141,10 +142,7 @@ async def _race(
         )
     )
     race = await bench.race(f"disk to {kind}", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
-    if kind == "SQLite":  # In PostgreSQL without fsync, the time is that of the server, and of its index of trigrams.
-        for name in places:
-            claim = f"deepfs cp -r of Django to SQLite ({name}): at least 5× deepagents"
-            bench.at_least(claim, 5, race.ratios("deepagents", f"deepfs, {name}"), reduced=bench.quick)
+    _claim(bench, f"to {kind}", race, places)
     await _race_back(bench, kind, source, directory, store, places)
 
 
@@ -156,7 +154,14 @@ async def _race_back(
         for url in urls.values():
             await _deepfs(str(source), f"{url}#/")
         contenders = _contenders_back(source, directory / f"{kind}-back", store, urls)
-        await bench.race(f"{kind} to disk", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
+        race = await bench.race(f"{kind} to disk", contenders, noun="files", rounds=3, seconds=60, patience=_PATIENCE)
+    _claim(bench, f"from {kind}", race, places)
+
+
+def _claim(bench: Bench, way: str, race: Race, places: Iterable[str]) -> None:
+    for name in places:
+        claim = f"deepfs cp -r of Django {way} ({name}): at least 5× deepagents"
+        bench.at_least(claim, 5, race.ratios("deepagents", f"deepfs, {name}"), reduced=bench.quick)
 
 
 def _contenders_back(source: Path, directory: Path, store: BaseStore, urls: Mapping[str, str]) -> list[Contender]:

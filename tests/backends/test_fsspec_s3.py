@@ -3,7 +3,8 @@
 The whole suite runs over an async filesystem in memory; over a server it would take minutes.
 """
 
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio.to_thread
@@ -36,6 +37,13 @@ class _Objects:
 
     async def put(self, key: str, content: bytes) -> None:
         await anyio.to_thread.run_sync(self.store.put, f"{self.prefix}/{key}", content)
+
+
+@pytest.fixture(autouse=True)
+def _finalized() -> Iterator[None]:
+    """Run the finalizers of filesystems after each test: they block, and would run on the event loop of a later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

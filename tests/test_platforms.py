@@ -40,7 +40,8 @@ without(signal, "SIGALRM SIGCHLD SIGHUP SIGKILL SIGSTOP pidfd_send_signal pthrea
 os.supports_dir_fd = os.supports_effective_ids = os.supports_fd = set()
 os.process_cpu_count = os.cpu_count
 ctypes.CDLL = lambda name, **options: open(os.fspath(name))  # A TypeError for None, as there.
-pathlib.WindowsPath = pathlib.PosixPath  # The true ones cannot be made here.
+# The true ones cannot be made here. Python 3.13 has them in a module of their own.
+pathlib.WindowsPath = sys.modules.get("pathlib._local", pathlib).WindowsPath = pathlib.PosixPath
 os.name, sys.platform = "nt", "win32"
 """
 

@@ -31,11 +31,11 @@ class _Commands(click.Group):
     """The subcommands."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted([*super().list_commands(context), *_HOMES])
+        return sorted(_HOMES)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in _HOMES:
-            return super().get_command(context, name)
+            return None
         command = getattr(import_module(f"deepfs.cli.{_HOMES[name]}"), name)
         assert isinstance(command, click.Command)
         return command

@@ -12,7 +12,7 @@ from deepfs.cli.options import (
     json_option,
     run_command,
 )
-from deepfs.cli.screen import human_size
+from deepfs.cli.screen import counted, human_size
 from deepfs.cli.session import Place, Session
 from deepfs.errors import ErrorCode, NotFoundError
 from deepfs.text import paths
@@ -139,7 +139,7 @@ async def show_tree(session: Session, address: str, *, depth: int | None, hidden
     if not session.as_json and place.path in found:
         inside = [entry for entries in found.values() for entry in entries]
         directories = sum(bool(entry.is_dir) for entry in inside)
-        session.screen.line(f"\n{_count(directories, 'directory')}, {_count(len(inside) - directories, 'file')}")
+        session.screen.line(f"\n{counted(directories, 'directory')}, {counted(len(inside) - directories, 'file')}")
 
 
 async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
@@ -179,11 +179,6 @@ def _branches(found: dict[str, list[FileInfo]], top: str) -> Iterator[tuple[str,
         yield indent + ("└── " if is_last else "├── "), entry
         indent += "    " if is_last else "│   "
         pending += [(indent, each) for each in reversed(found.get(entry.path.rstrip("/"), []) if entry.is_dir else [])]
-
-
-def _count(number: int, what: str) -> str:
-    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{number:,} {what if number == 1 else plural}"
 
 
 # --- glob ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
 
-__all__ = ["Screen", "discard_output", "human_size", "safe", "terminal_width"]
+__all__ = ["Screen", "counted", "discard_output", "human_size", "safe", "terminal_width"]
 
 _STYLES: Final = {
     "added": "32",
@@ -58,6 +58,17 @@ def human_size(size: int) -> str:
             break
         value /= 1024
     return f"{value:.1f}{unit}" if unit and value < 10 else f"{value:.0f}{unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 file` and `1,200 directories`.
+
+    Args:
+        number: The number.
+        noun: The noun in the singular, whose plural is regular.
+    """
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def terminal_width() -> int:

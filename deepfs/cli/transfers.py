@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from deepfs.backends.gathering import batched, gather_each
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.copy_plans import STREAMED_BYTES, PlannedFile, Totals, TreePlan, Verify, error_text, listed
+from deepfs.cli.screen import counted
 from deepfs.cli.session import Session
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text.entries import EntryChange, directories_of, empty_directories
@@ -376,7 +377,7 @@ def totals_text(totals: Totals) -> str:
     Args:
         totals: The totals.
     """
-    files = f"{totals.files:,} file{'' if totals.files == 1 else 's'}"
+    files = counted(totals.files, "file")
     failed = f", {totals.failed:,} failed" if totals.failed else ""
     return f"{files}, {size_text(totals.bytes)} in {totals.seconds:.1f} s ({totals.skipped:,} skipped{failed})"
 

@@ -36,9 +36,14 @@ class _Url(NamedTuple):
         """The path of the file that the URL of a database names: behind the third slash, as in SQLAlchemy."""
         return os.path.join(self.directory, unquote(self.location).removeprefix("/"))
 
-    def database(self) -> str:
-        """The URL of a PostgreSQL server, with the options that are its own."""
-        return f"postgresql://{self.location}"
+    def dsn(self, ours: type[Struct]) -> str:
+        """The DSN of a PostgreSQL server: the URL without the options of deepfs, which `ours` has."""
+        theirs = {name: value for name, value in self.options.items() if name not in ours.__struct_fields__}
+        return with_options(f"postgresql://{self.location}", theirs)
+
+    def own_options(self, ours: type[Struct]) -> dict[str, Any]:
+        """The options of deepfs in a URL that has those of a server as well. Raises ValueError."""
+        return _given({name: value for name, value in self.options.items() if name in ours.__struct_fields__}, ours)
 
 
 _Maker = Callable[[_Url], BackendProtocol]
@@ -68,7 +73,7 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
     is_read_only = _given({"read_only": parts.options.pop("read_only", "false")}, _CommonOptions)["read_only"]
     async with AsyncExitStack() as stack:
         if parts.scheme in _OPENERS:
-            with _failures_named():
+            with _without_driver_texts():
                 backend = await _OPENERS[parts.scheme](parts, stack)
         else:
             backend = await in_thread(partial(_MAKERS.get(parts.scheme, _fsspec), parts))
@@ -77,8 +82,8 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
 
 
 @contextmanager
-def _failures_named() -> Iterator[None]:
-    """Replace errors of a driver by their names: what it says may quote a part of the URL, with the password."""
+def _without_driver_texts() -> Iterator[None]:
+    """Replace unknown errors by one with their name only: a driver's text may quote the URL, with its password."""
     try:
         yield
     except (DeepFSError, ImportError, OSError, ValueError):
@@ -96,7 +101,8 @@ def _read_only(backend: BackendProtocol) -> BackendProtocol:
 def _parsed(url: str, directory: str, creates: bool) -> _Url:
     scheme, mark, rest = url.partition("://")
     if not mark or not scheme:
-        raise ValueError(f"{url!r} is no URL: it has no '://'")
+        # The text is not shown: it may hold a password.
+        raise ValueError("this is no URL: it has no '://'")
     location, _, query = rest.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     return _Url(scheme.lower(), location, options, directory, creates)
@@ -193,10 +199,8 @@ def _sqlite(url: _Url) -> BackendProtocol:
 def _postgres(url: _Url) -> BackendProtocol:
     from deepfs.backends.postgres import PostgresBackend
 
-    own = {name: value for name, value in url.options.items() if name in _PostgresOptions.__struct_fields__}
-    rest = {name: value for name, value in url.options.items() if name not in own}
-    options = _given(own, _PostgresOptions)
-    return PostgresBackend(with_options(url.database(), rest), _namespace(options), **options)
+    options = url.own_options(_PostgresOptions)
+    return PostgresBackend(url.dsn(_PostgresOptions), _namespace(options), **options)
 
 
 def _object_store(url: _Url) -> BackendProtocol:
@@ -236,31 +240,21 @@ def _langgraph(module: str, name: str, package: str) -> Any:
         raise ModuleNotFoundError(f"this URL needs {package}: pip install {package}", name=error.name) from None
 
 
-async def _opened(kind: str, url: _Url, stack: AsyncExitStack) -> Any:
-    """A store (`"store"`) or saver (`"checkpoint"`) of LangGraph over the database that the URL names."""
+async def _opened(
+    kind: Literal["store", "checkpoint"], url: _Url, stack: AsyncExitStack, ours: type[Struct]
+) -> tuple[Any, dict[str, Any]]:
+    """A store or saver of LangGraph over the database that the URL names, and the options of deepfs."""
     database = "sqlite" if url.scheme.endswith("sqlite") else "postgres"
+    options = _given(url.options, ours) if database == "sqlite" else url.own_options(ours)
     name = f"Async{database.capitalize()}{'Store' if kind == 'store' else 'Saver'}"
     module = f"langgraph.{kind}.{database}.aio"
     found = await in_thread(partial(_langgraph, module, name, f"langgraph-checkpoint-{database}"))
-    if database == "sqlite":
-        return await stack.enter_async_context(found.from_conn_string(await in_thread(partial(_database_file, url))))
-    rest = {name: value for name, value in url.options.items() if name not in _OWN_OPTIONS}
-    return await stack.enter_async_context(found.from_conn_string(with_options(url.database(), rest)))
-
-
-_OWN_OPTIONS: Final = frozenset({*_StoreOptions.__struct_fields__, *_ThreadOptions.__struct_fields__})
-
-
-def _own_options(url: _Url, kind: type[Struct]) -> dict[str, Any]:
-    """The options of deepfs; for a server, the others are those of the server."""
-    is_server = not url.scheme.endswith("sqlite")
-    own = {name: value for name, value in url.options.items() if name in kind.__struct_fields__ or not is_server}
-    return _given(own, kind)
+    place = await in_thread(partial(_database_file, url)) if database == "sqlite" else url.dsn(ours)
+    return await stack.enter_async_context(found.from_conn_string(place)), options
 
 
 async def _store(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
-    options = _own_options(url, _StoreOptions)
-    store = await _opened("store", url, stack)
+    store, options = await _opened("store", url, stack, _StoreOptions)
     await store.setup()
     return await in_thread(partial(_store_backend, store, options))
 
@@ -273,8 +267,7 @@ def _store_backend(store: Any, options: dict[str, Any]) -> BackendProtocol:
 
 async def _thread(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
     """The files in the state of a thread. They are read-only: a change would be one of the graph, which is not here."""
-    options = _own_options(url, _ThreadOptions)
-    saver = await _opened("checkpoint", url._replace(creates=False), stack)
+    saver, options = await _opened("checkpoint", url._replace(creates=False), stack, _ThreadOptions)
     graph = await in_thread(partial(_graph_of_files, saver))
     configurable = {"thread_id": options["thread"]}
     if "checkpoint" in options:

@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 from msgspec import to_builtins
 
 from deepfs.cli.agent.turns import Answer, Ended, Event, Message, Note, Started, Text, ToolCall, ToolResult
+from deepfs.cli.screen import counted
 from deepfs.text.visible import visible
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Output",
     "PlainOutput",
     "argument_rows",
-    "counted",
     "escaping_streams",
     "on_one_line",
     "outcome",
@@ -74,10 +74,6 @@ def subject(args: Mapping[str, Any]) -> str:
         case _:
             text = ", ".join(f"{name}={value!r}" for name, value in args.items() if not isinstance(value, list | dict))
     return on_one_line(text, 160)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _rows(text: str) -> int:

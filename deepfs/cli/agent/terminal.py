@@ -21,7 +21,6 @@ from deepfs.cli.agent.output import (
     LONGEST_LINE,
     Output,
     argument_rows,
-    counted,
     on_one_line,
     outcome,
     shown,
@@ -30,6 +29,7 @@ from deepfs.cli.agent.output import (
     unfolded,
 )
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
+from deepfs.cli.screen import counted
 
 __all__ = ["KeyedApprovals", "TerminalOutput", "as_toml"]
 

@@ -13,7 +13,6 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-import deepfs
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.rendering import matches
@@ -68,10 +67,10 @@ _WITH_DEEPAGENTS = ("deepfs.compat.deepagents", "deepfs.compat.peer_results")
 
 
 def test_every_wrapper_is_in_the_table() -> None:
-    for module in walk_packages(deepfs.__path__, "deepfs."):
-        if module.name.startswith(_WITH_DEEPAGENTS) and not find_spec("deepagents"):
-            continue  # The oldest dependencies are tested without deepagents.
-        if module.name.split(".")[1] in ("backends", "policy", "testing", "compat", "middleware"):
+    for part in ("backends", "policy", "testing", "compat", "middleware"):
+        for module in walk_packages(import_module(f"deepfs.{part}").__path__, f"deepfs.{part}."):
+            if module.name.startswith(_WITH_DEEPAGENTS) and not find_spec("deepagents"):
+                continue  # The oldest dependencies are tested without deepagents.
             import_module(module.name)
     assert {kind for kind in _below(WrapperBackend) if kind.__module__.startswith("deepfs.")} <= set(WRAPPERS)
 

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from deepfs import __version__
-from deepfs.cli.session import BACKEND_VARIABLE
+from deepfs.cli.session import BACKEND_VARIABLE, VARIABLES_VARIABLE, Given
 from deepfs.config.addresses import TREE
 
 __all__ = ["app"]
@@ -49,9 +49,18 @@ class _Commands(click.Group):
     show_envvar=True,
     help="The backend, or the tree that a TOML file describes, that addresses without a scheme are paths of.",
 )
+@click.option(
+    "--env",
+    "variables",
+    metavar="NAME",
+    multiple=True,
+    envvar=VARIABLES_VARIABLE,
+    show_envvar=True,
+    help="A variable of the environment that the TOML file may use as ${NAME}. May be repeated.",
+)
 @click.version_option(__version__, prog_name="deepfs", message="%(prog)s %(version)s")
 @click.pass_context
-def app(context: click.Context, on: str | None) -> None:
+def app(context: click.Context, on: str | None, variables: tuple[str, ...]) -> None:
     """Files of agents, wherever they are: on disk, in SQLite, PostgreSQL, object stores or LangGraph.
 
     \b
@@ -59,11 +68,11 @@ def app(context: click.Context, on: str | None) -> None:
       notes/plan.md   sqlite:///files.db?namespace=ada#/notes   s3://bucket/dir
       postgresql://user@host/db#/a.md   checkpoint+sqlite:///runs.db?thread=1
     """
-    context.obj = on and _backend_url(on)
+    context.obj = Given(on and _backend_url(on), variables)
 
 
 def _backend_url(on: str) -> str:
     url, _, path = on.partition("#")
     if path.strip("/"):
         raise click.UsageError("--on names a backend, without a path in it")
-    return url if "://" in url or url.startswith(TREE) else f"{TREE}{url}"
+    return url if "://" in url else f"{TREE}{url}"

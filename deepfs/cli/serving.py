@@ -45,4 +45,12 @@ def mcp(
     address: dict[str, Any] = {name: given for name, given in (("host", host), ("port", port)) if given is not None}
     options: dict[str, Any] = {"transport": transport, "read_only": read_only, "reference_names": reference_names}
     tree = None if config is None else f"{TREE}{config}"
-    run_command(lambda on: serve_places(places, on=tree or (None if places else on.on), address=address, **options))
+    run_command(
+        lambda session: serve_places(
+            places,
+            on=tree or (None if places else session.on),
+            variables=session.variables,
+            address=address,
+            **options,
+        )
+    )

@@ -18,15 +18,29 @@ from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
-__all__ = ["BACKEND_VARIABLE", "MACHINE", "Place", "Session", "run", "told_text"]
+__all__ = ["BACKEND_VARIABLE", "MACHINE", "VARIABLES_VARIABLE", "Given", "Place", "Session", "run", "told_text"]
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
+VARIABLES_VARIABLE: Final = "DEEPFS_ENV"
+"""The variable of the environment that stands for the options `--env`: names with spaces between them."""
 
 MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
+
+
+class Given(NamedTuple):
+    """The options that stand before the name of the command.
+
+    Attributes:
+        on: The URL of the backend that addresses without a scheme are paths of; None for this machine.
+        variables: The names of the variables of the environment that a TOML file may use.
+    """
+
+    on: str | None = None
+    variables: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -73,7 +87,7 @@ class Session:
     """One run of a command.
 
     Args:
-        on: The URL of the backend that addresses without a scheme are paths of; None for this machine.
+        given: The options before the name of the command.
         as_json: Whether results are written as JSON, one value a line.
         name: The name of the command, for its messages.
 
@@ -82,8 +96,10 @@ class Session:
         status: The exit status.
     """
 
-    def __init__(self, on: str | None = None, *, as_json: bool = False, name: str = "") -> None:
-        self.on: str | None = on
+    def __init__(self, given: Given | None = None, *, as_json: bool = False, name: str = "") -> None:
+        self.on: str | None
+        self.variables: tuple[str, ...]
+        self.on, self.variables = given or Given()
         self.as_json: bool = as_json
         self.name: str = name
         self.screen: Screen = Screen(sys.stdout)
@@ -113,7 +129,9 @@ class Session:
             raise FileNotFoundError("the current directory is not there any more")
         backend = self._open.get(address.url)
         if backend is None:
-            backend = await self._stack.enter_async_context(open_backend(address.url, creates=creates))
+            backend = await self._stack.enter_async_context(
+                open_backend(address.url, creates=creates, variables=self.variables)
+            )
             self._open[address.url] = backend
         return Place(backend, paths.normalize(address.path), address)
 

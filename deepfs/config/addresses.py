@@ -7,11 +7,12 @@
     s3://bucket/dir/a.md                           an object; gs:// and az:// as well, and every URL of fsspec
     store+sqlite:///store.db?namespace=ada         the files in a LangGraph store
     checkpoint+sqlite:///runs.db?thread=1#/a.md    the files in the state of a LangGraph thread, to be read only
-    tree:deepfs.toml#/memories                     a path in the tree that a TOML file describes
+    tree://deepfs.toml#/memories                   a path in the tree that a TOML file describes
 
-What stands before `#` names the backend, what stands behind it the path. Without `#`, the path of a URL that names a
-place in a hierarchy (file, object stores, fsspec) is the path, and all other addresses mean the root. Options follow
-`?`; `read_only=true` goes with every URL. The URL of a database file has four slashes if its path is absolute.
+Only what has `://` is a URL: a file may have any name. What stands before `#` names the backend, what stands behind it
+the path. Without `#`, the path of a URL that names a place in a hierarchy (file, object stores, fsspec) is the path,
+and all other addresses mean the root. Options follow `?`; `read_only=true` goes with every URL. The URL of a database
+file has four slashes if its path is absolute.
 """
 
 import os
@@ -21,8 +22,8 @@ from urllib.parse import unquote, urlencode
 
 __all__ = ["TREE", "Address", "parse_address", "with_options"]
 
-TREE: Final = "tree:"
-"""The beginning of the address of a tree that a TOML file describes."""
+TREE: Final = "tree://"
+"""The beginning of the URL of a tree that a TOML file describes; the path of the file follows."""
 _FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql"})
 """Schemes whose URL has no path in the storage."""
 
@@ -53,7 +54,7 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
     Returns:
         The address. Nothing is opened or looked up.
     """
-    if not _has_scheme(text):
+    if "://" not in text:
         if within is not None:
             return Address(within, text, text)
         return Address("file:///", _absolute(text, directory), text)
@@ -74,10 +75,6 @@ def parse_address(text: str, *, within: str | None = None, directory: str = "/")
 
 def _absolute(path: str, directory: str) -> str:
     return os.path.normpath(os.path.join(directory, path))
-
-
-def _has_scheme(text: str) -> bool:
-    return text.startswith(TREE) or "://" in text
 
 
 def with_options(url: str, options: Mapping[str, Any]) -> str:

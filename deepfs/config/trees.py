@@ -6,7 +6,7 @@ read_only = false
 [mounts]
 "/memories" = "sqlite:///memories.db?namespace=ada"
 "/docs" = { url = "/srv/docs", read_only = true, ignore = "git" }
-"/shared" = "${DATABASE_URL}"                   # from the environment
+"/shared" = "${DATABASE_URL}"                   # from the environment, if the user allows this name
 
 [[permissions]]                                 # the first rule that matches counts
 operations = ["write"]
@@ -27,7 +27,7 @@ max_files = 100_000
 
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -88,28 +88,29 @@ class TreeConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     directory: str = ""
 
 
-async def load_tree(file: str) -> TreeConfig:
+async def load_tree(file: str, *, variables: Collection[str] = ()) -> TreeConfig:
     """Read the description of a tree.
 
     Args:
         file: The path of a TOML file. `${NAME}` in its strings stands for a variable of the environment.
+        variables: The names of the variables that the file may use: it could send them to any host.
 
     Returns:
         The description; nothing is opened.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no valid TOML, has an unknown or wrong setting, or a variable is not set.
+        ValueError: It is no valid TOML, has an unknown or wrong setting, or a variable is not allowed or not set.
     """
-    return await in_thread(partial(_loaded, file))
+    return await in_thread(partial(_load, file, variables))
 
 
-def _loaded(file: str) -> TreeConfig:
+def _load(file: str, variables: Collection[str]) -> TreeConfig:
     import tomllib
 
     content = Path(file).read_bytes()
     try:
-        config = convert(_expanded(tomllib.loads(content.decode())), TreeConfig)
+        config = convert(_fill_in(tomllib.loads(content.decode()), variables), TreeConfig)
     except UnicodeDecodeError:
         raise ValueError(f"{file}: it is no text in UTF-8") from None
     except ValueError as error:
@@ -122,21 +123,23 @@ def _loaded(file: str) -> TreeConfig:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def _expanded(value: Any) -> Any:
-    """`value` with `${NAME}` in its strings replaced by variables of the environment."""
+def _fill_in(value: Any, variables: Collection[str]) -> Any:
+    """`value` with `${NAME}` in its strings replaced by those variables of the environment that are allowed."""
+
+    def look_up(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in variables:
+            raise ValueError(f"the file asks for the variable {name}, which it may not use (--env {name} allows it)")
+        if name not in os.environ:
+            raise ValueError(f"the environment has no variable {name}")
+        return os.environ[name]
+
     if isinstance(value, str):
-        return _VARIABLE.sub(_variable, value)
+        return _VARIABLE.sub(look_up, value)
     if isinstance(value, list):
-        return [_expanded(each) for each in value]
+        return [_fill_in(each, variables) for each in value]
     if isinstance(value, dict):
-        return {key: _expanded(each) for key, each in value.items()}
-    return value
-
-
-def _variable(found: re.Match[str]) -> str:
-    value = os.environ.get(found[1])
-    if value is None:
-        raise ValueError(f"the environment has no variable {found[1]}")
+        return {key: _fill_in(each, variables) for key, each in value.items()}
     return value
 
 
@@ -174,13 +177,17 @@ async def _opened_tree(tree: TreeConfig, inside: tuple[str, ...]) -> AsyncIterat
 
 
 @asynccontextmanager
-async def open_backend(url: str, *, directory: str = "", creates: bool = True) -> AsyncIterator[BackendProtocol]:
+async def open_backend(
+    url: str, *, directory: str = "", creates: bool = True, variables: Collection[str] = ()
+) -> AsyncIterator[BackendProtocol]:
     """Open the backend that a URL names, or the tree of a TOML file, and close it at the end.
 
     Args:
-        url: The URL, without a path in the backend, or `tree:FILE`; `deepfs.config.addresses` lists the kinds.
+        url: The URL, without a path in the backend, or `tree://FILE`; `deepfs.config.addresses` lists the kinds.
         directory: The directory that relative paths in it start at; by default the current one.
         creates: Whether the database of a URL may be made where there is none; those of a tree may be.
+        variables: The names of the variables of the environment that the TOML file may use; files that it names in turn
+            may use none.
 
     Yields:
         The backend.
@@ -190,13 +197,18 @@ async def open_backend(url: str, *, directory: str = "", creates: bool = True) -
         OSError: The file cannot be read; a FileNotFoundError if there is no database, and `creates` is False.
         ModuleNotFoundError: The backend needs an extra, which the text names.
     """
-    async with _opened(url, directory, creates=creates) as backend:
+    async with _opened(url, directory, creates=creates, variables=variables) as backend:
         yield backend
 
 
 @asynccontextmanager
 async def _opened(
-    url: str, directory: str, *, creates: bool = True, inside: tuple[str, ...] = ()
+    url: str,
+    directory: str,
+    *,
+    creates: bool = True,
+    variables: Collection[str] = (),
+    inside: tuple[str, ...] = (),
 ) -> AsyncIterator[BackendProtocol]:
     """Open a backend that is a part of the trees of the files `inside`."""
     if not url.startswith(TREE):
@@ -207,7 +219,7 @@ async def _opened(
     real = await in_thread(partial(os.path.realpath, file))
     if real in inside:
         raise ValueError(f"{file}: this tree is a part of itself")
-    async with _opened_tree(await load_tree(file), (*inside, real)) as backend:
+    async with _opened_tree(await load_tree(file, variables=variables), (*inside, real)) as backend:
         yield backend
 
 
@@ -224,7 +236,7 @@ class _Opening:
         url = options.pop("url", None)
         if not isinstance(url, str):
             raise ValueError("a mount needs a url, which is a text")
-        url = with_options(url if "://" in url or url.startswith(TREE) else f"file://{_plain(url)}", options)
+        url = with_options(url if "://" in url else f"file://{_plain(url)}", options)
         return await self._stack.enter_async_context(_opened(url, self._directory, inside=self._inside))
 
 

@@ -15,7 +15,7 @@ from deepfs.config.addresses import with_options
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sync import in_thread
 
-__all__ = ["open_url"]
+__all__ = ["inert_serializer", "open_url"]
 
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure")
 
@@ -250,7 +250,20 @@ async def _opened(
     module = f"langgraph.{kind}.{database}.aio"
     found = await in_thread(partial(_langgraph, module, name, f"langgraph-checkpoint-{database}"))
     place = await in_thread(partial(_database_file, url)) if database == "sqlite" else url.dsn(ours)
-    return await stack.enter_async_context(found.from_conn_string(place)), options
+    opened = await stack.enter_async_context(found.from_conn_string(place))
+    if kind == "checkpoint":
+        opened.serde = await in_thread(inert_serializer)
+    return opened, options
+
+
+def inert_serializer() -> Any:
+    """A serializer of checkpoints that makes messages and plain values only.
+
+    LangGraph's default calls whatever function a checkpoint names, so that who may write the database could run code.
+    """
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    return JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
 async def _store(url: _Url, stack: AsyncExitStack) -> BackendProtocol:

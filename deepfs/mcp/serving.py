@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
+from deepfs.config.addresses import TREE
 from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.mcp.reference import at_own_paths
 from deepfs.mcp.server import create_server
@@ -218,6 +219,7 @@ async def serve_places(
     places: Sequence[str],
     *,
     on: str | None,
+    variables: Collection[str] = (),
     transport: Literal["stdio", "http"],
     address: Mapping[str, Any],
     read_only: bool,
@@ -227,7 +229,8 @@ async def serve_places(
 
     Args:
         places: Directories of this machine, or one URL of a backend.
-        on: The URL of a backend, or `tree:FILE`, in the place of `places`.
+        on: The URL of a backend, or `tree://FILE`, in the place of `places`.
+        variables: The names of the variables of the environment that the TOML file may use.
         transport: `"stdio"` or `"http"`.
         address: `host` and `port`, in the place of those of the settings.
         read_only: Whether changes are refused.
@@ -241,20 +244,21 @@ async def serve_places(
         # The thread that reads stdin cannot be interrupted, so that Ctrl-C would wait for the next line. As on SIGTERM,
         # the process ends at once: files are whole at any instant.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    async with open_files(places, on=on, reference_names=reference_names) as (backend, settings):
+    async with open_files(places, on=on, variables=variables, reference_names=reference_names) as (backend, settings):
         settings = replace(settings, http=replace(settings.http, **address))
         await serve(backend, settings, transport=transport, read_only=read_only)
 
 
 @asynccontextmanager
 async def open_files(
-    places: Sequence[str], *, on: str | None = None, reference_names: bool = False
+    places: Sequence[str], *, on: str | None = None, variables: Collection[str] = (), reference_names: bool = False
 ) -> AsyncIterator[ServedFiles]:
     """Open what a command names, and close it at the end.
 
     Args:
         places: Directories of this machine, or one URL of a backend.
-        on: The URL of a backend, or `tree:FILE`, in the place of `places`; the settings are those of the tree.
+        on: The URL of a backend, or `tree://FILE`, in the place of `places`; the settings are those of the tree.
+        variables: The names of the variables of the environment that the TOML file may use.
         reference_names: Whether the tools of the reference filesystem server are wanted. Then each directory has the
             path in the tree that it has on this machine, as there.
 
@@ -267,8 +271,8 @@ async def open_files(
     """
     if bool(places) == (on is not None):
         raise ValueError("name what to serve: directories, or one URL, or a TOML file with --config")
-    if on is not None and on.startswith("tree:"):
-        tree = await load_tree(on.removeprefix("tree:"))
+    if on is not None and on.startswith(TREE):
+        tree = await load_tree(on.removeprefix(TREE), variables=variables)
         settings = settings_from(tree.mcp)
         async with open_tree(tree) as backend:
             yield ServedFiles(backend, _named(settings, reference_names))

@@ -169,19 +169,36 @@ def test_lines_of_subagents_have_their_names(agent: Agent) -> None:
 
 def test_settings_of_a_tree(agent: Agent) -> None:
     tree = agent.directory / "tree.toml"
-    tree.write_text(TREE + 'interrupt_on = ["read_file"]\nmemory = ["/plan.md"]\nsystem_prompt = "Be brief."\n')
+    asked = ["read_file", "write_file", "edit_file", "delete", "execute"]
+    tree.write_text(f'{TREE}interrupt_on = {asked}\nmemory = ["/plan.md"]\nsystem_prompt = "Be brief."\n')
     err = agent.run("tidy", "--on", "tree.toml", status=3)[1]
-    assert "not approved: read_file /plan.md\n✓ edit_file" in err
-    tree.write_text('[[permissions]]\noperations = ["write"]\npaths = ["/**"]\nmode = "interrupt"\n' + TREE)
+    assert "not approved: read_file /plan.md" in err
     tree.write_text(
         TREE + "interrupt_on = []\n\n" + '[[permissions]]\noperations=["write"]\npaths=["/**"]\nmode="interrupt"\n'
     )
-    assert "not approved: edit_file" in agent.run("tidy", "--on", "tree.toml", status=3)[1]
+    assert "not approved: edit_file" in agent.run("tidy", "--trust", "--on", "tree.toml", status=3)[1]
     for wrong, told in (('modell = "x"', "unknown field `modell`"), ("memory = 1", "Expected `array`, got `int`")):
         tree.write_text(f"[agent]\n{wrong}\n")
         err = agent.run("tidy", "--on", "tree.toml", status=2)[1]
         assert err.startswith(f"deepfs agent: {tree}: [agent]: ")
         assert told in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("interrupt_on = []", "interrupt_on does not ask before write_file"),
+        ("interrupt_on = { write_file = true, edit_file = ['approve'], delete = false }", "not ask before delete"),
+        ('model_options = { base_url = "http://127.0.0.1:9" }', "model_options has base_url"),
+    ],
+)
+def test_a_file_switches_no_approvals_off_and_sends_no_key_unless_it_is_trusted(
+    agent: Agent, settings: str, told: str
+) -> None:
+    (agent.directory / "tree.toml").write_text(f"{TREE}{settings}\n")
+    err = agent.run("tidy", "--on", "tree.toml", status=2)[1]
+    assert told in err
+    assert "--trust" in err
 
 
 def test_control_characters_reach_no_output(agent: Agent) -> None:

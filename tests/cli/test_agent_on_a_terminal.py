@@ -79,7 +79,7 @@ def place(tmp_path: Path) -> Path:
 
 
 ON_FILES = ["agent", "--on", "files", "--model", "scripted:script.toml", "--threads", "t.db"]
-SLOWLY = ["agent", "--on", "slow-tree.toml", "--threads", "t.db", "--thread", "t"]
+SLOWLY = ["agent", "--trust", "--on", "slow-tree.toml", "--threads", "t.db", "--thread", "t"]
 PROMPT = "> "
 KEYS = "show all"
 

@@ -146,7 +146,7 @@ def test_the_root_of_the_machine_is_refused_by_every_name(tmp_path: Path, monkey
     monkeypatch.setattr(FilesystemBackend, "adelete", adelete)
     (tmp_path / "tree.toml").write_text("url = '/'")
     (tmp_path / "link").symlink_to("/")
-    for url in ("file:////", "file:///tmp/..", f"file://{tmp_path}/link", f"tree:{tmp_path}/tree.toml"):
+    for url in ("file:////", "file:///tmp/..", f"file://{tmp_path}/link", f"tree://{tmp_path}/tree.toml"):
         outcome = deepfs("rm", "-rf", "--no-preserve-root", f"{url}#/")
         assert (outcome.status, outcome.err) == (1, "deepfs rm: refusing to remove '/', the root of this machine\n")
     assert deleted == []

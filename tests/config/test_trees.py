@@ -10,7 +10,7 @@ import pytest
 from deepfs import ErrorCode
 from deepfs.config import Address, open_backend, parse_address
 from deepfs.policy import HistoryBackend
-from support.command_line import deepfs
+from support.command_line import deepfs, deepfs_process
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,8 @@ pytestmark = pytest.mark.anyio
         ("s3://bucket/dir#/a.md", "s3://bucket/dir", "/a.md", "/a.md"),
         ("zip://a/b::file:///x.zip", "zip://a/b::file:///x.zip", "/", "/"),
         ("checkpoint+sqlite:///x.db?thread=1", "checkpoint+sqlite:///x.db?thread=1", "/", "/"),
-        ("tree:deepfs.toml#/m", "tree:deepfs.toml", "/m", "/m"),
+        ("tree://deepfs.toml#/m", "tree://deepfs.toml", "/m", "/m"),
+        ("tree:deepfs.toml", "file:///", "/here/tree:deepfs.toml", "tree:deepfs.toml"),
     ],
 )
 def test_an_address_is_a_url_and_a_path(text: str, url: str, path: str, shown: str) -> None:
@@ -55,7 +56,7 @@ def test_within_a_backend_only_urls_are_addresses_elsewhere() -> None:
         ("checkpoint+sqlite:///none.db", ValueError, "thread"),
         ("nosuch://x", ValueError, "nosuch"),
         ("nothing", ValueError, "no URL"),
-        ("tree:none.toml", FileNotFoundError, "none.toml"),
+        ("tree://none.toml", FileNotFoundError, "none.toml"),
     ],
 )
 async def test_what_is_wrong_with_a_url_is_told(tmp_path: Path, url: str, error: type[Exception], told: str) -> None:
@@ -97,11 +98,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "docs/build/made.md").write_text("needle\n")
     (tmp_path / "docs/guide.md").write_text("needle\n")
     (tmp_path / "deepfs.toml").write_text(TREE)
-    return f"tree:{tmp_path}/deepfs.toml"
+    return f"tree://{tmp_path}/deepfs.toml"
 
 
 async def test_a_tree_of_a_file(tree: str, tmp_path: Path) -> None:
-    async with open_backend(tree) as backend:
+    async with open_backend(tree, variables=["USER_NAME"]) as backend:
         assert isinstance(backend, HistoryBackend)
         assert (await backend.awrite("/plan.md", "1")).ok
         assert (await backend.awrite("/memories/a.md", "1")).ok
@@ -123,11 +124,12 @@ async def test_a_tree_of_a_file(tree: str, tmp_path: Path) -> None:
         ("[mounts]\n'/a' = { path = 'x' }", "url"),
         ("[mounts]\n'/a' = 'sqlite:///x.db?nmespace=b'", "nmespace"),
         ("[[permissions]]\noperations = ['fly']\npaths = ['/**']", "fly"),
-        ("url = '${NO_SUCH_VARIABLE}'", "NO_SUCH_VARIABLE"),
+        ("url = '${NO_SUCH_VARIABLE}'", "has no variable NO_SUCH_VARIABLE"),
+        ("url = 's3://b?prefix=${HOME}'", "HOME, which it may not use"),
         ("url = ", "deepfs.toml"),
         ("[limits]\nmax_bytes = -1", "max_bytes"),
-        ("url = 'tree:deepfs.toml'", "a part of itself"),
-        ("[mounts]\n'/a' = { url = 'tree:./deepfs.toml' }", "a part of itself"),
+        ("url = 'tree://deepfs.toml'", "a part of itself"),
+        ("[mounts]\n'/a' = { url = 'tree://./deepfs.toml' }", "a part of itself"),
         ("[mounts]\n'/a' = 'x'\n'/a/' = 'y'", "same path"),
         ("url = " + "[" * 3000, "too deep"),
     ],
@@ -135,7 +137,7 @@ async def test_a_tree_of_a_file(tree: str, tmp_path: Path) -> None:
 async def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:
     await anyio.Path(tmp_path, "deepfs.toml").write_text(content)
     with pytest.raises(ValueError, match=told):
-        async with open_backend(f"tree:{tmp_path}/deepfs.toml"):
+        async with open_backend(f"tree://{tmp_path}/deepfs.toml", variables=["NO_SUCH_VARIABLE"]):
             pass
 
 
@@ -144,7 +146,7 @@ async def test_a_path_in_a_tree_may_have_any_characters(tmp_path: Path) -> None:
     await anyio.Path(tmp_path, name).mkdir()
     await anyio.Path(tmp_path, name, "a.md").write_text("x")
     await anyio.Path(tmp_path, "deepfs.toml").write_text(f"url = '{name}'\n[mounts]\n'/m' = {{ url = './{name}' }}")
-    async with open_backend(f"tree:{tmp_path}/deepfs.toml") as backend:
+    async with open_backend(f"tree://{tmp_path}/deepfs.toml") as backend:
         assert [entry.path for entry in (await backend.aglob("**")).matches or ()] == ["/a.md", "/m/a.md"]
 
 
@@ -164,7 +166,32 @@ def test_a_url_without_its_driver_names_the_package(monkeypatch: pytest.MonkeyPa
     assert (outcome.status, "paramiko" in outcome.err) == (2, True)
 
 
-def test_history_and_restore(tree: str) -> None:
+async def test_a_file_that_another_one_names_may_use_no_variable(tree: str, tmp_path: Path) -> None:
+    await anyio.Path(tmp_path, "outer.toml").write_text("url = 'tree://deepfs.toml'")
+    with pytest.raises(ValueError, match="USER_NAME, which it may not use"):
+        async with open_backend(f"tree://{tmp_path}/outer.toml", variables=["USER_NAME"]):
+            pass
+
+
+@pytest.mark.parametrize("how", ["--env=USER_NAME", "DEEPFS_ENV"])
+def test_a_user_allows_variables(tree: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = deepfs("ls", on=tree)
+    assert (refused.status, "--env USER_NAME" in refused.err) == (2, True)
+    if how == "DEEPFS_ENV":
+        monkeypatch.setenv("DEEPFS_ENV", "HOME USER_NAME")
+    assert deepfs(*([how] if how.startswith("--") else []), "--on", tree, "ls").status == 0
+
+
+def test_a_file_may_be_called_as_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deepfs.toml").write_text("url = 'nowhere://'")
+    for name in ("tree:deepfs.toml", "sqlite:x.db", "s3:bucket"):
+        (tmp_path / name).write_text("only a file\n")
+        assert deepfs("cat", name) == (0, "only a file\n", "")
+
+
+def test_history_and_restore(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPFS_ENV", "USER_NAME")
     for text in ("one\n", "two\n", "three\n"):
         assert deepfs("write", "-f", "/plan.md", text, on=tree).status == 0
     assert [line.split()[:2] for line in deepfs("history", "/plan.md", on=tree).lines] == [["1", "4"], ["2", "4"]]
@@ -205,3 +232,34 @@ def test_files_of_a_thread(saved: tuple[str, Any]) -> None:
     assert deepfs("cat", f"{thread}#/notes/a.md") == (0, "from a run", "")
     assert deepfs("write", f"{thread}#/b.md", "x").status == 1
     assert "no thread" in deepfs("ls", thread.replace("thread=1", "thread=2")).err
+
+
+@pytest.mark.parametrize("command", ["ls", "agent"])
+def test_a_checkpoint_runs_no_code(command: str, tmp_path: Path) -> None:
+    """A checkpoint can name any function, which LangGraph's default serializer calls."""
+    import ormsgpack
+    from langgraph.checkpoint.serde.jsonplus import EXT_CONSTRUCTOR_SINGLE_ARG, JsonPlusSerializer
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    made = tmp_path / "made"
+    call = ormsgpack.Ext(EXT_CONSTRUCTOR_SINGLE_ARG, ormsgpack.packb(("os", "mkdir", str(made))))
+    state = {"v": 4, "id": "1", "ts": "2026-01-01T00:00:00+00:00", "channel_versions": {}, "versions_seen": {}}
+    stored = ormsgpack.packb({**state, "channel_values": {"messages": call, "files": call}})
+    database = tmp_path / "runs.db"
+    with SqliteSaver.from_conn_string(str(database)) as saver:
+        saver.setup()
+        columns = "thread_id, checkpoint_ns, checkpoint_id, type, checkpoint, metadata"
+        saver.conn.execute(
+            f"INSERT INTO checkpoints ({columns}) VALUES ('1', '', '1', 'msgpack', ?, '{{}}')", (stored,)
+        )
+        saver.conn.commit()
+    if command == "ls":
+        deepfs_process("ls", f"checkpoint+sqlite:///{database}?thread=1")
+    else:
+        script = tmp_path / "script.toml"
+        script.write_text("[[turn]]\ntext = 'Done.'\n")
+        options = ["--on", tmp_path, "--threads", database, "--thread", "1", "--model", f"scripted:{script}"]
+        deepfs_process("agent", "go", *options)
+    assert not made.exists()
+    JsonPlusSerializer(allowed_msgpack_modules=True).loads_typed(("msgpack", stored))
+    assert made.is_dir()

@@ -199,7 +199,7 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
     async with open_files([directory], reference_names=True) as (backend, settings):
         assert (await backend.aread(f"{directory}/a.txt")).ok
         assert settings.allowed_directories == [directory]
-    async with open_files([], on=f"tree:{tree}") as (_, settings):
+    async with open_files([], on=f"tree://{tree}") as (_, settings):
         assert settings.name == "notes"
         assert settings.http.tokens != [TOKEN]
     async with open_files(["memory://"]) as (backend, _):

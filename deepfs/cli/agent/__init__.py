@@ -17,6 +17,7 @@ __all__ = ["agent"]
     show_envvar=True,
     help="The model; scripted:FILE plays a script, without a key.",
 )
+@click.option("--trust", is_flag=True, help="Let the TOML file weaken approvals and say how the model is reached.")
 @click.option("-y", "--yes", is_flag=True, help="Approve all calls of tools.")
 @click.option("--json", "as_json", is_flag=True, help="Write events as JSON, one a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Write nothing but what the agent says, and ask nobody.")
@@ -38,4 +39,5 @@ def agent(on: str | None, **options: Any) -> None:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise click.ClickException(f"an agent needs {package}: pip install 'deepfs[agents,cli]'") from None
-    run_agent(on=click.get_current_context().obj if on is None else on, **options)
+    given = click.get_current_context().obj
+    run_agent(on=given.on if on is None else on, variables=given.variables, **options)

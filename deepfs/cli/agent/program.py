@@ -205,7 +205,8 @@ class Program:
 
 def _tree_shown(on: str | None) -> str:
     """What a user calls the files, without secrets."""
-    return (on or os.getcwd()).removeprefix(TREE) if on is None or "://" not in on else shown_url(on)
+    given = (on or os.getcwd()).removeprefix(TREE)
+    return shown_url(given) if "://" in given else given
 
 
 def where_stopped(stopped: Stopped) -> str:

@@ -1,7 +1,7 @@
 """What `deepfs agent` is started with: its options, the settings in the TOML file of a tree, and the agent itself."""
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal
@@ -20,6 +20,8 @@ __all__ = ["AgentOptions", "AgentSettings", "Opened", "absolute_url", "opened_ag
 
 ASKED: Final = ("write_file", "edit_file", "delete", "execute")
 """The tools before which a person is asked, unless settings say otherwise; they include others with their effects."""
+_TUNING: Final = frozenset({"max_retries", "max_tokens", "seed", "stop", "temperature", "timeout", "top_k", "top_p"})
+"""Options of a model that do not say where it is reached, nor what is sent along."""
 
 # --- what a user says ------------------------------------------------------------------------------------------------
 
@@ -29,7 +31,9 @@ class AgentOptions(Struct, kw_only=True):
 
     Attributes:
         task: The task; `-` reads it from the standard input, None talks with a person.
-        on: The URL of the files, or `tree:FILE`; None is the current directory.
+        on: The URL of the files, or `tree://FILE`; None is the current directory.
+        variables: The names of the variables of the environment that the TOML file may use.
+        trust: Whether the TOML file may weaken approvals, and say how the model is reached.
         model: The model, as `provider:name` or `scripted:FILE`.
         yes: Whether all calls are approved.
         as_json: Whether events are written as JSON.
@@ -43,6 +47,8 @@ class AgentOptions(Struct, kw_only=True):
 
     task: str | None = None
     on: str | None = None
+    variables: tuple[str, ...] = ()
+    trust: bool = False
     model: str | None = None
     yes: bool = False
     as_json: bool = False
@@ -88,18 +94,31 @@ class AgentSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     subagents: list[_Subagent] = field(default_factory=list)
 
 
-async def _settings(url: str) -> tuple[AgentSettings, Sequence[Any]]:
+async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Sequence[Any]]:
     """The settings of the agent of a tree, and the rules about its files."""
     if not url.startswith(TREE):
         return AgentSettings(), ()
     file = url.removeprefix(TREE)
-    tree = await load_tree(file)
+    tree = await load_tree(file, variables=options.variables)
     try:
         settings = convert(tree.agent, AgentSettings)
     except ValidationError as error:
         raise ValueError(f"{file}: [agent]: {error}") from None
+    if not options.trust and (claims := [*_claims(settings)]):
+        raise ValueError(f"{file}: [agent]: {claims[0]}; --trust allows it, if the file is yours")
     rules: list[Any] = [(rule.operations, rule.paths, rule.mode) for rule in tree.permissions]
     return settings, [FilesystemPermission(*rule) for rule in rules]
+
+
+def _claims(settings: AgentSettings) -> Iterator[str]:
+    """What a file says that only one who is trusted may say: who wrote it may not be who runs the agent."""
+    asked = settings.interrupt_on
+    for name in ASKED:
+        if not (asked.get(name) if isinstance(asked, dict) else name in asked):
+            yield f"interrupt_on does not ask before {name}"
+    for name in settings.model_options:
+        if name not in _TUNING:
+            yield f"model_options has {name}"
 
 
 # --- the agent -------------------------------------------------------------------------------------------------------
@@ -190,8 +209,8 @@ async def opened_agent(options: AgentOptions, url: str, file: str) -> AsyncItera
         OSError: A file cannot be read or made.
         ModuleNotFoundError: A package is missing, which the text names.
     """
-    settings, rules = await _settings(url)
-    async with open_threads(file) as threads, open_backend(url) as backend:
+    settings, rules = await _settings(url, options)
+    async with open_threads(file) as threads, open_backend(url, variables=options.variables) as backend:
         # In a thread, since it loads what the agent needs.
         graph = await in_thread(partial(_graph, options, settings, rules, backend, threads))
         name = options.model or settings.model
@@ -205,9 +224,11 @@ def absolute_url(on: str | None) -> str:
         on: A URL, a directory or the TOML file of a tree; None is the current directory.
     """
     if on is None or "://" not in on:
-        path = os.path.abspath((on or ".").removeprefix(TREE))
-        is_tree = on is not None and not os.path.isdir(path) and (on.startswith(TREE) or on.endswith(".toml"))
+        path = os.path.abspath(on or ".")
+        is_tree = on is not None and not os.path.isdir(path) and on.endswith(".toml")
         return f"{TREE}{path}" if is_tree else f"file://{quote(path)}"
+    if on.startswith(TREE):
+        return TREE + os.path.abspath(on.removeprefix(TREE))
     scheme, _, rest = on.partition("://")
     location, mark, options = rest.partition("?")
     if scheme == "file":

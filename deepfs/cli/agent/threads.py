@@ -14,6 +14,8 @@ import anyio
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from msgspec import Struct
 
+from deepfs.config.urls import inert_serializer
+
 if sys.platform != "win32":
     import fcntl
 
@@ -103,6 +105,7 @@ async def open_threads(file: str) -> AsyncIterator[Threads]:
     """
     await anyio.to_thread.run_sync(_make, file)
     async with AsyncSqliteSaver.from_conn_string(file) as saver:
+        saver.serde = inert_serializer()
         try:
             await saver.setup()
             await saver.conn.execute(_TABLE)

@@ -1,6 +1,7 @@
 """Serving over stdio and HTTP: tokens, accepted hosts, and what the command line names."""
 
 import hmac
+import logging
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
 from posixpath import normpath
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import anyio
@@ -32,6 +33,9 @@ from deepfs.mcp.reference import at_own_paths
 from deepfs.mcp.server import create_server
 from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
 
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
 __all__ = ["TOKEN_VARIABLE", "ServedFiles", "StaticTokens", "http_app", "open_files", "serve", "serve_places"]
 
 TOKEN_VARIABLE: Final = "DEEPFS_MCP_TOKEN"
@@ -40,6 +44,8 @@ _SHORTEST_TOKEN: Final = 16
 _DIGEST: Final = "sha256:"
 _GRACE: Final = 5
 """The seconds that open requests have to end when the server stops."""
+_BACKLOG: Final = 128
+"""The connections that are taken at once, before any of them can be refused."""
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
@@ -186,7 +192,15 @@ async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
     import uvicorn
 
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE, lifespan="on"
+        app,
+        http=await anyio.to_thread.run_sync(_bounded_protocol, settings),
+        ws="none",
+        backlog=_BACKLOG,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+        lifespan="on",
     )
     listener = await anyio.to_thread.run_sync(partial(_listener, settings.host.strip("[]"), settings.port))
     with listener:
@@ -194,6 +208,58 @@ async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
         host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
         print(f"deepfs mcp: listening on http://{host}:{port}{settings.path}", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _bounded_protocol(settings: HttpSettings) -> type["H11Protocol"]:
+    """HTTP/1.1 for clients that are not known yet: how many connect, and how long each request takes, is bounded."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    most = min(settings.max_connections, _most_descriptors())
+
+    class BoundedProtocol(H11Protocol):
+        """Ends a connection beyond the bound, and one whose request is not there in time."""
+
+        _timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                transport.abort()
+            else:
+                self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._unwatch()
+
+        def _watch(self) -> None:
+            """Run the timer while a request is owed, from its first byte or the beginning of the connection."""
+            if self.transport.is_closing() or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+                self._unwatch()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(settings.request_timeout, self.transport.abort)
+
+        def _unwatch(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return BoundedProtocol
+
+
+def _most_descriptors() -> int:
+    """The connections that leave descriptors for a burst of others, and for files and commands."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else max(allowed // 2, allowed - 2 * _BACKLOG)
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -240,6 +306,8 @@ async def serve_places(
         ValueError: Nothing is named, or too much, or a setting is wrong.
         OSError: A directory or a file is missing, or the address cannot be used.
     """
+    # Plain lines: the handler of the SDK opens the files of a traceback, and an error in it ends the event loop.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     if transport == "stdio" and threading.current_thread() is threading.main_thread():
         # The thread that reads stdin cannot be interrupted, so that Ctrl-C would wait for the next line. As on SIGTERM,
         # the process ends at once: files are whole at any instant.

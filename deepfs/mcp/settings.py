@@ -72,6 +72,9 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             By default the names of this machine for itself, and `host`.
         allowed_origins: The values of the header `Origin` that are accepted, for clients in browsers.
         max_request_bytes: The largest request.
+        max_connections: The connections that are open at once; more are refused. So many descriptors of the process as
+            files and commands need are kept free in any case.
+        request_timeout: The seconds in which a client must have sent a request, or its connection ends.
         max_sessions: The sessions that are open at once; more are refused.
         session_idle_timeout: The seconds after which an unused session ends.
     """
@@ -84,6 +87,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     allowed_hosts: list[str] = field(default_factory=list)
     allowed_origins: list[str] = field(default_factory=list)
     max_request_bytes: _Positive = 8_000_000
+    max_connections: _Positive = 1_000
+    request_timeout: _Seconds = 30.0
     max_sessions: _Positive = 1_000
     session_idle_timeout: _Seconds = 1_800.0
 

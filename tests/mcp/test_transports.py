@@ -4,13 +4,14 @@ import hashlib
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import pytest
-from anyio import fail_after
+from anyio import BrokenResourceError, EndOfStream, connect_tcp, fail_after, move_on_after
+from anyio.abc import SocketStream
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from starlette.applications import Starlette
@@ -102,6 +103,67 @@ async def test_http_asks_for_a_token_and_tells_changes(tree: str) -> None:
             await client.call_tool("edit_file", {"file_path": "/a.txt", "old_string": "one", "new_string": "1"})
             with fail_after(15):
                 assert (await anext(events)).uri == "deepfs:///a.txt"
+
+
+HALF: Final = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX: "
+"""The beginning of a request, without a token."""
+SLOW: Final = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{"
+"""A request without a token, of whose body little is sent."""
+
+
+async def test_half_requests_use_up_nothing(tree: str) -> None:
+    append(tree, "request_timeout = 2\n")
+    async with http_server("--config", tree, descriptors=300) as url, AsyncExitStack() as stack:
+        for number in range(450):
+            stream = await connect_tcp("127.0.0.1", port_of(url))
+            stack.push_async_callback(stream.aclose)
+            with suppress(BrokenResourceError):
+                await stream.send(HALF if number % 2 else SLOW)
+        # The timer ends all of them, so that the server answers again.
+        answer = None
+        async with httpx2.AsyncClient() as http:
+            while answer is None:
+                with suppress(httpx2.TransportError):
+                    answer = await http.post(url, content=INITIALIZE)
+        assert answer.status_code == 401
+
+
+async def test_a_request_that_comes_byte_by_byte_ends(tree: str) -> None:
+    append(tree, "request_timeout = 0.5\n")
+    async with http_server("--config", tree) as url:
+        for begun in (b"", HALF, SLOW):
+            async with await connect_tcp("127.0.0.1", port_of(url)) as stream:
+                with pytest.raises((EndOfStream, BrokenResourceError)):
+                    await send_slowly(stream, begun)
+
+
+async def test_connections_beyond_the_bound_are_refused(tree: str) -> None:
+    append(tree, "max_connections = 1\n")
+    async with (
+        http_server("--config", tree) as url,
+        await connect_tcp("127.0.0.1", port_of(url)) as first,
+        await connect_tcp("127.0.0.1", port_of(url)) as second,
+    ):
+        with pytest.raises((EndOfStream, BrokenResourceError)):
+            await second.receive()
+        await first.send(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await first.receive()).startswith(b"HTTP/1.1 401")
+
+
+def append(file: str, text: str) -> None:
+    Path(file).write_text(Path(file).read_text() + text)
+
+
+async def send_slowly(stream: SocketStream, begun: bytes) -> None:
+    await stream.send(begun)
+    while True:
+        with move_on_after(0.05):
+            await stream.receive()
+        await stream.send(b"x" if begun else b"")
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2].partition("/")[0])
 
 
 @asynccontextmanager

@@ -41,9 +41,14 @@ def text_of(result: CallToolResult) -> str:
 
 
 @asynccontextmanager
-async def http_server(*arguments: str, **environment: str) -> AsyncIterator[str]:
-    """The URL of a server in a process of its own, at a free port of the loopback interface."""
+async def http_server(*arguments: str, descriptors: int | None = None, **environment: str) -> AsyncIterator[str]:
+    """The URL of a server in a process of its own, at a free port of the loopback interface.
+
+    `descriptors` is how many the process may have.
+    """
     command = [*COMMAND, *arguments, "--transport", "http", "--port", "0"]
+    if descriptors is not None:
+        command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
     async with await open_process(command, stderr=-1, env={**os.environ, **environment}) as process:
         try:
             assert process.stderr is not None

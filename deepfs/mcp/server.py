@@ -1,14 +1,20 @@
 """The MCP server over the files of a backend."""
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.auth.provider import TokenVerifier
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import MCPServer
+from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, SubscriptionBus
-from mcp_types import InputRequiredResult, ResourceTemplate
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, ErrorData, InputRequiredResult, JSONRPCError, ResourceTemplate
+from pydantic import ValidationError
 
 from deepfs import __version__
 from deepfs.backends.protocol import BACKEND_TYPES
@@ -90,6 +96,13 @@ class _FileServer(MCPServer[Any]):
         super().__init__(name, **options)
         self._files = files
 
+    async def run_stdio_async(self) -> None:
+        server = self._lowlevel_server
+        async with stdio_server() as (messages, answers), anyio.create_task_group() as group:
+            send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
+            group.start_soon(_answer_unreadable, messages, answers, send)
+            await server.run(receive, answers, server.create_initialization_options())
+
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         own: Sequence[ResourceTemplate] = [] if self._files is None else [TEMPLATE]
         return [*own, *await super().list_resource_templates()]
@@ -101,3 +114,38 @@ class _FileServer(MCPServer[Any]):
         if self._files is None or not self._files.has(asked):
             return await super().read_resource(asked, context)
         return await self._files.read(asked)
+
+
+async def _answer_unreadable(messages: Any, answers: Any, readable: MemoryObjectSendStream[Any]) -> None:
+    """Pass messages on, but answer requests that the SDK cannot read, so that no client waits for ever.
+
+    Such are those with half of a surrogate pair in a text, which is valid JSON.
+    """
+    async with readable:
+        async for message in messages:
+            request = _request_in(message) if isinstance(message, ValidationError) else None
+            if request is None:
+                await readable.send(message)
+            else:
+                told = ErrorData(code=INVALID_REQUEST, message=f"The request cannot be read: {request.reason}")
+                await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request.id, error=told)))
+
+
+class _Unreadable(NamedTuple):
+    id: int | str
+    reason: str
+
+
+def _request_in(error: ValidationError) -> _Unreadable | None:
+    """The request that could not be read; None if it was none, or has no id to answer to."""
+    first = error.errors(include_url=False)[0]
+    request = first["input"]
+    if isinstance(request, str):
+        try:
+            request = json.loads(request)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        return None
+    number = request.get("id")
+    return _Unreadable(number, first["msg"]) if isinstance(number, int | str) else None

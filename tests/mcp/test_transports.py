@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import httpx2
 import pytest
-from anyio import BrokenResourceError, EndOfStream, connect_tcp, fail_after, move_on_after
+from anyio import BrokenResourceError, EndOfStream, connect_tcp, fail_after, move_on_after, open_process
 from anyio.abc import SocketStream
+from anyio.streams.text import TextReceiveStream
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from starlette.applications import Starlette
@@ -74,6 +75,31 @@ async def test_stdio_serves_a_tree(tree: str, tmp_path: Path) -> None:
             assert denied.structured_content["error"]["code"] == "permission_denied"
             assert str(tmp_path) not in text_of(await client.call_tool("read_file", {"file_path": "/none"}))
             assert [each.name for each in (await client.list_resources()).resources] == ["a.txt"]
+
+
+async def test_a_request_with_half_a_surrogate_pair_is_answered(tree: str) -> None:
+    """It is valid JSON. The SDK cannot read it, and would leave its client waiting."""
+    half = {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "tools/call",
+        "params": {"name": "ls", "arguments": {"path": "/\ud800"}},
+    }
+    async with await open_process([*COMMAND, "--config", tree], stderr=None) as process:
+        assert process.stdin
+        assert process.stdout
+        for message in (INITIALIZE, "no JSON", '{"jsonrpc": "2.0", "id": 5}', json.dumps(half)):
+            await process.stdin.send(f"{message}\n".encode())
+        answers = ""
+        with fail_after(60):
+            async for part in TextReceiveStream(process.stdout):
+                answers += part
+                if answers.count("\n") == 2:
+                    break
+        process.terminate()
+    answer = json.loads(answers.splitlines()[1])
+    assert answer["id"] == 7
+    assert "cannot be read" in answer["error"]["message"]
 
 
 # --- HTTP ------------------------------------------------------------------------------------------------------------

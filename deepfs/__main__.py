@@ -14,6 +14,9 @@ def main() -> None:
     except KeyboardInterrupt:  # While modules are imported; commands have an answer of their own.
         sys.exit(130)
     except OSError as error:  # There is no room for the text of --help.
+        from deepfs.cli.screen import discard_output
+
+        discard_output()
         sys.exit(f"deepfs: {error.strerror}")
 
 

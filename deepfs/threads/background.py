@@ -4,7 +4,6 @@ A caller may be a signal handler or a finaliser, which can interrupt its thread 
 thread waits here for a lock that an interrupted thread may hold, and delivering an outcome never blocks.
 """
 
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
 
 if TYPE_CHECKING:
@@ -334,11 +334,8 @@ def background_loop() -> BackgroundLoop:
     return _loop
 
 
+@after_fork
 def _forget_after_fork() -> None:
     global _loop, _detached_loop
     _loop, _detached_loop = BackgroundLoop(), BackgroundLoop("deepfs-tasks")
     _here.is_starting = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)

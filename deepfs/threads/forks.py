@@ -1,5 +1,6 @@
 """What a forked child begins anew: it has the memory of its parent, but none of the threads that used it."""
 
+import logging  # noqa: F401 -- its hook takes a lock that steps may need, so ours, which runs before, is added later
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ __all__ = ["ForkSafeLock", "after_fork"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[], None])
 
-_PATIENCE_S: Final = 0.5
+_PATIENCE_S: Final = 2.0
 """Seconds that a fork waits at most for the steps of other threads."""
 _ATTEMPT_S: Final = 0.01
 """Seconds after which it lets go of the locks that it has: others may need them before they give theirs back."""

@@ -8,7 +8,6 @@ run their async calls on the event loop that waits for this thread.
 
 import functools
 import inspect
-import os
 import sys
 import threading
 from collections import defaultdict
@@ -21,6 +20,7 @@ import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads.background import Call, background_loop
+from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import finish, runs_loop
 from deepfs.threads.worker_pool import is_worker
 
@@ -73,13 +73,10 @@ class _Here(threading.local):
 _here = _Here()
 
 
+@after_fork
 def _after_fork() -> None:
     """Reset the state in a forked child: the event loop that the thread worked for runs in the parent only."""
     _here.__dict__.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 # --- calls on the background loop ---

@@ -4,7 +4,6 @@ LangGraph keeps the writes of a task in a deque until the superstep ends: a retr
 at the end. All state in this module is derived from these deques, and lives as long as they do.
 """
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from langgraph.types import Overwrite
 from deepfs._langgraph.parallel_writes import FileChange, StepLog, is_header, operation_in
 from deepfs._langgraph.reducers import Superstep, fold
 from deepfs.text.flat_tree import Directories
+from deepfs.threads.forks import ForkSafeLock
 
 __all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of", "writers"]
 
@@ -218,7 +218,7 @@ class Run:
 
     def __init__(self, key: int) -> None:
         self.key = key
-        self.lock: Final = threading.RLock()
+        self.lock: Final = ForkSafeLock()
         self.tasks: dict[int, Task] = {}
         self.is_checked = False
         """Whether the channel is known to keep files."""
@@ -232,7 +232,7 @@ class Run:
 
 
 _runs: dict[int, Run] = {}
-_runs_lock = threading.Lock()
+_runs_lock = ForkSafeLock()
 _ended: "deque[Task]" = deque()
 """Tasks to drop. A task ends when its writes are garbage-collected, which can happen anywhere, so no lock is taken."""
 

@@ -3,7 +3,6 @@
 It is imported when it is first needed: importing LangGraph takes over a second.
 """
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
@@ -17,6 +16,7 @@ from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepF
 from deepfs.text.diff import difference, joined
 from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["CONFLICTS", "TaskFiles", "adopt_files", "task_files"]
@@ -159,7 +159,7 @@ class _Locked:
 
     __slots__ = ("_files", "_lock")
 
-    def __init__(self, lock: threading.RLock, files: TaskFiles) -> None:
+    def __init__(self, lock: ForkSafeLock, files: TaskFiles) -> None:
         self._lock = lock
         self._files = files
 
@@ -191,7 +191,7 @@ def task_files() -> AbstractContextManager[TaskFiles]:
     return _Locked(task.run.lock, files)
 
 
-_foreign_lock = threading.RLock()
+_foreign_lock = ForkSafeLock()
 
 
 def _check_channel(channel: Channel, run: Run) -> None:

@@ -5,8 +5,6 @@ Errors become those of `deepfs.errors`, and answers are checked.
 
 import errno
 import io
-import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +27,7 @@ from deepfs.errors import (
 )
 from deepfs.text import records
 from deepfs.text.flat_tree import FileStat
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.loop_bridge import call_on, is_stray, running_asyncio_loop
 
 if TYPE_CHECKING:
@@ -261,16 +260,13 @@ class BlockingCalls(FilesystemCalls):
 
     def __init__(self, filesystem: Any, requests: Requests) -> None:
         super().__init__(filesystem, requests)
-        self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._lock = ForkSafeLock()
 
     def _function(self, method: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(self.filesystem, method)
         return function
 
     async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:
-        if self._process != os.getpid():  # The thread that held the lock may not exist in a forked child.
-            self._lock, self._process = threading.RLock(), os.getpid()
         return self._requests.send_blocking(
             partial(self._locked, partial(self._function(method), *args, **options)), attempts=attempts
         )

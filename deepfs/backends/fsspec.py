@@ -1,7 +1,6 @@
 """Files in any filesystem of fsspec."""
 
 import os
-import threading
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from deepfs.text.arguments import check_bool, check_string
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, FileStat, TaggedFiles
 from deepfs.threads import pool
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
 
 __all__ = ["FsspecBackend"]
@@ -260,12 +260,12 @@ class _UrlSource(_Source):
         self.identity = "memory" if "memory" in self.protocols else sha256(text.encode()).digest()
         self.shown = address(url)
         self._url, self._options = url, options
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._lock, self._process = ForkSafeLock(), os.getpid()
 
     def opened(self, policy: RetryPolicy) -> FilesystemCalls:
-        if self._process != os.getpid():
-            self._lock, self._process, self.calls = threading.Lock(), os.getpid(), None
         with self._lock:
+            if self._process != os.getpid():
+                self._process, self.calls = os.getpid(), None
             if self.calls is None:
                 self.calls = calls_of(_made(self._url, self._options), policy)
             return self.calls

@@ -6,10 +6,8 @@ not known here until the next listing. If the database can be read by SQL, listi
 no values.
 """
 
-import os
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from threading import RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -40,6 +38,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileFormat
 
@@ -138,7 +137,6 @@ class _Guard:
     """The lock of a store that never suspends, which several threads may use at once, each without an event loop."""
 
     lock: AbstractContextManager[Any] = nullcontext()
-    """Reentrant, since a signal handler may interrupt a step of its own thread."""
 
 
 _guards: WeakKeyDictionary[BaseStore, _Guard] = WeakKeyDictionary()
@@ -148,19 +146,9 @@ def _guard_of(store: BaseStore) -> _Guard:
     guard = _guards.get(store)
     if guard is None:
         guard = _Guard()
-        guard.lock = RLock()
+        guard.lock = ForkSafeLock()
         guard = _guards.setdefault(store, guard)
     return guard
-
-
-def _after_fork() -> None:
-    """Replace the locks in a forked child, where the threads that held them do not exist."""
-    for guard in list(_guards.values()):
-        guard.lock = RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _StoreFiles(AsyncStorage):

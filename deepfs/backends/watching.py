@@ -4,8 +4,6 @@ A backend over a flat storage reports the changes that it has stored (`reported`
 (`watch_storage`) gets those at and under its path.
 """
 
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -21,6 +19,7 @@ from deepfs.sync import yield_to_loop
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change
 from deepfs.text.lines import version
+from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks, start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
@@ -141,8 +140,8 @@ class _Watch:
 
 _watches: dict[Hashable, tuple[_Watch, ...]] = {}
 """The watches of each storage, by its scope. Tuples are replaced, never changed, so reading needs no lock."""
-_changing = threading.RLock()
-"""Held to replace a tuple, for a few steps that wait for nothing."""
+_changing = ForkSafeLock()
+"""Held to replace a tuple."""
 
 
 def _add(scope: Hashable, watch: _Watch) -> None:
@@ -159,15 +158,10 @@ def _remove(scope: Hashable, watch: _Watch) -> None:
             _watches.pop(scope, None)
 
 
+@after_fork
 def _after_fork() -> None:
     """Forget all watches in a forked child: the event loops that would read them do not run there."""
-    global _changing
     _watches.clear()
-    _changing = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def watch_storage(

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock
 from typing import TypeVar
 
 import anyio
@@ -27,6 +26,7 @@ from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
 from deepfs.disk.reading import check_regular
 from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.pool import is_worker
 
 if sys.platform != "win32":
@@ -49,7 +49,7 @@ class _ProcessLocks:
     """Locks between the threads of this process, for file systems without `flock`."""
 
     def __init__(self) -> None:
-        self._guard = Lock()
+        self._guard = ForkSafeLock()
         self._held: set[FileId] = set()
         self._told = False
         """Whether the warning was logged."""
@@ -70,6 +70,12 @@ class _ProcessLocks:
 
 
 _process_locks = _ProcessLocks()
+
+
+@after_fork
+def _after_fork() -> None:
+    global _process_locks
+    _process_locks = _ProcessLocks()
 
 
 def try_lock(descriptor: int) -> bool:

@@ -5,7 +5,6 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from errno import EACCES, ENOENT, EPERM
-from threading import Lock
 from typing import Any, Final
 
 from deepfs.disk.engine import Disk
@@ -19,6 +18,7 @@ from deepfs.disk.writing import Upload
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.forks import ForkSafeLock
 
 __all__ = ["BoundedDisk", "DiskUse", "disk_use"]
 
@@ -148,12 +148,13 @@ class DiskUse:
     def __init__(self, directory: str, limit: int) -> None:
         self.limit: int = limit
         self.directory: str = directory
-        self._lock = Lock()
+        self._lock = ForkSafeLock()
         self._known: int | None = None
         self._pending = 0
         """Bytes of changes that are being made."""
         self._made = 0
         """Bytes of all changes that have been made."""
+        self._process = os.getpid()
 
     def measure(self, deadline: Deadline) -> int:
         """Measure the directory; return its bytes, or more than the limit if it cannot be measured."""
@@ -192,6 +193,8 @@ class DiskUse:
     def _is_taken(self, size: int) -> bool:
         """Take room for a change if the limit is known to allow it."""
         with self._lock:
+            if self._process != os.getpid():  # The parent ends its changes itself, and others change files meanwhile.
+                self._process, self._known, self._pending = os.getpid(), None, 0
             if self._known is None or self._known + self._pending + size > self.limit:
                 return False
             self._pending += size

@@ -1,6 +1,5 @@
 """What all middleware is built on: the imports from LangChain, the argument `backend`, waiting, and added prompts."""
 
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +12,7 @@ from deepfs.middleware._messages import with_prompt
 from deepfs.profiles.registry import apply_provider_profile
 from deepfs.sync import call_sync
 from deepfs.text import paths
+from deepfs.threads.forks import ForkSafeLock
 
 __all__ = [
     "DEFAULT_SUMMARY_PROMPT",
@@ -78,7 +78,7 @@ class Lazy(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._made: list[T] = []
 
     def get(self) -> T:

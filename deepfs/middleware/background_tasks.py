@@ -1,6 +1,5 @@
 """Background tasks in this process: where they run, and what is kept of them."""
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from langgraph.types import Command
 from deepfs.middleware._delegation import content_of_answer, detached, followed_up, input_id, messages_of, task_config
 from deepfs.middleware.task_records import UNFINISHED, WAITING, AsyncTask, Observation
 from deepfs.threads.background import background_loop, start_in_background
+from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import (
     LoopCallbacks,
     ThreadEvent,
@@ -385,14 +385,12 @@ async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
 _all: "Final[WeakSet[BackgroundTasks]]" = WeakSet()
 
 
+@after_fork
 def _forget_after_fork() -> None:
     """Forget the tasks in a forked child: the threads and the loops that run them stay in the parent."""
     for tasks in list(_all):
         tasks._forget()
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
 
 _default: Final = BackgroundTasks()
 

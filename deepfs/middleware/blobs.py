@@ -4,7 +4,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -32,6 +31,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.threads import pool
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import FileDownloadResponse, FileInfo
 
 __all__ = ["Blobs"]
@@ -207,7 +207,7 @@ class _Cache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._lock = Lock()
+        self._lock = ForkSafeLock()
         self._payloads: OrderedDict[Hashable, str] = OrderedDict()
 
     def get(self, scope: _Scope, digest: str) -> str | None:

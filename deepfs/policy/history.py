@@ -446,7 +446,8 @@ class HistoryBackend(WrapperBackend):
         found = []
         for info in listing.entries or ():
             if parsed := _parsed(paths.name(info.path)):
-                at = datetime.strptime(parsed["at"], "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+                # `strptime` has a lock, which a forked child may find taken for ever.
+                at = datetime.fromisoformat(parsed["at"])
                 kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
                 found.append((kept, paths.name(info.path)))
         return sorted(found, key=lambda each: each[0].number)

@@ -1,6 +1,6 @@
 """Limits: for the rate of operations, and for the bytes and files in a storage."""
 
-import threading
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,6 +13,7 @@ from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable, check_integer
+from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import ExecuteResponse
 
 __all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "Usage"]
@@ -75,7 +76,7 @@ class RateLimit:
         self._operations = operations
         self._clock = clock
         self._times: deque[float] = deque()
-        self._lock = threading.RLock()  # Reentrant, because a signal handler may call this again.
+        self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
         return f"RateLimit({arguments(self._limit, self._seconds, operations=self._operations)})"
@@ -142,12 +143,13 @@ class QuotaBackend(ChangePolicy):
         _check_limits(max_bytes=max_bytes, max_files=max_files)
         self._max_bytes = max_bytes
         self._max_files = max_files
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._used = Usage(0, 0)
         """Includes the reserved room."""
         self._wanted_count = object()
         """Replaced by a new object whenever the files must be counted again."""
         self._last_count: object = None
+        self._process = os.getpid()
 
     async def ausage(self) -> Usage:
         """Return what is stored, with the room reserved for changes in progress.
@@ -168,6 +170,8 @@ class QuotaBackend(ChangePolicy):
         return await self.ausage()
 
     async def _count(self) -> None:
+        if self._process != os.getpid():  # The parent ends the changes for which room is reserved.
+            self._process, self._wanted_count = os.getpid(), object()
         if self._last_count is not self._wanted_count:
             async with self._locks.hold("/"):
                 await self._count_alone()

@@ -5,7 +5,6 @@ Installed packages may register profiles: the entry points in the groups `deepfs
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -16,6 +15,7 @@ from deepfs.profiles.settings import (
     HarnessProfileConfig,
     ProviderProfile,
 )
+from deepfs.threads.forks import ForkSafeLock
 
 if TYPE_CHECKING:
     from deepfs.profiles.settings import Middleware
@@ -32,7 +32,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 P = TypeVar("P")
-_loading = threading.RLock()
+_loading = ForkSafeLock()
 _loaded: list[bool] = []
 
 

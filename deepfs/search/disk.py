@@ -1,6 +1,5 @@
 """Engines that search a tree on disk: by reading every file, or only the files that ripgrep does not exclude."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -21,6 +20,7 @@ from deepfs.search.with_ripgrep import WithRipgrep
 from deepfs.text import paths
 from deepfs.text.judging import Judge
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.forks import after_fork
 
 __all__ = ["Automatic", "Engine", "InProcess", "LocalSearch", "WithRipgrep", "served_by_ripgrep"]
 
@@ -120,13 +120,10 @@ def _process_place(deadline: Deadline, steps: Iterator[None]) -> Iterator[None]:
         places.release()
 
 
+@after_fork
 def _after_fork() -> None:
     global _process_places
     _process_places = BoundedSemaphore(_MOST_PROCESSES)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _with_ripgrep() -> WithRipgrep:

@@ -4,10 +4,9 @@ A caller may be a signal handler or a finaliser, which can interrupt its thread 
 thread waits here for a lock that an interrupted thread may hold, and delivering an outcome never blocks.
 """
 
-import os
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class _Running:
         """Whether the loop takes no more calls; calls that it has taken and not finished fail."""
         self._callbacks: LoopCallbacks | None = None
         self._calls: dict[Call[Any], None] = {}
+        self._start = ExitStack()
 
     def take(self, call: "Call[Any]") -> bool:
         """Schedule `call`; return False if the loop has ended."""
@@ -107,15 +108,18 @@ class _Running:
         """Run the loop until it ends; calls that are unfinished then fail with the reason."""
         self.thread = threading.get_ident()
         reason: BaseException | None = None
+        self._start.enter_context(_starting)
         try:
             anyio.run(self._serve)
         except BaseException as error:
             reason = error
         finally:
+            self._start.close()
             self.has_ended = True
             self._fail_calls(reason)
 
     async def _serve(self) -> None:
+        self._start.close()
         async with anyio.create_task_group() as self._tasks:
             self._callbacks = loop_callbacks()
             for call in list(self._calls):
@@ -146,6 +150,10 @@ class _Running:
         with suppress(KeyError):
             while self._calls:
                 self._calls.popitem()[0].fail(_ended(reason))
+
+
+_starting = ForkSafeLock()
+"""Held until a loop runs: a child that is forked before that could never import what its own loop needs."""
 
 
 def _started(name: str) -> _Running | None:
@@ -334,11 +342,8 @@ def background_loop() -> BackgroundLoop:
     return _loop
 
 
+@after_fork
 def _forget_after_fork() -> None:
     global _loop, _detached_loop
     _loop, _detached_loop = BackgroundLoop(), BackgroundLoop("deepfs-tasks")
     _here.is_starting = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)

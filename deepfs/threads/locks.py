@@ -1,6 +1,5 @@
 """Path locks for tasks and threads; the table of holders and waiters is shared by threads without blocking."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Set
@@ -10,6 +9,7 @@ from itertools import takewhile
 from operator import is_not
 from weakref import WeakKeyDictionary, ref
 
+from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import loop_callbacks, waiting_threads
 
 __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
@@ -296,13 +296,13 @@ class _AsyncHold(_Hold):
             await event.wait()
 
 
-class StepLock:
+class StepLock(ForkSafeLock):
     """A lock between threads, for steps of a coroutine in which it waits for nothing else."""
 
-    __slots__ = ("_inside", "_lock")
+    __slots__ = ("_inside",)
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         self._inside: dict[int, None] = {}
         """The threads that hold the lock or wait for it."""
 
@@ -311,7 +311,12 @@ class StepLock:
 
         RuntimeError if this thread, or one that waits for this call, holds it or waits for it.
         """
-        return _Step(self._lock, self._inside)
+        return _Step(self, self._inside)
+
+    def forget_threads(self, *, is_held: bool) -> None:
+        super().forget_threads(is_held=is_held)
+        for thread in self._inside.keys() - {threading.get_ident()}:
+            del self._inside[thread]
 
 
 class _Step:
@@ -320,7 +325,7 @@ class _Step:
     _thread: int | None = None
     """The thread that holds the lock or waits for it. On the class, for an object whose making was interrupted."""
 
-    def __init__(self, lock: "threading.RLock", inside: dict[int, None]) -> None:
+    def __init__(self, lock: ForkSafeLock, inside: dict[int, None]) -> None:
         self._lock = lock
         self._inside = inside
 
@@ -421,11 +426,8 @@ def path_locks(scope: Hashable) -> PathLocks:
     return found
 
 
+@after_fork
 def _after_fork() -> None:
     """Reset all locks in a forked child: the threads that held them do not exist there and cannot release them."""
     for locks in list(_known):
         locks.table = LockTable()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -5,7 +5,6 @@ Nothing in this module blocks: queues and flags are changed by atomic operations
 late: a loop that runs has loaded its package already, and without a loop the import of asyncio would cost time.
 """
 
-import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import ref
 
 from anyio import CancelScope, current_effective_deadline, get_cancelled_exc_class
+
+from deepfs.threads.forks import after_fork
 
 if TYPE_CHECKING:
     import asyncio
@@ -545,9 +546,6 @@ def _new() -> LoopCallbacks:
     return _AsyncioCallbacks(asyncio.get_running_loop())
 
 
+@after_fork
 def _after_fork() -> None:
     _thread.loop_callbacks = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -12,7 +12,6 @@ deadlines, they may be interrupted for others. Functions do not see the caller's
 that has ended are dropped.
 """
 
-import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
@@ -24,6 +23,7 @@ from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import Countdown, ThreadEvent, loop_callbacks
 from deepfs.threads.worker_pool import Job, WorkerPool, is_worker
 
@@ -65,13 +65,10 @@ class _Pools:
 _pools = _Pools()
 
 
+@after_fork
 def _forget_after_fork() -> None:
     global _pools
     _pools = _Pools()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def run(

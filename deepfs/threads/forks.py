@@ -1,0 +1,105 @@
+"""What a forked child begins anew: it has the memory of its parent, but none of the threads that used it."""
+
+import logging  # noqa: F401 -- its hook takes a lock that steps may need, so ours, which runs before, is added later
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+__all__ = ["ForkSafeLock", "after_fork"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[[], None])
+
+_PATIENCE_S: Final = 2.0
+"""Seconds that a fork waits at most for the steps of other threads."""
+_ATTEMPT_S: Final = 0.01
+"""Seconds after which it lets go of the locks that it has: others may need them before they give theirs back."""
+
+
+def after_fork(function: FunctionT) -> FunctionT:
+    """Have `function` called in each forked child, before anything else runs there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+    return function
+
+
+class ForkSafeLock:
+    """A lock between threads, for steps that wait for nothing else.
+
+    A fork waits for the end of such steps, so that the child does not find them half done. If one takes too long, its
+    lock is free in the child all the same. The lock is reentrant, since a signal handler may interrupt a step of its
+    own thread.
+    """
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def acquire(self, timeout: float = -1) -> bool:
+        """Wait for the lock, at most `timeout` seconds if that is not negative; return whether this thread has it."""
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        """Release the lock. RuntimeError if this thread does not hold it."""
+        self._lock.release()
+
+    def forget_threads(self, *, is_held: bool) -> None:
+        """Forget the threads of the parent, in a forked child. With `is_held`, the one thread there has the lock."""
+        if not is_held:
+            self._lock = threading.RLock()
+
+
+_locks: "WeakSet[ForkSafeLock]" = WeakSet()
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.held: list[ForkSafeLock] = []
+        """The locks that the thread took because it forks."""
+
+
+_here = _Here()
+
+
+def _before_fork() -> None:
+    until = monotonic() + _PATIENCE_S
+    while not all(_take(lock, _ATTEMPT_S) for lock in list(_locks)):
+        _release_all()
+        if monotonic() >= until:
+            for lock in list(_locks):
+                _take(lock, 0)
+            return
+
+
+def _take(lock: ForkSafeLock, timeout: float) -> bool:
+    taken = lock.acquire(timeout)
+    if taken:
+        _here.held.append(lock)
+    return taken
+
+
+def _release_all() -> None:
+    while _here.held:
+        _here.held.pop().release()
+
+
+@after_fork
+def _after_fork() -> None:
+    held = {id(lock) for lock in _here.held}
+    for lock in list(_locks):
+        lock.forget_threads(is_held=id(lock) in held)
+    _release_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_release_all)

@@ -1,7 +1,7 @@
 """A SQLite database of files: its errors, and its connections, which all backends of a process share.
 
-Connections are kept open and used by one operation at a time. None is open while the process is forked. Where a file was
-replaced by another one, connections to the former are closed.
+Connections are kept open and used by one operation at a time. None is open while the process is forked. Where a file
+was replaced by another one, connections to the former are closed.
 """
 
 import atexit
@@ -295,7 +295,7 @@ _forking: list[int] = []
 _inherited: set[tuple[int, int]] = set()
 """The files that were open when this process was forked."""
 _is_cut_off = False
-"""Whether this process was forked while a thread was at work in SQLite, and may hold locks of SQLite itself for ever."""
+"""Whether this process was forked while a thread was in SQLite, whose own locks may never be released here."""
 
 
 @contextmanager
@@ -364,6 +364,4 @@ _CLOSED.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -207,11 +207,12 @@ class Database:
         """Copy the database, as it is at one moment, to the file `target`: wholly, or not at all."""
         part = f"{target}.{os.getpid()}-{threading.get_ident()}.part"
         try:
-            with self.session() as session, closing(sqlite3.connect(part, isolation_level=None)) as copy:
-                session.connection.backup(copy)
-            _publish(part, target, overwrite=overwrite)
+            with self.session() as session:
+                with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+                    session.connection.backup(copy)
+                _publish(part, target, overwrite=overwrite)
         finally:
-            for file in (part, f"{part}-journal", f"{part}-wal", f"{part}-shm"):
+            for file in (part, *_beside(part)):
                 with suppress(OSError):
                     os.unlink(file)
 
@@ -229,9 +230,33 @@ def _publish(part: str, target: str, *, overwrite: bool) -> None:
     with open(part, "rb+") as copied:
         os.fsync(copied.fileno())
     if overwrite:
+        _settle(target)
+    elif os.path.lexists(target):
+        raise FileExistsError(target)
+    for file in _beside(target):  # SQLite would play an old log or journal into the copy.
+        with suppress(FileNotFoundError):
+            os.unlink(file)
+    if overwrite:
         os.replace(part, target)
     else:
         os.link(part, target)
+
+
+def _beside(file: str) -> list[str]:
+    """The files that SQLite keeps beside a database."""
+    return [f"{file}-{name}" for name in ("journal", "wal", "shm")]
+
+
+def _settle(file: str) -> None:
+    """Bring what is beside a database into it, so that it stays whole without; raise BackendError if it is in use."""
+    if _size(file) < _SMALLEST:
+        return
+    try:
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:  # Of others, the file is no database that could be kept whole.
+        if code_of(error) in _BUSY:
+            raise BackendError(None, "The database where the copy should be is in use") from error
 
 
 def _identity(file: str) -> tuple[int, int] | None:

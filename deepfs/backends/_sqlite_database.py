@@ -1,18 +1,19 @@
 """A SQLite database of files: its errors, and its connections, which all backends of a process share.
 
-Connections are kept open and used by one operation at a time. A forked child does not use those of its parent. Where a
-file was replaced by another one, connections to the former are closed.
+Connections are kept open and used by one operation at a time. None is open while the process is forked. Where a file
+was replaced by another one, connections to the former are closed.
 """
 
 import atexit
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Final, Literal, TypeAlias
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from deepfs.backends._sqlite_schema import check_sqlite, code_of, not_current, prepare
 from deepfs.errors import BackendError, PermissionDeniedError
@@ -64,12 +65,14 @@ _MOST_IDLE: Final = 8
 class Session:
     """A connection, used by one operation at a time."""
 
-    def __init__(self, connection: sqlite3.Connection, identity: tuple[int, int], has_index: bool) -> None:
+    def __init__(self, file: str, connection: sqlite3.Connection, identity: tuple[int, int], has_index: bool) -> None:
+        self.file: str = file
         self.connection: sqlite3.Connection = connection
         self.identity: tuple[int, int] = identity
         """The device and the number of the file that the connection has opened."""
         self.has_index: bool = has_index
         """Whether the database has a search index that this SQLite can use."""
+        _open.add(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Execute a statement with its parameters."""
@@ -80,6 +83,13 @@ class Session:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
 
+    def close(self) -> None:
+        """Close the connection, unless that is done already."""
+        if self in _open:
+            _open.discard(self)
+            with suppress(sqlite3.Error):
+                self.connection.close()
+
 
 class Database:
     """The connections of this process to one file."""
@@ -88,49 +98,49 @@ class Database:
         self.file: str = file
         self._durability = durability
         self._idle: deque[Session] = deque()
-        self._inherited: list[Session] = []
-        self._used: set[Session] = set()
         self._wal_size = 0
-        _opened.add(self)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
         """A connection for one operation. A transaction that is open at the end is rolled back."""
-        session = self._take()
-        self._used.add(session)
-        is_usable = False
-        try:
+        with _use_of(self.file):
+            session = self._take()
+            is_usable = False
             try:
-                yield session
+                try:
+                    yield session
+                finally:
+                    session.roll_back()
+                is_usable = True
+            except sqlite3.Error as error:
+                is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
+                raise
+            except Exception:
+                is_usable = not session.connection.in_transaction
+                raise
             finally:
-                session.roll_back()
-            is_usable = True
-        except sqlite3.Error as error:
-            is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
-            raise
-        except Exception:
-            is_usable = not session.connection.in_transaction
-            raise
-        finally:
-            self._used.discard(session)
-            self._put_back(session, is_usable=is_usable)
+                self._put_back(session, is_usable=is_usable)
 
     def _take(self) -> Session:
         identity = _identity(self.file)
+        if _is_cut_off or identity in _inherited:
+            raise BackendError(None, _FORKED)
         while True:
             try:
                 session = self._idle.pop()
             except IndexError:
                 return self._open()
+            if session not in _open:  # It was closed for a fork.
+                continue
             if session.identity == identity:
                 return session
-            _close(session)
+            session.close()
 
     def _put_back(self, session: Session, *, is_usable: bool) -> None:
         if is_usable and len(self._idle) < _MOST_IDLE:
             self._idle.append(session)
         else:
-            _close(session)
+            session.close()
 
     def _open(self) -> Session:
         check_sqlite()
@@ -151,30 +161,27 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        return Session(connection, identity, has_index)
+        return Session(self.file, connection, identity, has_index)
 
     def close(self) -> None:
         """Close the connections that are not in use. An operation opens a new one."""
-        while True:
-            try:
-                session = self._idle.pop()
-            except IndexError:
-                return
-            _close(session)
+        with _use_of(self.file):
+            while True:
+                try:
+                    session = self._idle.pop()
+                except IndexError:
+                    return
+                session.close()
 
     def __del__(self) -> None:
         idle = list(self._idle)
         if not idle:
             return
         try:
-            pool.start_long(self.file, _close_all, idle)  # The last connection copies the log, which may take long.
+            # The last connection copies the log, which may take long.
+            pool.start_long(self.file, _close_all, self.file, idle)
         except RuntimeError:  # No thread can be started.
-            _close_all(idle)
-
-    def forget_inherited(self) -> None:
-        """Leave the connections of the parent process alone, in a forked child: they may not even be closed there."""
-        self._inherited += [*self._idle, *self._used]
-        self._idle, self._used, self._wal_size = deque(), set(), 0
+            _close_all(self.file, idle)
 
     # --- the write-ahead log ---
 
@@ -200,11 +207,12 @@ class Database:
         """Copy the database, as it is at one moment, to the file `target`: wholly, or not at all."""
         part = f"{target}.{os.getpid()}-{threading.get_ident()}.part"
         try:
-            with self.session() as session, closing(sqlite3.connect(part, isolation_level=None)) as copy:
-                session.connection.backup(copy)
-            _publish(part, target, overwrite=overwrite)
+            with self.session() as session:
+                with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+                    session.connection.backup(copy)
+                _publish(part, target, overwrite=overwrite)
         finally:
-            for file in (part, f"{part}-journal", f"{part}-wal", f"{part}-shm"):
+            for file in (part, *_beside(part)):
                 with suppress(OSError):
                     os.unlink(file)
 
@@ -222,9 +230,33 @@ def _publish(part: str, target: str, *, overwrite: bool) -> None:
     with open(part, "rb+") as copied:
         os.fsync(copied.fileno())
     if overwrite:
+        _settle(target)
+    elif os.path.lexists(target):
+        raise FileExistsError(target)
+    for file in _beside(target):  # SQLite would play an old log or journal into the copy.
+        with suppress(FileNotFoundError):
+            os.unlink(file)
+    if overwrite:
         os.replace(part, target)
     else:
         os.link(part, target)
+
+
+def _beside(file: str) -> list[str]:
+    """The files that SQLite keeps beside a database."""
+    return [f"{file}-{name}" for name in ("journal", "wal", "shm")]
+
+
+def _settle(file: str) -> None:
+    """Bring what is beside a database into it, so that it stays whole without; raise BackendError if it is in use."""
+    if _size(file) < _SMALLEST:
+        return
+    try:
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:  # Of others, the file is no database that could be kept whole.
+        if code_of(error) in _BUSY:
+            raise BackendError(None, "The database where the copy should be is in use") from error
 
 
 def _identity(file: str) -> tuple[int, int] | None:
@@ -242,20 +274,15 @@ def _size(file: str) -> int:
         return 0
 
 
-def _close_all(sessions: Iterable[Session]) -> None:
-    for session in sessions:
-        _close(session)
-
-
-def _close(session: Session) -> None:
-    with suppress(sqlite3.Error):
-        session.connection.close()
+def _close_all(file: str, sessions: Iterable[Session]) -> None:
+    with _use_of(file):
+        for session in sessions:
+            session.close()
 
 
 # --- the databases of this process ------------------------------------------------------------------------------------
 
 _databases: WeakValueDictionary[tuple[str, Durability], Database] = WeakValueDictionary()
-_opened: WeakSet[Database] = WeakSet()
 
 
 def database_at(file: str, durability: Durability) -> Database:
@@ -265,21 +292,101 @@ def database_at(file: str, durability: Durability) -> Database:
     return _databases.setdefault(key, Database(*key)) if found is None else found
 
 
+# --- forks ------------------------------------------------------------------------------------------------------------
+# SQLite keeps tables of the locks that a process holds. A forked child inherits the tables and not the locks: on a file
+# that was open it takes no lock of its own, and what it writes is lost. So nothing is open while a process is forked.
+# Sets and lists change in one step each, so that no lock is needed, which a signal handler or a child could not get.
+
+_FORK_WAIT: Final = 5.0
+"""For how many seconds a fork waits for operations that are under way."""
+_FORK_PAUSE: Final = 0.001
+_FORKED: Final = (
+    "This process was forked while its parent used the database, so it cannot use it; fork it again, or start it anew"
+)
+
+
+class _Use:
+    """That a thread uses, opens or closes connections to a file."""
+
+    def __init__(self, file: str) -> None:
+        self.file: str = file
+        self.thread: int = threading.get_ident()
+
+
+_open: set[Session] = set()
+_uses: set[_Use] = set()
+_forking: list[int] = []
+"""The threads that fork."""
+_inherited: set[tuple[int, int]] = set()
+"""The files that were open when this process was forked."""
+_is_cut_off = False
+"""Whether this process was forked while a thread was in SQLite, whose own locks may never be released here."""
+
+
+@contextmanager
+def _use_of(file: str) -> Iterator[None]:
+    """Keep forks waiting for this thread; first wait for the end of a fork."""
+    use = _Use(file)
+    _uses.add(use)
+    try:
+        while _forking and not _may_go_on(use):
+            _uses.discard(use)
+            time.sleep(_FORK_PAUSE)
+            _uses.add(use)
+        yield
+    finally:
+        _uses.discard(use)
+
+
+def _may_go_on(use: _Use) -> bool:
+    """Whether the thread forks, or a fork waits for it already."""
+    return use.thread in _forking or any(each.thread == use.thread and each is not use for each in list(_uses))
+
+
 @atexit.register
-def _close_databases() -> None:
-    """Close what is open, so that the log of a database is in its file when the process has ended."""
-    for database in list(_opened):
-        database.close()
+def _close_unused() -> None:
+    """Close what no thread uses. At the end of the process, this brings the log of a database into its file."""
+    used = {use.file for use in list(_uses)}
+    for session in list(_open):
+        if session.file not in used:
+            session.close()
 
 
-_kept: list[Database] = []
+def _before_fork() -> None:
+    thread = threading.get_ident()
+    _forking.append(thread)
+    end = time.monotonic() + _FORK_WAIT
+    while any(use.thread != thread for use in list(_uses)) and time.monotonic() < end:
+        time.sleep(_FORK_PAUSE)
+    _close_unused()
 
 
-def _after_fork() -> None:
-    for database in list(_opened):
-        database.forget_inherited()
-        _kept.append(database)
+def _after_fork_in_parent() -> None:
+    _forking.remove(threading.get_ident())
+
+
+def _after_fork_in_child() -> None:
+    global _is_cut_off
+    _is_cut_off = _is_cut_off or any(use.thread != threading.get_ident() for use in _uses)
+    for session in _open:
+        _inherited.add(session.identity)
+        _keep_for_ever(session.connection)
+        session.connection = _CLOSED
+    _open.clear()
+    _uses.clear()
+    _forking.clear()
+
+
+def _keep_for_ever(connection: sqlite3.Connection) -> None:
+    """Keep a connection from being closed even at the end of the process: that may spoil the log of the parent."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+_CLOSED: Final = sqlite3.connect(":memory:")
+_CLOSED.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

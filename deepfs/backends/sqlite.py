@@ -337,7 +337,7 @@ class SqliteBackend(StorageBackend):
             overwrite: Whether to replace a file that is there.
 
         Raises:
-            BackendError: The copy failed, or there is a file and `overwrite` is False.
+            BackendError: The copy failed, there is a file and `overwrite` is False, or the database there is in use.
             ConflictError: Others kept the database locked for 30 seconds.
         """
         copy = partial(self._snapshot, fspath(file), overwrite)

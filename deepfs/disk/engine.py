@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Iterable
 from copy import copy
+from io import BufferedReader, FileIO
 from itertools import groupby
 from typing import BinaryIO
 
@@ -28,6 +29,16 @@ __all__ = ["Disk"]
 
 _WAIT_S = 30.0
 _MAX_VIEWS = 64
+
+
+class _ReleasedFile(FileIO):
+    """An open file that is closed by `release`."""
+
+    def close(self) -> None:
+        descriptor = -1 if self.closed else self.fileno()
+        super().close()
+        if descriptor >= 0:
+            release(descriptor)
 
 
 class Disk:
@@ -126,7 +137,7 @@ class Disk:
         """Open a file for reading bytes; returns it, to be closed by the caller, and its status."""
         with StorageErrors(path):
             descriptor, status = open_regular(self._root, path)
-            return os.fdopen(descriptor, "rb"), status
+            return BufferedReader(_ReleasedFile(descriptor, closefd=False)), status
 
     def read_window(
         self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None

@@ -23,7 +23,7 @@ from typing import TypeVar
 import anyio
 
 from deepfs.disk.os_calls import READ, UPDATE, FileId, file_id, release
-from deepfs.disk.reading import check_regular
+from deepfs.disk.reading import check_opened, check_regular
 from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import ForkSafeLock, after_fork
@@ -201,7 +201,7 @@ def _try_lock_standing(path: str, place: Place, descriptor: int) -> LockedFile |
     locked = None
     try:
         status = os.fstat(descriptor)
-        check_regular(path, status)
+        check_opened(path, descriptor, status)
         if try_lock(descriptor):
             locked = file_id(status)
             standing = place.lstat()
@@ -229,6 +229,7 @@ def _try_hold_all(path: str, places: Sequence[Place]) -> ExitStack | None:
             status = place.lstat()
             if status is None or not stat.S_ISREG(status.st_mode) or file_id(status) in locked:
                 continue
+            check_regular(path, status)
             descriptor = _open_if_allowed(place)
             if descriptor is None:
                 continue

@@ -17,6 +17,7 @@ from errno import EOPNOTSUPP
 from functools import cache
 from typing import Final, NamedTuple
 
+from deepfs.disk.databases import is_database, is_kept
 from deepfs.disk.os_calls import (
     BENEATH,
     HOW_BYTES,
@@ -131,6 +132,8 @@ class FilesInMemory:
             status = fstat(found)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES or status.st_size > limit:
                 raise BlockingIOError
+            if is_kept(status):
+                raise BlockingIOError
             # This opens what was found, whatever is at the path by now.
             return _open(f"/proc/self/fd/{found}", READ), status
         except OSError as error:
@@ -172,7 +175,7 @@ class FilesInMemory:
             if error.errno == EOPNOTSUPP:
                 self._start, self._is_refused = None, True
             raise BlockingIOError from error
-        if count != size:
+        if count != size or is_database(descriptor, data):
             raise BlockingIOError
         return data
 

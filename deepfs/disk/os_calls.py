@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BENEATH",
     "HOW_BYTES",
+    "LATER_CLOSED",
     "LINK_ERRORS",
     "MAX_RACES",
     "NEW",
@@ -244,10 +245,17 @@ def open_as_owner(name: str, parent: int | None = None) -> int:
 def release(descriptor: int) -> None:
     """Close a descriptor and ignore errors, which matter only for a descriptor that was written to."""
     # Every operation calls this, and `suppress` would double its cost.
-    try:  # noqa: SIM105
-        os.close(descriptor)
+    try:
+        if descriptor in LATER_CLOSED:
+            LATER_CLOSED.pop(descriptor)(descriptor)
+        else:
+            os.close(descriptor)
     except OSError:
         pass
+
+
+LATER_CLOSED: dict[int, Callable[[int], None]] = {}
+"""Descriptors that may have to stay open, with the functions that take them over from `release`."""
 
 
 def link_target(directory: int, name: str) -> str | None:

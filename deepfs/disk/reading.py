@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from deepfs.disk.databases import check_database, check_kept
 from deepfs.disk.os_calls import NOT_REGULAR, READ, release
 from deepfs.disk.resolve import Place, Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
@@ -26,6 +27,7 @@ __all__ = [
     "Versioning",
     "WindowScan",
     "blocks",
+    "check_opened",
     "check_regular",
     "is_version",
     "modified_at",
@@ -53,16 +55,24 @@ _MAX_REMEMBERED = 4096
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
-    """Raise IsDirectoryError or PermissionDeniedError unless `status` is that of a regular file."""
+    """Raise IsDirectoryError or PermissionDeniedError unless `status` is that of a file that may be opened."""
     if not stat.S_ISREG(status.st_mode):
         raise IsDirectoryError(path) if stat.S_ISDIR(status.st_mode) else PermissionDeniedError(path, NOT_REGULAR)
+    check_kept(path, status)
+
+
+def check_opened(path: str, descriptor: int, status: os.stat_result) -> None:
+    """As `check_regular`, for a file that was opened for reading and is to be closed by `release`."""
+    if not stat.S_ISREG(status.st_mode):
+        check_regular(path, status)
+    check_database(path, descriptor, status)
 
 
 def regular_descriptor(path: str, descriptor: int) -> os.stat_result:
     """The status of a descriptor just opened; if it is no regular file, close it and raise the error."""
     try:
         status = os.fstat(descriptor)
-        check_regular(path, status)
+        check_opened(path, descriptor, status)
     except BaseException:
         release(descriptor)
         raise
@@ -76,7 +86,10 @@ def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
     """
     if path == "/":
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
-    if root.seems_special(path):
+    seen = root.seen(path)
+    if seen is not None and stat.S_ISREG(seen.st_mode):
+        check_kept(path, seen)
+    elif seen is not None and not stat.S_ISDIR(seen.st_mode):
         # Opening a FIFO would wake its writers, although nothing reads; opening a device may do anything.
         check_regular(path, root.stat(path))
     descriptor = root.open(path, READ)

@@ -25,7 +25,7 @@ from deepfs.disk.os_calls import (
     release,
     temporary_name,
 )
-from deepfs.disk.reading import check_regular
+from deepfs.disk.reading import check_opened, check_regular
 from deepfs.disk.removal import Stayed, Unlink, remove_tree
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
@@ -239,7 +239,7 @@ class Relocator:
             status = os.fstat(source)
             if stat.S_ISDIR(status.st_mode):
                 return self._copied_tree(task, source, deadline, copied)
-            check_regular(task.src, status)
+            check_opened(task.src, source, status)
             copied.add(content_id(status))
             return self._copied_file(task, source, status, deadline)
         finally:

@@ -41,7 +41,6 @@ __all__ = ["Place", "Root", "place_of"]
 _log = logging.getLogger("deepfs")
 
 _MAX_LINKS = 40
-_ORDINARY = (stat.S_IFREG, stat.S_IFDIR)
 
 
 def _is_no_link(directory: int, name: str) -> bool:
@@ -281,16 +280,15 @@ class Root:
             raise OSError(errno.ELOOP, "not plain")
         return descriptor
 
-    def seems_special(self, path: str) -> bool:
-        """Whether something other than a file, directory or link seems to be at `path`; fast, and only a hint.
+    def seen(self, path: str) -> os.stat_result | None:
+        """The status of what seems to be at `path`, None if nothing is; fast, and only a hint.
 
         The system resolves the path, so another process could lead it outside.
         """
         try:
-            mode = os.stat(self.host_path + path).st_mode
+            return os.stat(self.host_path + path)
         except (OSError, ValueError):
-            return False
-        return stat.S_IFMT(mode) not in _ORDINARY
+            return None
 
     def stat(self, path: str) -> os.stat_result:
         """The status of what `path` leads to, following symlinks that are allowed."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from deepfs.disk.atomic import Fill
+from deepfs.disk.databases import check_entry
 from deepfs.disk.file_locks import mark_in_use
 from deepfs.disk.flushing import sync
 from deepfs.disk.os_calls import (
@@ -187,6 +188,7 @@ class _Copy:
             return made
 
     def _file(self, path: str, level: _CopyLevel, name: str) -> None:
+        check_entry(path, name, level.descriptor)
         source = os.open(name, READ | NO_FOLLOW, dir_fd=level.descriptor)
         status = regular_descriptor(path, source)
         self._copied.add(content_id(status))

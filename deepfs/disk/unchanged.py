@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from deepfs.disk.databases import check_kept
 from deepfs.disk.os_calls import READ, SEARCH, file_system_type, release
+from deepfs.disk.reading import check_opened
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text import paths as texts
@@ -78,6 +80,7 @@ class UnchangedFiles:
             status = os.lstat(self._host_path + file)
             if status.st_ctime_ns >= self._last or status.st_size > limit or not stat.S_ISREG(status.st_mode):
                 return False
+            check_kept(file, status)
             key = _key(status)
             known = _plain.get(key)
             return _remember(key, self._content(file, key)) if known is None else known
@@ -91,6 +94,7 @@ class UnchangedFiles:
             status = os.fstat(descriptor)
             if _key(status) != key:
                 return None
+            check_opened(file, descriptor, status)
             content = os.read(descriptor, status.st_size + 1)
             return content if _key(os.fstat(descriptor)) == key and len(content) == status.st_size else None
         finally:

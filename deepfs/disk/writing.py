@@ -19,7 +19,7 @@ from deepfs.disk.atomic import (
 from deepfs.disk.file_locks import LockedFile, locked_file
 from deepfs.disk.flushing import Steps, sync, sync_directory
 from deepfs.disk.os_calls import LINK_ERRORS, READ, StorageErrors, attempts, release
-from deepfs.disk.reading import check_regular, is_version, read_descriptor
+from deepfs.disk.reading import check_opened, check_regular, is_version, read_descriptor
 from deepfs.disk.resolve import Place, Root
 from deepfs.errors import AlreadyExistsError, ConflictError, NotFoundError, PermissionDeniedError
 from deepfs.text import paths
@@ -225,6 +225,9 @@ def _change_mode(place: Place, mode: int) -> None:
         check_regular(place.path, status)
     descriptor = place.open(READ)
     try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            check_opened(place.path, descriptor, status)
         os.fchmod(descriptor, mode & _PERMISSIONS)
     finally:
         release(descriptor)

@@ -4,6 +4,8 @@ import logging
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -577,6 +579,56 @@ def test_a_snapshot_is_a_database_of_its_own(backend: SqliteBackend, tmp_path: P
     with pytest.raises(BackendError):
         run_sync(backend.asnapshot, tmp_path / "no" / "copy.db")
     assert not list(tmp_path.glob("*.part*"))
+
+
+def _leave_log(file: Path) -> None:
+    """Make a database whose changes are in its log, as a process leaves it that is killed."""
+    script = """
+import os, sys
+from deepfs import SqliteBackend
+backend = SqliteBackend(sys.argv[1])
+for number in range(40):
+    assert backend.write(f"/old-{number}.txt", "old " * 1000).ok
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", script, str(file)], check=True)
+    assert file.with_name(f"{file.name}-wal").stat().st_size > 0
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_snapshot_takes_nothing_from_a_log_that_lies_beside(
+    backend: SqliteBackend, tmp_path: Path, overwrite: bool
+) -> None:
+    copy = tmp_path / "copy.db"
+    _leave_log(copy)
+    if not overwrite:
+        copy.unlink()
+    run_sync(lambda: backend.asnapshot(copy, overwrite=overwrite))
+    with SqliteBackend(copy) as copied:
+        assert [entry.path for entry in copied.ls("/").entries] == ["/a.txt"]
+        assert run_sync(copied.acheck) == []
+
+
+def test_a_copy_that_is_not_made_leaves_the_former_one_whole(backend: SqliteBackend, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    _leave_log(copy)
+    with pytest.raises(BackendError, match="There is a file"):
+        run_sync(backend.asnapshot, copy)
+    with SqliteBackend(copy) as copied:
+        assert len(copied.ls("/").entries) == 40
+        with pytest.raises(BackendError, match="in use"):
+            run_sync(lambda: backend.asnapshot(copy, overwrite=True))
+        assert copied.write("/new.txt", "x").ok
+    with SqliteBackend(copy) as copied:
+        assert len(copied.ls("/").entries) == 41
+
+
+def test_a_file_that_is_no_database_is_replaced_by_a_copy(backend: SqliteBackend, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(b"no database" * 1000)
+    run_sync(lambda: backend.asnapshot(copy, overwrite=True))
+    with SqliteBackend(copy) as copied:
+        assert copied.read("/a.txt").ok
 
 
 def test_the_file_alone_is_a_copy_after_closing(backend: SqliteBackend, file: Path, tmp_path: Path) -> None:

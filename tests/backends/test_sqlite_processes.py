@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from deepfs import SqliteBackend, run_sync
+from support.counts import few_or_many
 from support.processes import Process, started
 from support.raw_sqlite import rows
 
@@ -143,10 +144,13 @@ def test_another_process_reads_while_this_one_has_it_open(file: Path) -> None:
         assert backend.read_raw("/b.txt").data["content"] == "theirs"
 
 
-_FORKING: Final = """
+_FORKS: Final = """
 import os
 import sys
+import threading
+import time
 from deepfs import SqliteBackend, run_sync
+from deepfs.backends import _sqlite_database
 
 def in_child(check):
     child = os.fork()
@@ -157,25 +161,168 @@ def in_child(check):
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-with SqliteBackend(sys.argv[1]) as backend:
-    assert backend.write("/a.txt", "one").ok
-    assert in_child(lambda: backend.edit("/a.txt", "one", "two").ok and backend.write("/c.txt", "child").ok)
-    assert backend.edit("/a.txt", "two", "three").ok
-    assert in_child(lambda: backend.read("/a.txt").file_data.content == "three" and backend.close() is None)
-    with backend._database().session() as session:
-        session.execute("BEGIN IMMEDIATE")  # A child must neither use nor end it.
-        session.execute("DELETE FROM files WHERE path = '/c.txt'")
-        assert in_child(lambda: backend.read("/c.txt").ok)
-        session.execute("COMMIT")
-    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
-    assert run_sync(backend.acheck) == []
+backend = SqliteBackend(sys.argv[1])
+assert backend.write("/a.txt", "one").ok
+"""
+
+_FORKING: Final = (
+    _FORKS
+    + """
+assert in_child(lambda: backend.edit("/a.txt", "one", "two").ok and backend.write("/c.txt", "child").ok)
+assert backend.edit("/a.txt", "two", "three").ok
+assert in_child(lambda: backend.read("/a.txt").file_data.content == "three" and backend.close() is None)
+assert backend.edit("/a.txt", "three", "four").ok
+backend.close()
 print("passed")
+"""
+)
+
+_FORK_IN_OPERATION: Final = (
+    _FORKS
+    + """
+def is_refused():
+    result = backend.read("/a.txt")
+    return "forked" in result.error and SqliteBackend(sys.argv[1] + "-other").write("/a.txt", "x").ok
+
+with backend._database().session() as session:
+    session.execute("BEGIN IMMEDIATE")
+    session.execute("DELETE FROM files")
+    assert in_child(is_refused)
+    session.execute("ROLLBACK")
+assert backend.read("/a.txt").ok
+assert in_child(lambda: backend.read("/a.txt").ok)
+print("passed")
+"""
+)
+
+_FORK_OF_A_LONG_OPERATION: Final = (
+    _FORKS
+    + """
+_sqlite_database._FORK_WAIT = 0.05
+begun, may_end = threading.Event(), threading.Event()
+
+def work():
+    with backend._database().session() as session:
+        session.execute("BEGIN IMMEDIATE")
+        session.execute("DELETE FROM files")
+        begun.set()
+        may_end.wait()
+
+thread = threading.Thread(target=work)
+thread.start()
+begun.wait()
+other = SqliteBackend(sys.argv[1] + "-other")
+assert in_child(lambda: "forked" in backend.write("/b.txt", "x").error and "forked" in other.write("/b.txt", "x").error)
+may_end.set()
+thread.join()
+assert backend.read("/a.txt").ok
+assert in_child(lambda: backend.write("/b.txt", "x").ok)
+print("passed")
+"""
+)
+
+
+@pytest.mark.parametrize("script", [_FORKING, _FORK_IN_OPERATION, _FORK_OF_A_LONG_OPERATION])
+def test_forked_processes_share_no_connection(file: Path, script: str) -> None:
+    with started(script, file) as process:
+        assert process.communicate()[0] == "passed\n"
+    with SqliteBackend(file) as backend:
+        assert run_sync(backend.acheck) == []
+
+
+_CHILD_OF_A_DAEMON: Final = """
+import os
+import sys
+from deepfs import SqliteBackend
+
+backend = SqliteBackend(sys.argv[1])
+assert backend.write("/parent.txt", "x").ok
+if os.fork():
+    if sys.argv[2] == "closes":
+        backend.close()
+        os.wait()
+    os._exit(0)
+assert backend.write("/before.txt", "x").ok
+print("written", flush=True)
+sys.stdin.readline()
+print(backend.write("/after.txt", "x").ok, flush=True)
+os._exit(0)
 """
 
 
-def test_a_forked_child_opens_connections_of_its_own(file: Path) -> None:
-    with started(_FORKING, file) as process:
-        assert process.communicate()[0] == "passed\n"
+@pytest.mark.parametrize("parent", ["ends", "closes"])
+def test_what_a_child_wrote_stays_when_another_process_closes_the_database(file: Path, parent: str) -> None:
+    with started(_CHILD_OF_A_DAEMON, file, parent) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "written\n"
+        script = "import sys\nfrom deepfs import SqliteBackend\nSqliteBackend(sys.argv[1]).write('/other.txt', 'x')"
+        with started(script, file) as other:
+            other.communicate()
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "True\n"
+    with SqliteBackend(file) as backend:
+        names = [entry.path for entry in backend.ls("/").entries]
+        assert names == ["/after.txt", "/before.txt", "/other.txt", "/parent.txt"]
+
+
+_FORK_STORM: Final = """
+import os
+import random
+import sys
+import threading
+import time
+from deepfs import SqliteBackend, run_sync
+
+chooser = random.Random(5)
+forks, is_over = int(sys.argv[2]), False
+backends = [SqliteBackend(sys.argv[1], "ada"), SqliteBackend(sys.argv[1], "bob"), SqliteBackend(sys.argv[1] + "-2")]
+stored = []
+
+def change(backend, name):
+    number = 0
+    while not is_over:
+        number += 1
+        path = f"/{name}-{number}.txt"
+        if backend.write(path, str(number) * 20_000).ok:
+            stored.append((backend, path))
+
+def look(backend):
+    while not is_over:
+        assert backend.grep("no such text").ok
+        assert backend.ls("/").ok
+
+threads = [threading.Thread(target=change, args=(backend, "parent")) for backend in backends]
+threads += [threading.Thread(target=look, args=(backend,)) for backend in backends]
+for backend in backends:  # A child cannot import what a thread of its parent is importing.
+    assert backend.write("/first.txt", "x").ok
+    assert backend.grep("no such text").ok
+    assert backend.ls("/").ok
+for thread in threads:
+    thread.start()
+for number in range(forks):
+    time.sleep(chooser.random() / 100)
+    child = os.fork()
+    if not child:
+        os._exit(0 if all(backend.write(f"/child-{number}.txt", "x").ok for backend in backends) else 1)
+    assert os.waitpid(child, 0)[1] == 0, number
+    stored += [(backend, f"/child-{number}.txt") for backend in backends]
+is_over = True
+for thread in threads:
+    thread.join()
+for backend in backends:
+    found = {entry.path for entry in backend.ls("/").entries}
+    assert {path for owner, path in stored if owner is backend} <= found
+    assert run_sync(backend.acheck) == []
+print("passed", len(stored) > 3 * forks)
+"""
+
+
+@pytest.mark.parametrize("forks", few_or_many(10, 1000))
+def test_forks_at_any_moment_lose_nothing(file: Path, forks: int) -> None:
+    with started(_FORK_STORM, file, forks) as process:
+        assert process.communicate()[0] == "passed True\n"
 
 
 def test_a_process_that_ends_leaves_one_file(file: Path) -> None:

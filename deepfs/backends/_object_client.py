@@ -38,6 +38,9 @@ _PAGE: Final = 1000
 """How many objects a listing returns at once."""
 _ID_BYTES: Final = 9
 """How many random bytes name a change."""
+_STALE: Final = Tag('"00000000000000000000000000000000"', "1")
+"""A tag that no object has."""
+_IGNORES: Final = "ignores the conditions of puts, so changes could overwrite one another"
 
 
 class Aborted(Exception):  # noqa: N818
@@ -140,6 +143,8 @@ class ObjectClient:
         self._is_conditional = is_conditional
         self._driver_resends = place.is_given
         self.in_memory: bool = type(place.store).__name__ == "MemoryStore"
+        self.has_bare_tags: bool = False
+        """Whether the store compares the tag of a condition without the quotes that belong to it."""
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
         """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
@@ -285,8 +290,7 @@ class ObjectClient:
             return "overwrite"
         if before is None:
             return "create"
-        given = {"e_tag": before.e_tag, "version": before.version}
-        return {name: value for name, value in given.items() if value is not None}
+        return _update_of(before, is_bare=self.has_bare_tags)
 
     async def delete(self, path: str, before: Tag | None) -> None:
         """Delete the object of a path, which was last seen as the version `before`.
@@ -344,28 +348,51 @@ class ObjectClient:
         )
         return url
 
-    async def checks_conditions(self, key: str) -> bool:
-        """Whether the store refuses a put whose condition does not hold. Leaves nothing behind."""
-        await self._refuses(key, "create")
-        stale = Tag('"00000000000000000000000000000000"', "1")
+    async def problem_of_conditions(self, key: str) -> str | None:
+        """What the store does with the conditions of puts, if it does not keep them. Leaves nothing behind.
+
+        Finds out whether it compares tags as it gives them, or without their quotes, as Ceph before 17 does.
+        """
         try:
-            modes = ("create", self._mode(stale, creates=False))
-            return all([await self._refuses(key, mode) for mode in modes])
+            await self._takes(key, "create")
+            if await self._takes(key, "create"):
+                return _IGNORES
+            for is_bare in (False, True):
+                if await self._takes(key, _update_of(_STALE, is_bare=is_bare)):
+                    return _IGNORES
+                before = await self._tag(key)
+                # A tag that is new shows that an earlier attempt of this put was made.
+                if await self._takes(key, _update_of(before, is_bare=is_bare)) or await self._tag(key) != before:
+                    self.has_bare_tags = is_bare
+                    return None
         finally:
             with anyio.CancelScope(shield=True):
                 await self.send(lambda: self._driver.delete_async(self._store, key))
+        return "refuses puts whose conditions hold, so files could not be changed"
 
-    async def _refuses(self, key: str, mode: Any) -> bool:
+    async def _takes(self, key: str, mode: Any) -> bool:
+        """Whether the store takes a put under a condition."""
+
         async def attempt() -> bool:
             try:
                 await self._driver.put_async(self._store, key, b"", mode=mode, use_multipart=False)
             except Exception as error:
                 if _kind(error) in _REFUSED:
-                    return True
+                    return False
                 raise
-            return False
+            return True
 
         return await self.send(attempt)
+
+    async def _tag(self, key: str) -> Tag:
+        return tag_of(await self.send(lambda: self._driver.head_async(self._store, key)), {})
+
+
+def _update_of(before: Tag, *, is_bare: bool) -> dict[str, str]:
+    """The mode of a put that replaces a version of an object."""
+    e_tag = before.e_tag.strip('"') if before.e_tag and is_bare else before.e_tag
+    given = {"e_tag": e_tag, "version": before.version}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _let_end(stream: Any) -> None:

@@ -164,6 +164,8 @@ class FilesystemCalls(ABC):
         self.protocols: frozenset[str] = protocols_of(filesystem)
         self._requests = requests
         self._taken: dict[tuple[str, str], bool] = {}
+        self.has_bare_tags: bool = False
+        """Whether a store compares the tag of a condition without the quotes that belong to it."""
 
     @abstractmethod
     async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:

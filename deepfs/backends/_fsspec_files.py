@@ -4,7 +4,7 @@ The calls may be awaited or block; coroutines of blocking calls never suspend. W
 names that lie elsewhere or are no valid paths, values of other types and links are left out or counted, never followed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple

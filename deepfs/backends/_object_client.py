@@ -22,9 +22,8 @@ from deepfs.backends._object_versions import (
 from deepfs.backends.retries import Requests, RetryPolicy
 from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
 from deepfs.text import records
-from deepfs.text.flat_tree import ChangedError, FileStat
+from deepfs.text.flat_tree import Change, ChangedError, FileStat
 from deepfs.text.lines import version as content_version
-from deepfs.types import FileDataV2
 
 __all__ = ["BLOCK_BYTES", "Aborted", "ObjectClient"]
 
@@ -190,8 +189,8 @@ class ObjectClient:
                 raise
             meta, attributes = result.meta, result.attributes
             if not whole or (limit is not None and meta["size"] > limit):
-                return found_object(meta, attributes)
-            return found_object(meta, attributes, bytes(await result.bytes_async()))
+                return found_object(path, meta, attributes)
+            return found_object(path, meta, attributes, bytes(await result.bytes_async()))
 
         return await self.send(attempt)
 
@@ -228,16 +227,21 @@ class ObjectClient:
 
     # --- changing ---
 
-    async def put(self, path: str, data: FileDataV2, before: Tag | None, *, creates: bool) -> Tag:
-        """Store a file if the object is still the version `before`, or if there is none and this `creates` it.
+    async def put(self, wanted: Change) -> Tag:
+        """Store a file if the object is still the version that the change replaces, or if there is none.
 
         Raises ChangedError if it is not, and BackendError if the store failed. If an answer is lost, the object that is
         there then tells whether the put took effect.
         """
+        assert wanted.after is not None
+        path, data, before = wanted.path, wanted.after, wanted.origin
         content = records.content_bytes(data, path)
         change = secrets.token_urlsafe(_ID_BYTES)
-        attributes = metadata(path, data.created_at, change, before, content_version(content))
-        mode = self._mode(before, creates=creates)
+        attributes = metadata(
+            path, data.created_at, change, before, content_version(content),
+            source=wanted.source, is_edit=wanted.replacement is not None,
+        )  # fmt: skip
+        mode = self._mode(before, creates=wanted.condition == "create")
         is_lost = False
         for failed in range(1, self._policy.attempts + 1):
             try:
@@ -280,7 +284,7 @@ class ObjectClient:
             failure = _failure_of_change(path, error)
             is_final = not (isinstance(failure, ChangedError) or is_transient(error))
         else:
-            return tag_of(answer, attributes)
+            return tag_of(path, answer, attributes)
         if is_final:
             raise failure
         return failure
@@ -385,7 +389,7 @@ class ObjectClient:
         return await self.send(attempt)
 
     async def _tag(self, key: str) -> Tag:
-        return tag_of(await self.send(lambda: self._driver.head_async(self._store, key)), {})
+        return tag_of(key, await self.send(lambda: self._driver.head_async(self._store, key)), {})
 
 
 def _update_of(before: Tag, *, is_bare: bool) -> dict[str, str]:

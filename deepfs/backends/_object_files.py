@@ -269,17 +269,13 @@ class ObjectFiles(AsyncStorage):
             await self._remove_all(removals, additions)
 
     async def _put_all(self, additions: Sequence[Change], *, moves: bool) -> None:
-        done, failures = await _try_each(self._put, additions)
+        done, failures = await _try_each(self._client.put, additions)
         if not failures:
             self._tags = done
             return
         if moves:
             await self._take_back(additions, done)
         _raise_partly(failures, done)
-
-    async def _put(self, change: Change) -> Tag:
-        assert change.after is not None
-        return await self._client.put(change.path, change.after, change.origin, creates=change.condition == "create")
 
     async def _delete(self, change: Change) -> None:
         await self._client.delete(change.path, change.origin)

@@ -314,7 +314,7 @@ def _relocated(
     trees.check_parents(dst, found)
     is_directory = dst not in found and (yield from holds_files(dst))
     trees.check_destination(dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=overwrite)
-    return [trees.change_of(targets[path], found, files[path]) for path in chosen]  # type: ignore[arg-type]
+    return [trees.moved_here(targets[path], found, path, files) for path in chosen]
 
 
 def upload(

@@ -53,6 +53,7 @@ __all__ = [
     "created_at",
     "file_info",
     "file_paths",
+    "moved_here",
     "readable",
     "relocation",
     "stat_of",
@@ -83,7 +84,7 @@ class Change(Struct, frozen=True):
 
     `origin` identifies the version of the file that the operation saw: its record or its tag, as the storage gave it.
     It is None if there was no file, or if the storage has neither. `seen` is the stat of a file whose content was not
-    fetched.
+    fetched. `source` is the `origin` of the file that is copied or moved here.
     """
 
     path: str
@@ -92,6 +93,7 @@ class Change(Struct, frozen=True):
     replacement: Replacement | None = None
     origin: Any = None
     seen: FileStat | None = None
+    source: Any = None
 
     @property
     def condition(self) -> Condition:
@@ -494,6 +496,12 @@ def check_destination(dst: str, files: Container[str], *, is_directory: bool, fr
         raise AlreadyExistsError(dst)
     if dst in files and not from_file:
         raise NotDirectoryError(dst)
+
+
+def moved_here(path: str, found: Found, src: str, files: Found) -> Change:
+    """The change from the file that `found` has at `path`, if any, to the one that `files` have at `src`."""
+    source = files.origin(src) if isinstance(files, StoredFiles) else None
+    return replace(change_of(path, found, files[src]), source=source)  # type: ignore[arg-type]
 
 
 def as_copy(moved: Change) -> Change:

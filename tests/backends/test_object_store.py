@@ -360,6 +360,47 @@ async def test_objects_of_others_need_no_metadata(backend: S3Backend, store: Any
     assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
 
 
+ATTRIBUTES = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "max-age=60",
+    "Content-Language": "de",
+    "Content-Disposition": "inline",
+    "Content-Encoding": "identity",
+    "owner": "ada",
+}
+
+
+async def test_what_others_stored_with_an_object_survives(backend: S3Backend, store: Any, prefix: str) -> None:
+    async def kept(path: str) -> dict[str, str]:
+        got = await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}{path}"))
+        return {name: value for name, value in got.attributes.items() if not name.startswith("deepfs")}
+
+    await put(store, f"{prefix}/page.html", b"<p>one", attributes=ATTRIBUTES)
+    for _ in range(2):
+        assert (await backend.aedit("/page.html", "<p>", "<p>x")).ok
+        assert await kept("/page.html") == ATTRIBUTES
+    assert (await backend.acopy("/page.html", "/copy.txt")).ok
+    assert (await backend.amove("/copy.txt", "/moved.md")).ok
+    assert (await backend.awrite("/old.html", "x")).ok
+    assert (await backend.amove("/moved.md", "/old.html", overwrite=True)).ok
+    assert await kept("/old.html") == ATTRIBUTES
+    new_content = {name: value for name, value in ATTRIBUTES.items() if name != "Content-Encoding"}
+    assert (await backend.awrite("/page.html", "x", overwrite=True)).ok
+    assert await kept("/page.html") == new_content
+    assert [each.error for each in await backend.aupload_files([("/page.html", b"y")])] == [None]
+    assert (await backend.aupload_stream("/page.html", _chunks(20))).error is None
+    assert await kept("/page.html") == new_content
+
+
+async def test_the_type_of_a_moved_file_follows_its_name(backend: S3Backend, store: Any, prefix: str) -> None:
+    await put(store, f"{prefix}/a.html", b"<p>", attributes={"Content-Type": "text/html"})
+    await put(store, f"{prefix}/b", b"{}")
+    for old, new, kind in (("/a.html", "/a.css", "text/css"), ("/b", "/b.json", "application/json")):
+        assert (await backend.amove(old, new)).ok
+        got = await anyio.to_thread.run_sync(lambda new=new: store.get(f"{prefix}{new}"))
+        assert got.attributes["Content-Type"] == kind
+
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 

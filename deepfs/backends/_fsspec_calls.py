@@ -79,7 +79,10 @@ def _is_of_a_client(error: Exception) -> bool:
 
 
 def _leaf_of(error: Exception, path: str) -> DeepFSError:
-    """The error of deepfs for an error of a filesystem. Its text has nothing of the text of `error`."""
+    """The error of deepfs for an error of a filesystem. Its text has nothing of the text of `error`.
+
+    It has a path if it is about that path only, not about the filesystem.
+    """
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, PermissionError) or number in _REFUSED:
         return PermissionDeniedError(path, "the filesystem refuses it")
@@ -93,7 +96,9 @@ def _leaf_of(error: Exception, path: str) -> DeepFSError:
         return DeadlineError.because(path, "the filesystem did not answer in time")
     if number == errno.ENAMETOOLONG:
         return InvalidPathError(path, "it is too long for the filesystem")
-    return BackendError(None, f"The filesystem failed ({type(error).__name__})")
+    if is_transient(error) or path == "/":
+        return BackendError(None, f"The filesystem failed ({type(error).__name__})")
+    return BackendError(path, f"the filesystem failed ({type(error).__name__})")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ names that lie elsewhere or are no valid paths, values of other types and links 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from deepfs.errors import (
     TooLargeError,
 )
 from deepfs.text import paths, records
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles, is_about_one_file
 from deepfs.types import FileDataV2
 
 __all__ = ["FilesystemFiles"]
@@ -59,6 +59,15 @@ class _Entry(NamedTuple):
 def _unreadable(path: str) -> _Entry:
     """What cannot be read at a path. It is listed at no path of a file, so that searches count it as skipped."""
     return _Entry(f"{path}/", False, FileStat())
+
+
+_Fetched: TypeAlias = tuple[str, FileDataV2 | DeepFSError, Any]
+"""A path, the file there or the error about it, and its tag."""
+
+
+def _as_files(fetched: Iterable[_Fetched | None]) -> TaggedFiles:
+    found = [each for each in fetched if each is not None]
+    return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
 
 
 class _ReadFiles:
@@ -120,10 +129,21 @@ class _ReadFiles:
         self._calls.filesystem.invalidate_cache()
 
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
-        found = [each for each in await self._calls.each(self._file, paths) if each is not None]
-        return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
+        return _as_files(await self._calls.each(self._file, paths))
 
-    async def _file(self, path: str) -> tuple[str, FileDataV2, Any] | None:
+    async def get_each(self, paths: Sequence[str]) -> TaggedFiles:
+        """As `get`, with the errors about one file among the files."""
+        return _as_files(await self._calls.each(self._outcome, paths))
+
+    async def _outcome(self, path: str) -> _Fetched | None:
+        try:
+            return await self._file(path)
+        except DeepFSError as error:
+            if not is_about_one_file(error):
+                raise
+            return path, error, None
+
+    async def _file(self, path: str) -> _Fetched | None:
         # The tag is that of the file or of an earlier one: changes that rely on it are then refused.
         stat = self._listed.get(path) or await self._stat(path)
         if stat is None or (content := await self._content(path, stat)) is None:

@@ -20,7 +20,7 @@ from deepfs.backends._object_versions import (
     unknown_outcome,
 )
 from deepfs.backends.retries import Requests, RetryPolicy
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quoted
 from deepfs.text import records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat
 from deepfs.text.lines import version as content_version
@@ -51,6 +51,7 @@ class Aborted(Exception):  # noqa: N818
 _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FORBIDDEN: Final = 403
 _BEYOND: Final = 416
 _REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
 _LASTING: Final = frozenset(
@@ -60,7 +61,6 @@ _LASTING: Final = frozenset(
     }
 )  # fmt: skip
 _REASONS: Final = {
-    "PermissionDeniedError": "The object store refused access",
     "UnauthenticatedError": "The object store did not accept the credentials",
     "TimeoutError": "The object store did not answer in time",
 }
@@ -90,11 +90,16 @@ def is_transient(error: Exception) -> bool:
     return status is None or status in _PASSING
 
 
-def failure_of(error: Exception) -> DeepFSError:
-    """The error to raise for one of the driver, whose text has addresses and perhaps keys."""
+def failure_of(error: Exception, path: str) -> DeepFSError:
+    """The error to raise for one of the driver, whose text has addresses and perhaps keys.
+
+    It has a path if it is about the object of `path` only, not about the store.
+    """
     if isinstance(error, DeepFSError):
         return error
     kind = _kind(error)
+    if kind == "PermissionDeniedError" or _status(error) == _FORBIDDEN:
+        return PermissionDeniedError(path, "the object store refused access")
     if kind == "NotImplementedError":
         return NotSupportedError(None, "The object store does not support the request")
     if kind == "InvalidPathError":
@@ -102,6 +107,8 @@ def failure_of(error: Exception) -> DeepFSError:
         key = quoted(found.group(1)) if found else "one with an empty name"
         return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
+    if kind not in _REASONS and not is_transient(error):
+        return BackendError(path, f"the object store failed ({status or kind})")
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 
 
@@ -114,7 +121,7 @@ def _failure_of_change(path: str, error: Exception) -> DeepFSError:
         return ChangedError(path)
     if not isinstance(error, DeepFSError) and not is_driver_error(error):
         raise error
-    return failure_of(error)
+    return failure_of(error, path)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -145,15 +152,15 @@ class ObjectClient:
         self.has_bare_tags: bool = False
         """Whether the store compares the tag of a condition without the quotes that belong to it."""
 
-    async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
-        """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
+    async def _send(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Send a request about a path by the policy. Raises errors of `deepfs.errors` without those of the driver."""
         failure: DeepFSError
         try:
-            return await self._requests.send(attempt, attempts=attempts)
+            return await self._requests.send(attempt)
         except Exception as error:
             if not isinstance(error, DeepFSError) and not is_driver_error(error):
                 raise
-            failure = failure_of(error)
+            failure = failure_of(error, path)
         raise failure
 
     # --- looking ---
@@ -192,11 +199,12 @@ class ObjectClient:
                 return found_object(path, meta, attributes)
             return found_object(path, meta, attributes, bytes(await result.bytes_async()))
 
-        return await self.send(attempt)
+        return await self._send(path, attempt)
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """List the objects whose keys begin with `prefix`, a page at a time."""
         stream: Any = None
+        directory = self.keys.path(prefix).rstrip("/") or "/"
 
         async def next_page() -> Sequence[Mapping[str, Any]] | None:
             nonlocal stream
@@ -213,15 +221,16 @@ class ObjectClient:
                 raise
             return page
 
-        while (page := await self.send(next_page)) is not None:
+        while (page := await self._send(directory, next_page)) is not None:
             if page:
                 after = page[-1]["path"]
                 yield page
 
     async def children(self, prefix: str) -> Mapping[str, Any]:
         """List what is directly under `prefix`: `objects`, and `common_prefixes` of those deeper down."""
-        listed: Mapping[str, Any] = await self.send(
-            lambda: self._driver.list_with_delimiter_async(self._store, prefix or None)
+        directory = self.keys.path(prefix).rstrip("/") or "/"
+        listed: Mapping[str, Any] = await self._send(
+            directory, lambda: self._driver.list_with_delimiter_async(self._store, prefix or None)
         )
         return listed
 
@@ -347,8 +356,8 @@ class ObjectClient:
     async def presign(self, path: str, method: str, seconds: float) -> str:
         """A URL for a request that needs no credentials for some time."""
         key = self.keys.key(path)
-        url: str = await self.send(
-            lambda: self._driver.sign_async(self._store, method, key, timedelta(seconds=seconds))
+        url: str = await self._send(
+            path, lambda: self._driver.sign_async(self._store, method, key, timedelta(seconds=seconds))
         )
         return url
 
@@ -371,7 +380,7 @@ class ObjectClient:
                     return None
         finally:
             with anyio.CancelScope(shield=True):
-                await self.send(lambda: self._driver.delete_async(self._store, key))
+                await self._send("/", lambda: self._driver.delete_async(self._store, key))
         return "refuses puts whose conditions hold, so files could not be changed"
 
     async def _takes(self, key: str, mode: Any) -> bool:
@@ -386,10 +395,10 @@ class ObjectClient:
                 raise
             return True
 
-        return await self.send(attempt)
+        return await self._send("/", attempt)
 
     async def _tag(self, key: str) -> Tag:
-        return tag_of(key, await self.send(lambda: self._driver.head_async(self._store, key)), {})
+        return tag_of(key, await self._send("/", lambda: self._driver.head_async(self._store, key)), {})
 
 
 def _update_of(before: Tag, *, is_bare: bool) -> dict[str, str]:

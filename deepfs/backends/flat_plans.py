@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from deepfs.backends.flat_requests import Apply, Children, Get, List, Plan, Stat, Terms, Together
+from deepfs.backends.flat_requests import Apply, Children, Get, GetEach, List, Plan, Stat, Terms, Together
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -191,7 +191,7 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     found: Mapping[str, FileDataV2] = {}
     try:
         if asked := _unique(path for path in wanted if isinstance(path, str) and path != "/"):
-            found = yield Get(asked)
+            found = yield GetEach(asked)
     except ChangedError:
         raise
     except DeepFSError as error:

@@ -17,6 +17,7 @@ from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
     ConflictError,
+    DeadlineError,
     DeepFSError,
     InvalidContentError,
     InvalidPathError,
@@ -53,6 +54,7 @@ __all__ = [
     "created_at",
     "file_info",
     "file_paths",
+    "is_about_one_file",
     "moved_here",
     "readable",
     "relocation",
@@ -217,14 +219,19 @@ class StoredFiles(Mapping[str, FileDataV2]):
 
 
 class TaggedFiles(StoredFiles):
-    """Files with a tag each, for storages that number or hash the versions of a file."""
+    """Files with a tag each, for storages that number or hash the versions of a file.
 
-    def __init__(self, files: Mapping[str, FileDataV2], tags: Mapping[str, Any]) -> None:
+    Access to a file that could not be read raises the error that `files` have in its place.
+    """
+
+    def __init__(self, files: Mapping[str, FileDataV2 | DeepFSError], tags: Mapping[str, Any]) -> None:
         self._files = files
         self._tags = tags
 
     def __getitem__(self, path: str) -> FileDataV2:
-        return self._files[path]
+        if isinstance(found := self._files[path], DeepFSError):
+            raise found
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -237,6 +244,11 @@ class TaggedFiles(StoredFiles):
 
     def origin(self, path: str) -> Any:
         return self._tags.get(path)
+
+
+def is_about_one_file(error: DeepFSError) -> bool:
+    """Whether an error tells that a file cannot be read, and nothing about the others in the storage."""
+    return error.path is not None and not isinstance(error, ChangedError | DeadlineError)
 
 
 class DecodedFiles(StoredFiles):

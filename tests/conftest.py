@@ -97,6 +97,15 @@ def s3_server() -> "Iterator[S3Server]":
 
 
 @pytest.fixture(scope="session")
+def ceph_server() -> "Iterator[S3Server]":
+    """Ceph's S3 server for this test worker, with a bucket. It needs the packages ceph-mon, ceph-osd and radosgw."""
+    from support.ceph import running_ceph
+
+    with running_ceph() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A directory with the tools of busybox and nothing else."""
     return busybox_tools(tmp_path_factory.mktemp("busybox"))

@@ -78,7 +78,10 @@ def _is_of_a_client(error: Exception) -> bool:
 
 
 def _leaf_of(error: Exception, path: str) -> DeepFSError:
-    """The error of deepfs for an error of a filesystem. Its text has nothing of the text of `error`."""
+    """The error of deepfs for an error of a filesystem. Its text has nothing of the text of `error`.
+
+    It has a path if it is about that path only, not about the filesystem.
+    """
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, PermissionError) or number in _REFUSED:
         return PermissionDeniedError(path, "the filesystem refuses it")
@@ -92,7 +95,9 @@ def _leaf_of(error: Exception, path: str) -> DeepFSError:
         return DeadlineError.because(path, "the filesystem did not answer in time")
     if number == errno.ENAMETOOLONG:
         return InvalidPathError(path, "it is too long for the filesystem")
-    return BackendError(None, f"The filesystem failed ({type(error).__name__})")
+    if is_transient(error) or path == "/":
+        return BackendError(None, f"The filesystem failed ({type(error).__name__})")
+    return BackendError(path, f"the filesystem failed ({type(error).__name__})")
 
 
 @contextmanager
@@ -163,6 +168,8 @@ class FilesystemCalls(ABC):
         self.protocols: frozenset[str] = protocols_of(filesystem)
         self._requests = requests
         self._taken: dict[tuple[str, str], bool] = {}
+        self.has_bare_tags: bool = False
+        """Whether a store compares the tag of a condition without the quotes that belong to it."""
 
     @abstractmethod
     async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:

@@ -4,10 +4,10 @@ The calls may be awaited or block; coroutines of blocking calls never suspend. W
 names that lie elsewhere or are no valid paths, values of other types and links are left out or counted, never followed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from deepfs.errors import (
     TooLargeError,
 )
 from deepfs.text import paths, records
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles, is_about_one_file
 from deepfs.types import FileDataV2
 
 __all__ = ["FilesystemFiles"]
@@ -44,8 +44,10 @@ _RENAMES: Final = frozenset({"ftp", "sftp", "ssh"})
 """Filesystems where a file that is being written can be read, and `mv` replaces a file as a whole."""
 _ARCHIVES: Final = frozenset({"libarchive", "tar", "zip"})
 """Filesystems that can only be read unless they were opened in another mode."""
-_IF_MATCH: Final = frozenset({"s3", "s3a"})
-"""Filesystems that pass the header If-Match on with a file to store."""
+_S3: Final = frozenset({"s3", "s3a"})
+"""Filesystems that pass the header If-Match and metadata on with a file to store."""
+_CHANGE: Final = "deepfschanges"
+"""The name of the metadata that name a change."""
 
 
 class _Entry(NamedTuple):
@@ -57,6 +59,15 @@ class _Entry(NamedTuple):
 def _unreadable(path: str) -> _Entry:
     """What cannot be read at a path. It is listed at no path of a file, so that searches count it as skipped."""
     return _Entry(f"{path}/", False, FileStat())
+
+
+_Fetched: TypeAlias = tuple[str, FileDataV2 | DeepFSError, Any]
+"""A path, the file there or the error about it, and its tag."""
+
+
+def _as_files(fetched: Iterable[_Fetched | None]) -> TaggedFiles:
+    found = [each for each in fetched if each is not None]
+    return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
 
 
 class _ReadFiles:
@@ -118,10 +129,21 @@ class _ReadFiles:
         self._calls.filesystem.invalidate_cache()
 
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
-        found = [each for each in await self._calls.each(self._file, paths) if each is not None]
-        return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
+        return _as_files(await self._calls.each(self._file, paths))
 
-    async def _file(self, path: str) -> tuple[str, FileDataV2, Any] | None:
+    async def get_each(self, paths: Sequence[str]) -> TaggedFiles:
+        """As `get`, with the errors about one file among the files."""
+        return _as_files(await self._calls.each(self._outcome, paths))
+
+    async def _outcome(self, path: str) -> _Fetched | None:
+        try:
+            return await self._file(path)
+        except DeepFSError as error:
+            if not is_about_one_file(error):
+                raise
+            return path, error, None
+
+    async def _file(self, path: str) -> _Fetched | None:
         # The tag is that of the file or of an earlier one: changes that rely on it are then refused.
         stat = self._listed.get(path) or await self._stat(path)
         if stat is None or (content := await self._content(path, stat)) is None:
@@ -321,18 +343,20 @@ class FilesystemFiles(_ReadFiles):
     async def _put(self, change: Change) -> None:
         """Store a file. If the outcome is not known, look whether it has been stored."""
         assert change.after is not None
-        content = records.content_bytes(change.after, change.path)
+        content, mark = records.content_bytes(change.after, change.path), uuid4().hex
         with leaf_errors(change.path):
             for _ in range(2):
                 try:
-                    return await self._send(change, content)
+                    return await self._send(change, content, mark)
                 except Exception as error:
-                    if not await self._may_try_again(change, content, error):
+                    if not await self._may_try_again(change, content, mark, error):
                         return None
-            return await self._send(change, content)
+            return await self._send(change, content, mark)
 
-    async def _send(self, change: Change, content: bytes) -> None:
+    async def _send(self, change: Change, content: bytes, mark: str) -> None:
         name, options = self._name(change.path), self._conditions(change)
+        if self._protocols & _S3:
+            options["Metadata"] = {_CHANGE: mark}
         if not self._protocols & _RENAMES:
             await self._calls.call("pipe_file", name, content, attempts=1, **options)
             return
@@ -346,15 +370,15 @@ class FilesystemFiles(_ReadFiles):
                 await self._calls.call("rm_file", temporary, attempts=1)
             raise
 
-    def _conditions(self, change: Change) -> Mapping[str, str]:
+    def _conditions(self, change: Change) -> dict[str, Any]:
         """The arguments by which the filesystem itself checks the condition of `change`."""
         if change.condition == "create" and self._calls.takes("pipe_file", "mode"):
             return {"mode": "create"}
-        if change.condition == "version" and isinstance(change.origin, str) and self._protocols & _IF_MATCH:
-            return {"IfMatch": change.origin}
+        if change.condition == "version" and isinstance(change.origin, str) and self._protocols & _S3:
+            return {"IfMatch": change.origin.strip('"') if self._calls.has_bare_tags else change.origin}
         return {}
 
-    async def _may_try_again(self, change: Change, content: bytes, error: Exception) -> bool:
+    async def _may_try_again(self, change: Change, content: bytes, mark: str, error: Exception) -> bool:
         """Whether a change that failed may be made anew; False if it has been made after all.
 
         Raises `error` if it is final, and ChangedError if the condition of `change` does not hold any more.
@@ -362,8 +386,7 @@ class FilesystemFiles(_ReadFiles):
         path = change.path
         try:
             now = await self._stat(path)
-            # The answer "it exists" was given to this change, so what is there is not due to it.
-            if not isinstance(error, FileExistsError) and await self._holds(path, now, content):
+            if await self._is_made(path, now, content, mark, error):
                 return False
         except DeepFSError:
             raise error from None
@@ -373,11 +396,26 @@ class FilesystemFiles(_ReadFiles):
             raise ChangedError(path) from error
         if is_transient(error) or isinstance(error, PermissionError | NotImplementedError):
             raise error
+        if change.condition == "version" and self._protocols & _S3:
+            # The tag still holds: Ceph before 17 compares it without its quotes.
+            self._calls.has_bare_tags = not self._calls.has_bare_tags
+            return True
         if await self._make_room(path):
             return True
         if isinstance(error, FileExistsError):
             raise IsDirectoryError(path, "the filesystem has an empty directory there") from error
         raise error
+
+    async def _is_made(self, path: str, stat: FileStat | None, content: bytes, mark: str, error: Exception) -> bool:
+        """Whether the file at `path`, whose stat was just seen, is what a change stored whose answer was `error`."""
+        if stat is None:
+            return False
+        if self._protocols & _S3:
+            # Its client sends requests again by itself, so that even a refusal may be due to this change.
+            metadata = checked(await self._calls.call("metadata", self._name(path)), dict)
+            return bool(metadata.get(_CHANGE) == mark)
+        # The answer "it exists" was given to this change, so what is there is not due to it.
+        return not isinstance(error, FileExistsError) and await self._holds(path, stat, content)
 
     async def _holds(self, path: str, stat: FileStat | None, content: bytes) -> bool:
         """Whether the file at `path`, whose stat was just seen, has this content."""

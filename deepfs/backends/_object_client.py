@@ -20,11 +20,10 @@ from deepfs.backends._object_versions import (
     unknown_outcome,
 )
 from deepfs.backends.retries import Requests, RetryPolicy
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError, quoted
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quoted
 from deepfs.text import records
-from deepfs.text.flat_tree import ChangedError, FileStat
+from deepfs.text.flat_tree import Change, ChangedError, FileStat
 from deepfs.text.lines import version as content_version
-from deepfs.types import FileDataV2
 
 __all__ = ["BLOCK_BYTES", "Aborted", "ObjectClient"]
 
@@ -38,6 +37,9 @@ _PAGE: Final = 1000
 """How many objects a listing returns at once."""
 _ID_BYTES: Final = 9
 """How many random bytes name a change."""
+_STALE: Final = Tag('"00000000000000000000000000000000"', "1")
+"""A tag that no object has."""
+_IGNORES: Final = "ignores the conditions of puts, so changes could overwrite one another"
 
 
 class Aborted(Exception):  # noqa: N818
@@ -49,6 +51,7 @@ class Aborted(Exception):  # noqa: N818
 _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FORBIDDEN: Final = 403
 _BEYOND: Final = 416
 _REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
 _LASTING: Final = frozenset(
@@ -58,7 +61,6 @@ _LASTING: Final = frozenset(
     }
 )  # fmt: skip
 _REASONS: Final = {
-    "PermissionDeniedError": "The object store refused access",
     "UnauthenticatedError": "The object store did not accept the credentials",
     "TimeoutError": "The object store did not answer in time",
 }
@@ -88,11 +90,16 @@ def is_transient(error: Exception) -> bool:
     return status is None or status in _PASSING
 
 
-def failure_of(error: Exception) -> DeepFSError:
-    """The error to raise for one of the driver, whose text has addresses and perhaps keys."""
+def failure_of(error: Exception, path: str) -> DeepFSError:
+    """The error to raise for one of the driver, whose text has addresses and perhaps keys.
+
+    It has a path if it is about the object of `path` only, not about the store.
+    """
     if isinstance(error, DeepFSError):
         return error
     kind = _kind(error)
+    if kind == "PermissionDeniedError" or _status(error) == _FORBIDDEN:
+        return PermissionDeniedError(path, "the object store refused access")
     if kind == "NotImplementedError":
         return NotSupportedError(None, "The object store does not support the request")
     if kind == "InvalidPathError":
@@ -100,6 +107,8 @@ def failure_of(error: Exception) -> DeepFSError:
         key = quoted(found.group(1)) if found else "one with an empty name"
         return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
+    if kind not in _REASONS and not is_transient(error):
+        return BackendError(path, f"the object store failed ({status or kind})")
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 
 
@@ -112,7 +121,7 @@ def _failure_of_change(path: str, error: Exception) -> DeepFSError:
         return ChangedError(path)
     if not isinstance(error, DeepFSError) and not is_driver_error(error):
         raise error
-    return failure_of(error)
+    return failure_of(error, path)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -140,16 +149,18 @@ class ObjectClient:
         self._is_conditional = is_conditional
         self._driver_resends = place.is_given
         self.in_memory: bool = type(place.store).__name__ == "MemoryStore"
+        self.has_bare_tags: bool = False
+        """Whether the store compares the tag of a condition without the quotes that belong to it."""
 
-    async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
-        """Send a request by the policy. Raises errors of `deepfs.errors`, which do not hold those of the driver."""
+    async def _send(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Send a request about a path by the policy. Raises errors of `deepfs.errors` without those of the driver."""
         failure: DeepFSError
         try:
-            return await self._requests.send(attempt, attempts=attempts)
+            return await self._requests.send(attempt)
         except Exception as error:
             if not isinstance(error, DeepFSError) and not is_driver_error(error):
                 raise
-            failure = failure_of(error)
+            failure = failure_of(error, path)
         raise failure
 
     # --- looking ---
@@ -185,14 +196,15 @@ class ObjectClient:
                 raise
             meta, attributes = result.meta, result.attributes
             if not whole or (limit is not None and meta["size"] > limit):
-                return found_object(meta, attributes)
-            return found_object(meta, attributes, bytes(await result.bytes_async()))
+                return found_object(path, meta, attributes)
+            return found_object(path, meta, attributes, bytes(await result.bytes_async()))
 
-        return await self.send(attempt)
+        return await self._send(path, attempt)
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """List the objects whose keys begin with `prefix`, a page at a time."""
         stream: Any = None
+        directory = self.keys.path(prefix).rstrip("/") or "/"
 
         async def next_page() -> Sequence[Mapping[str, Any]] | None:
             nonlocal stream
@@ -209,30 +221,36 @@ class ObjectClient:
                 raise
             return page
 
-        while (page := await self.send(next_page)) is not None:
+        while (page := await self._send(directory, next_page)) is not None:
             if page:
                 after = page[-1]["path"]
                 yield page
 
     async def children(self, prefix: str) -> Mapping[str, Any]:
         """List what is directly under `prefix`: `objects`, and `common_prefixes` of those deeper down."""
-        listed: Mapping[str, Any] = await self.send(
-            lambda: self._driver.list_with_delimiter_async(self._store, prefix or None)
+        directory = self.keys.path(prefix).rstrip("/") or "/"
+        listed: Mapping[str, Any] = await self._send(
+            directory, lambda: self._driver.list_with_delimiter_async(self._store, prefix or None)
         )
         return listed
 
     # --- changing ---
 
-    async def put(self, path: str, data: FileDataV2, before: Tag | None, *, creates: bool) -> Tag:
-        """Store a file if the object is still the version `before`, or if there is none and this `creates` it.
+    async def put(self, wanted: Change) -> Tag:
+        """Store a file if the object is still the version that the change replaces, or if there is none.
 
         Raises ChangedError if it is not, and BackendError if the store failed. If an answer is lost, the object that is
         there then tells whether the put took effect.
         """
+        assert wanted.after is not None
+        path, data, before = wanted.path, wanted.after, wanted.origin
         content = records.content_bytes(data, path)
         change = secrets.token_urlsafe(_ID_BYTES)
-        attributes = metadata(path, data.created_at, change, before, content_version(content))
-        mode = self._mode(before, creates=creates)
+        attributes = metadata(
+            path, data.created_at, change, before, content_version(content),
+            source=wanted.source, is_edit=wanted.replacement is not None,
+        )  # fmt: skip
+        mode = self._mode(before, creates=wanted.condition == "create")
         is_lost = False
         for failed in range(1, self._policy.attempts + 1):
             try:
@@ -275,7 +293,7 @@ class ObjectClient:
             failure = _failure_of_change(path, error)
             is_final = not (isinstance(failure, ChangedError) or is_transient(error))
         else:
-            return tag_of(answer, attributes)
+            return tag_of(path, answer, attributes)
         if is_final:
             raise failure
         return failure
@@ -285,8 +303,7 @@ class ObjectClient:
             return "overwrite"
         if before is None:
             return "create"
-        given = {"e_tag": before.e_tag, "version": before.version}
-        return {name: value for name, value in given.items() if value is not None}
+        return _update_of(before, is_bare=self.has_bare_tags)
 
     async def delete(self, path: str, before: Tag | None) -> None:
         """Delete the object of a path, which was last seen as the version `before`.
@@ -339,33 +356,56 @@ class ObjectClient:
     async def presign(self, path: str, method: str, seconds: float) -> str:
         """A URL for a request that needs no credentials for some time."""
         key = self.keys.key(path)
-        url: str = await self.send(
-            lambda: self._driver.sign_async(self._store, method, key, timedelta(seconds=seconds))
+        url: str = await self._send(
+            path, lambda: self._driver.sign_async(self._store, method, key, timedelta(seconds=seconds))
         )
         return url
 
-    async def checks_conditions(self, key: str) -> bool:
-        """Whether the store refuses a put whose condition does not hold. Leaves nothing behind."""
-        await self._refuses(key, "create")
-        stale = Tag('"00000000000000000000000000000000"', "1")
+    async def problem_of_conditions(self, key: str) -> str | None:
+        """What the store does with the conditions of puts, if it does not keep them. Leaves nothing behind.
+
+        Finds out whether it compares tags as it gives them, or without their quotes, as Ceph before 17 does.
+        """
         try:
-            modes = ("create", self._mode(stale, creates=False))
-            return all([await self._refuses(key, mode) for mode in modes])
+            await self._takes(key, "create")
+            if await self._takes(key, "create"):
+                return _IGNORES
+            for is_bare in (False, True):
+                if await self._takes(key, _update_of(_STALE, is_bare=is_bare)):
+                    return _IGNORES
+                before = await self._tag(key)
+                # A tag that is new shows that an earlier attempt of this put was made.
+                if await self._takes(key, _update_of(before, is_bare=is_bare)) or await self._tag(key) != before:
+                    self.has_bare_tags = is_bare
+                    return None
         finally:
             with anyio.CancelScope(shield=True):
-                await self.send(lambda: self._driver.delete_async(self._store, key))
+                await self._send("/", lambda: self._driver.delete_async(self._store, key))
+        return "refuses puts whose conditions hold, so files could not be changed"
 
-    async def _refuses(self, key: str, mode: Any) -> bool:
+    async def _takes(self, key: str, mode: Any) -> bool:
+        """Whether the store takes a put under a condition."""
+
         async def attempt() -> bool:
             try:
                 await self._driver.put_async(self._store, key, b"", mode=mode, use_multipart=False)
             except Exception as error:
                 if _kind(error) in _REFUSED:
-                    return True
+                    return False
                 raise
-            return False
+            return True
 
-        return await self.send(attempt)
+        return await self._send("/", attempt)
+
+    async def _tag(self, key: str) -> Tag:
+        return tag_of(key, await self._send("/", lambda: self._driver.head_async(self._store, key)), {})
+
+
+def _update_of(before: Tag, *, is_bare: bool) -> dict[str, str]:
+    """The mode of a put that replaces a version of an object."""
+    e_tag = before.e_tag.strip('"') if before.e_tag and is_bare else before.e_tag
+    given = {"e_tag": e_tag, "version": before.version}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _let_end(stream: Any) -> None:

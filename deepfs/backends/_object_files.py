@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -19,10 +19,13 @@ from deepfs.backends.flat_storage import AsyncStorage, Kind
 from deepfs.backends.gathering import Prefetch, gather_each
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import FileDataV2, ReadResult
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 __all__ = ["Bucket", "ObjectFiles", "ReadWindow", "call_on_asyncio"]
 
@@ -57,13 +60,21 @@ async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Objects(StoredFiles):
-    """Fetched objects as files. Access to one that was too large to fetch raises TooLargeError."""
+    """Fetched objects as files. Access to one that could not be fetched raises the error that `found` has in its place.
 
-    def __init__(self, found: Mapping[str, Found]) -> None:
+    Access to one that was too large to fetch raises TooLargeError.
+    """
+
+    def __init__(self, found: Mapping[str, Found | DeepFSError]) -> None:
         self._found = found
 
+    def _at(self, path: str) -> Found:
+        if isinstance(found := self._found[path], DeepFSError):
+            raise found
+        return found
+
     def __getitem__(self, path: str) -> FileDataV2:
-        found = self._found[path]
+        found = self._at(path)
         if found.content is None:
             raise TooLargeError(path, found.stat.size or 0, _MAX_HELD_BYTES)
         return found.file()
@@ -78,15 +89,13 @@ class _Objects(StoredFiles):
         return path in self._found
 
     def origin(self, path: str) -> Tag | None:
-        found = self._found.get(path)
-        return None if found is None else found.tag
+        return self._at(path).tag if path in self._found else None
 
     def stat(self, path: str) -> FileStat:
-        return self._found[path].stat
+        return self._at(path).stat
 
     def is_version(self, path: str, if_match: str) -> bool:
-        found = self._found.get(path)
-        return found is not None and if_match == found.version_of_unread()
+        return path in self._found and if_match == self._at(path).version_of_unread()
 
 
 class Bucket(Struct):
@@ -111,6 +120,8 @@ class ObjectFiles(AsyncStorage):
         self._client = bucket.client
         self._keys = bucket.keys
         self._sizes: Mapping[str, FileStat] = {}
+        self._tasks: TaskGroup | None = None
+        """Where a search fetches files before it needs them."""
         self._prefetch: Prefetch[Found] | None = None
         self._tags: dict[str, Tag] = {}
         self._search: IndexSearch | None = None
@@ -122,12 +133,13 @@ class ObjectFiles(AsyncStorage):
         if kind != "search":
             return await super().carry_out(plan, kind)
         outcome: T | Exception
-        async with anyio.create_task_group() as self._tasks:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             try:
                 outcome = await super().carry_out(plan, kind)
             except Exception as error:
                 outcome = error
-            self._tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -137,8 +149,6 @@ class ObjectFiles(AsyncStorage):
         return {path: each.stat for path, each in found.items()}
 
     async def get(self, paths: Sequence[str]) -> _Objects:
-        if self._prefetch is not None:
-            return await self.get_first(paths, ())
         return _Objects(await self._each(self._fetch, paths))
 
     async def _each(self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str]) -> dict[str, Found]:
@@ -147,10 +157,33 @@ class ObjectFiles(AsyncStorage):
         answers = await gather_each(ask, asked)
         return {path: found for path, found in zip(asked, answers, strict=True) if found is not None}
 
-    async def get_first(self, paths: Sequence[str], ahead: Sequence[str]) -> _Objects:
+    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> _Objects:
+        if self._tasks is None:
+            return _Objects(await self._outcomes(self._fetch, paths))
         if self._prefetch is None:
             self._prefetch = Prefetch(self._fetch, self._size, self._tasks)
-        return _Objects(await self._prefetch.take(paths, ahead))
+        taken = await self._prefetch.take(paths, ahead)
+        for outcome in taken.values():
+            if isinstance(outcome, DeepFSError) and not is_about_one_file(outcome):
+                raise outcome
+        return _Objects({path: outcome for path, outcome in taken.items() if outcome is not None})
+
+    async def _outcomes(
+        self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str]
+    ) -> dict[str, Found | DeepFSError]:
+        """What `ask` finds at `paths`, with the errors about one file among it."""
+
+        async def outcome(path: str) -> Found | DeepFSError | None:
+            try:
+                return await ask(path)
+            except DeepFSError as error:
+                if not is_about_one_file(error):
+                    raise
+                return error
+
+        asked = [path for path in paths if self._keys.fits(path)]
+        answers = await gather_each(outcome, asked)
+        return {path: found for path, found in zip(asked, answers, strict=True) if found is not None}
 
     def _fetch(self, path: str) -> Awaitable[Found | None]:
         return self._client.fetch(path, limit=_MAX_HELD_BYTES)
@@ -194,7 +227,7 @@ class ObjectFiles(AsyncStorage):
         known, before = self._bucket.known_empty, len(listed)
         empty = {path: stat.modified_at for path, stat in listed.items() if stat.size == 0}
         unknown = [path for path, modified_at in empty.items() if known.get(path, (None,))[0] != modified_at]
-        looked = await self.stat(unknown)
+        looked = await self._outcomes(self._client.stat, unknown)  # What may not be looked at is taken for a file.
         if len(known) + len(unknown) > _MAX_KNOWN:
             known.clear()
         known.update((path, (empty[path], path in looked)) for path in unknown)
@@ -233,10 +266,13 @@ class ObjectFiles(AsyncStorage):
         found = await self.stat(paths)
         return {path: replace(stat, tag=index_tag(stat)) for path, stat in found.items()}
 
-    async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str]]:
-        """The files at `paths`, each with a text as its tag, for the search index."""
-        found = await self.get(paths)
-        return {path: (found[path], index_tag(found.stat(path))) for path in found}
+    async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
+        """The files at `paths`, each with a text as its tag, for the search index; None for what cannot be read."""
+        found = await self._outcomes(self._fetch, paths)
+        return {
+            path: None if isinstance(each, DeepFSError) else (each.file(), index_tag(each.stat))
+            for path, each in found.items()
+        }
 
     # --- changing ---
 
@@ -269,17 +305,13 @@ class ObjectFiles(AsyncStorage):
             await self._remove_all(removals, additions)
 
     async def _put_all(self, additions: Sequence[Change], *, moves: bool) -> None:
-        done, failures = await _try_each(self._put, additions)
+        done, failures = await _try_each(self._client.put, additions)
         if not failures:
             self._tags = done
             return
         if moves:
             await self._take_back(additions, done)
         _raise_partly(failures, done)
-
-    async def _put(self, change: Change) -> Tag:
-        assert change.after is not None
-        return await self._client.put(change.path, change.after, change.origin, creates=change.condition == "create")
 
     async def _delete(self, change: Change) -> None:
         await self._client.delete(change.path, change.origin)

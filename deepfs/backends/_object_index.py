@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs.backends._object_copies import (
     MARK,
@@ -55,10 +56,15 @@ class Objects(Struct, frozen=True):
     """Lists all objects, a page at a time."""
     looked: Callable[[Sequence[str]], Awaitable[Mapping[str, FileStat]]]
     """Looks at objects at once."""
-    fetched: Callable[[Sequence[str]], Awaitable[Mapping[str, tuple[FileDataV2, str]]]]
-    """Fetches objects at once, each with its tag."""
+    fetched: Callable[[Sequence[str]], Awaitable[Mapping[str, tuple[FileDataV2, str] | None]]]
+    """Fetches objects at once, each with its tag; None for those that cannot be read."""
     max_bytes: int
     """The largest object that is searched."""
+
+
+def _copied(stat: FileStat, fetched: tuple[FileDataV2, str] | None, most_bytes: int) -> FileDataV2:
+    """The file of the index for an object; if it cannot be read, one without a tag, so that it is tried again."""
+    return placeholder(replace(stat, tag="")) if fetched is None else copy_of(*fetched, most_bytes)
 
 
 class SearchIndex:
@@ -209,7 +215,7 @@ class SearchIndex:
         changed = await self._copies.store(marks, seen)
         for batch in batches((path, stat.size or 0) for path, stat in stale.items() if path not in marks):
             fetched = await self._objects.fetched(batch)
-            copies = {path: copy_of(*fetched[path], most) if path in fetched else None for path in batch}
+            copies = {path: _copied(stale[path], fetched[path], most) if path in fetched else None for path in batch}
             changed |= await self._copies.store(copies, seen)
         return changed
 

@@ -31,6 +31,10 @@ _VERSION: Final = "deepfsversion"
 # The names of metadata are letters only: Azure takes no hyphen in them, and some proxies drop headers with underscores.
 _MOST_CHANGES: Final = 16
 """How many of its last changes an object names."""
+_TYPE: Final = "Content-Type"
+_ENCODING: Final = "Content-Encoding"
+_NO_TYPES: Final = frozenset({"application/octet-stream", "binary/octet-stream"})
+"""The types that stores give objects without one."""
 
 
 class Tag(NamedTuple):
@@ -40,6 +44,8 @@ class Tag(NamedTuple):
     version: str | None = None
     changes: tuple[str, ...] = ()
     """The random names of the last changes of the object, the latest last; listings do not have them."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """What others stored with the object: its metadata, and headers that say more than its name."""
 
     def is_same(self, other: "Tag") -> bool:
         """Whether the other tag identifies the same version of the content."""
@@ -79,38 +85,63 @@ def stat_of_listed(meta: Mapping[str, Any]) -> FileStat:
     return FileStat(meta["size"], _time(meta["last_modified"]), None, Tag(meta["e_tag"], meta["version"]))
 
 
-def found_object(meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None) -> Found:
-    """The object that the driver describes by `meta` and `attributes`, with its content if that was fetched."""
+def found_object(
+    path: str, meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None
+) -> Found:
+    """The object of `path` that the driver describes by `meta` and `attributes`, with its content if it was fetched."""
     modified_at = _time(meta["last_modified"])
     created_at = attributes.get(_CREATED)
     # A clock that is ahead of the store's must not make a file older than its creation.
     created_at = modified_at if created_at is None or not _is_time(created_at) else min(created_at, modified_at)
-    stat = FileStat(meta["size"], modified_at, created_at, tag_of(meta, attributes))
+    stat = FileStat(meta["size"], modified_at, created_at, tag_of(path, meta, attributes))
     return Found(stat, content, attributes.get(_VERSION))
 
 
-def tag_of(answer: Mapping[str, Any], attributes: Mapping[str, str]) -> Tag:
-    """The tag of an object with these attributes, which the driver describes by `answer`."""
+def tag_of(path: str, answer: Mapping[str, Any], attributes: Mapping[str, str]) -> Tag:
+    """The tag of the object of `path` with these attributes, which the driver describes by `answer`."""
     changes = attributes.get(_CHANGES)
-    return Tag(answer["e_tag"], answer["version"], tuple(changes.split(".")) if changes else ())
+    implied = {(_TYPE, each) for each in (_type_of(path), *_NO_TYPES)}
+    others = [each for each in attributes.items() if each[0] not in (_CREATED, _CHANGES, _VERSION)]
+    kept = tuple(each for each in others if each not in implied)
+    return Tag(answer["e_tag"], answer["version"], tuple(changes.split(".")) if changes else (), kept)
+
+
+def _type_of(path: str) -> str:
+    return media.mime_type(path) or "text/plain"
 
 
 _is_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00").fullmatch
 
 
-def metadata(path: str, created_at: str | None, change: str, before: Tag | None, version: str | None) -> dict[str, str]:
-    """The attributes to store with a file.
+def metadata(
+    path: str,
+    created_at: str | None,
+    change: str,
+    before: Tag | None,
+    version: str | None,
+    *,
+    source: Tag | None = None,
+    is_edit: bool = False,
+) -> dict[str, str]:
+    """The attributes to store with a file: those of the object that it is made of, and those of this change.
 
     Args:
-        path: The path of the file; its type follows from its name.
+        path: The path of the file; its type follows from its name, unless the object has another one.
         created_at: When it was created.
         change: The random name of this change.
         before: The tag of the object that is replaced.
         version: The version of the content, if known.
+        source: The tag of the object that is copied here.
+        is_edit: Whether a part of the content is replaced.
     """
     changes = (*(before.changes if before else ()), change)[-_MOST_CHANGES:]
+    origin = source or before
+    kept = dict(origin.attributes) if origin else {}
+    if source is None and not is_edit:
+        kept.pop(_ENCODING, None)  # It was that of another content.
     given = {
-        "Content-Type": media.mime_type(path) or "text/plain",
+        _TYPE: _type_of(path),
+        **kept,
         _CREATED: created_at,
         _CHANGES: ".".join(changes),
         _VERSION: version,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from deepfs.backends.flat_requests import Apply, Children, Get, List, Plan, Stat, Terms, Together
+from deepfs.backends.flat_requests import Apply, Children, Get, GetEach, List, Plan, Stat, Terms, Together
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -191,7 +191,7 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     found: Mapping[str, FileDataV2] = {}
     try:
         if asked := _unique(path for path in wanted if isinstance(path, str) and path != "/"):
-            found = yield Get(asked)
+            found = yield GetEach(asked)
     except ChangedError:
         raise
     except DeepFSError as error:
@@ -314,7 +314,7 @@ def _relocated(
     trees.check_parents(dst, found)
     is_directory = dst not in found and (yield from holds_files(dst))
     trees.check_destination(dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=overwrite)
-    return [trees.change_of(targets[path], found, files[path]) for path in chosen]  # type: ignore[arg-type]
+    return [trees.moved_here(targets[path], found, path, files) for path in chosen]
 
 
 def upload(

@@ -1,6 +1,7 @@
 """What the plans of `flat_plans.py` and `flat_searches.py` ask of a storage.
 
-A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `List`, `Children`, `Find`, `Apply`), or `Work`
+A plan is a generator. It yields requests to the storage (`Stat`, `Get`, `GetEach`, `List`, `Children`,
+`Find`, `Apply`), or `Work`
 that takes long, receives the answers, and returns the result of the operation. The runners in `flat_storage.py` decide
 whether the storage is called inline, in a worker thread, or awaited. If the storage raises ChangedError, the operation
 starts again with a new plan.
@@ -21,6 +22,7 @@ __all__ = [
     "Children",
     "Find",
     "Get",
+    "GetEach",
     "List",
     "Page",
     "Plan",
@@ -43,7 +45,7 @@ class Primitives(Protocol):
 
     def get(self, paths: Sequence[str], /) -> Any: ...
 
-    def get_first(self, paths: Sequence[str], ahead: Sequence[str], /) -> Any: ...
+    def get_each(self, paths: Sequence[str], ahead: Sequence[str], /) -> Any: ...
 
     def list(self, prefix: str, limit: int | None = None, /) -> Any: ...
 
@@ -64,7 +66,16 @@ class Stat(Struct, frozen=True):
 
 
 class Get(Struct, frozen=True):
-    """Asks for the files at these paths. The answer has the file of each path that has one.
+    """Asks for the files at these paths. The answer has the file of each path that has one."""
+
+    paths: Sequence[str]
+
+    def ask(self, storage: Primitives) -> Any:
+        return storage.get(self.paths)
+
+
+class GetEach(Struct, frozen=True):
+    """As `Get`, but a file that cannot be read spoils no other: access to it in the answer raises the reason.
 
     The paths `ahead` are probably asked for next, in this order, so the storage may begin to fetch them.
     """
@@ -73,7 +84,7 @@ class Get(Struct, frozen=True):
     ahead: Sequence[str] = ()
 
     def ask(self, storage: Primitives) -> Any:
-        return storage.get_first(self.paths, self.ahead) if self.ahead else storage.get(self.paths)
+        return storage.get_each(self.paths, self.ahead)
 
 
 class List(Struct, frozen=True):
@@ -157,7 +168,7 @@ class Work(Struct, frozen=True):
     is_short: bool = False
 
 
-Primitive: TypeAlias = Stat | Get | List | Children | Find | Apply
+Primitive: TypeAlias = Stat | Get | GetEach | List | Children | Find | Apply
 Request: TypeAlias = Primitive | Together | Work
 Plan: TypeAlias = Generator[Request, Any, T]
 

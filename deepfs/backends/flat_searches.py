@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from deepfs.backends.flat_plans import holds_files, inside, listed_tree, no_directory
-from deepfs.backends.flat_requests import Find, Get, Page, Plan, Stat, Terms, Work
+from deepfs.backends.flat_requests import Find, GetEach, Page, Plan, Stat, Terms, Work
 from deepfs.backends.gathering import batched
 from deepfs.errors import NotDirectoryError, NotFoundError
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
@@ -115,7 +115,7 @@ def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
     ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
     for batch in batches(chosen):
         ahead = ahead[len(batch) :]
-        if not (yield Work(partial(search.scan, batch, (yield Get(batch, ahead))), deadline)):
+        if not (yield Work(partial(search.scan, batch, (yield GetEach(batch, ahead))), deadline)):
             return False
     return True
 

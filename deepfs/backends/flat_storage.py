@@ -105,15 +105,15 @@ class Storage(ABC):
             The file at each path that has one; `TaggedFiles` if each file has a tag.
         """
 
-    def get_first(self, paths: Sequence[str], ahead: Sequence[str]) -> Any:
-        """Fetch files, and perhaps begin to fetch others. By default only the former.
+    def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> Any:
+        """Fetch files, of which some may be unreadable, and perhaps begin to fetch others. By default this is `get`.
 
         Args:
             paths: The paths of the files to return.
             ahead: The paths that are probably asked for next, in this order.
 
         Returns:
-            What `get` returns for `paths`.
+            What `get` returns for `paths`. Access to a file that cannot be read raises an error about it.
         """
         return self.get(paths)
 

@@ -148,6 +148,9 @@ class _AwaitedFiles(AsyncStorage):
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
         return await (await self._files()).get(paths)
 
+    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
+        return await (await self._files()).get_each(paths)
+
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
         return await (await self._files()).list(prefix, limit)
 
@@ -176,6 +179,9 @@ class _BlockingFiles(BlockingStorage):
 
     def get(self, paths: Sequence[str]) -> TaggedFiles:
         return _ended(self._files.get(paths))
+
+    def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
+        return _ended(self._files.get_each(paths))
 
     def list(self, prefix: str, limit: int | None = None) -> Listing:
         return _ended(self._files.list(prefix, limit))

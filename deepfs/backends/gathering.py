@@ -1,6 +1,6 @@
 """Work on many items: calls at once, files fetched ahead of the need for them, batches of a limited size."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -158,15 +158,15 @@ class Prefetch(Generic[T]):
         """The paths that `take` waits for."""
         self._arrived = anyio.Event()
 
-    async def take(self, wanted: Sequence[str], ahead: Sequence[str]) -> dict[str, T]:
+    async def take(self, wanted: Sequence[str], ahead: Sequence[str]) -> dict[str, T | DeepFSError | None]:
         """Return what is at some paths; the files at others are fetched meanwhile.
 
         Args:
             wanted: The paths of the files to return, each asked for once in a search.
             ahead: The paths that are asked for next, in this order.
 
-        Raises:
-            DeepFSError: A wanted file could not be fetched.
+        Returns:
+            What was fetched for each path, or the error of that.
         """
         new = [path for path in (*wanted, *ahead) if path not in self._queued]
         self._queue += new
@@ -180,7 +180,7 @@ class Prefetch(Generic[T]):
         taken = {path: self._fetched.pop(path) for path in wanted}
         self._held_bytes -= sum(map(self._size, wanted))
         self._start()
-        return _without_failures(taken)
+        return taken
 
     def _start(self) -> None:
         """Begin to fetch as many files as may be fetched now."""
@@ -207,14 +207,3 @@ class Prefetch(Generic[T]):
         if not self._missing:
             self._arrived.set()
         self._start()
-
-
-def _without_failures(outcomes: Mapping[str, T | DeepFSError | None]) -> dict[str, T]:
-    """What was found; raises the first error."""
-    found: dict[str, T] = {}
-    for path, outcome in outcomes.items():
-        if isinstance(outcome, DeepFSError):
-            raise outcome
-        if outcome is not None:
-            found[path] = outcome
-    return found

@@ -336,24 +336,26 @@ class ObjectStoreBackend(StorageBackend):
             raise errors[0]
 
     async def _check_conditions(self) -> None:
-        """Refuse changes if the store ignores the conditions of puts. It is found out once."""
-        if self._is_checked or self._bucket_id in _checked:
+        """Refuse changes if the store does not keep the conditions of puts. It is found out once."""
+        if self._is_checked:
             return
-        # The name is too long for a path of the contract, so that nobody meets the object.
-        key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
-        if not await self._client.checks_conditions(key):
-            raise NotSupportedError(
-                None,
-                "The object store ignores the conditions of puts, so changes could overwrite one another. "
-                "ObjectStoreBackend(…, unsafe_overwrites=True) uses it all the same.",
-            )
+        if self._bucket_id in _bare_tags:
+            self._client.has_bare_tags = _bare_tags[self._bucket_id]
+        else:
+            # The name is too long for a path of the contract, so that nobody meets the object.
+            key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
+            if problem := await self._client.problem_of_conditions(key):
+                raise NotSupportedError(
+                    None,
+                    f"The object store {problem}. ObjectStoreBackend(…, unsafe_overwrites=True) uses it all the same.",
+                )
+            if not self._client.in_memory:
+                _bare_tags[self._bucket_id] = self._client.has_bare_tags
         self._is_checked = True
-        if not self._client.in_memory:
-            _checked.add(self._bucket_id)
 
 
-_checked: set[Hashable] = set()
-"""The buckets that keep the conditions of puts."""
+_bare_tags: dict[Hashable, bool] = {}
+"""The buckets that keep the conditions of puts, and whether they compare tags without quotes."""
 
 
 class S3Backend(ObjectStoreBackend):

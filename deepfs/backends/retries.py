@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 import anyio
 from msgspec import Struct
 
-from deepfs.errors import BackendError
 from deepfs.sync import is_inline
 from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
@@ -24,7 +23,7 @@ _PAUSE: Final = 0.02
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """When a request is tried again, and when requests are refused without being sent.
+    """When a request is tried again, and for how long.
 
     Args:
         attempts: How often a request is sent at most, if it fails for a reason that may pass.
@@ -33,9 +32,6 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
             each further attempt.
         longest_delay: The limit at which that doubling ends, in seconds.
         contention: Seconds for which an operation is planned anew while others change the same files.
-        failures_to_open: After so many failures in a row, of all operations together, requests are refused at once.
-        open_seconds: For how many seconds they are refused. The next request is then sent; if it fails, requests are
-            refused again.
 
     Raises:
         TypeError: For something else than a number, and for a fraction of an attempt.
@@ -47,8 +43,6 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     first_delay: float = 0.05
     longest_delay: float = 2.0
     contention: float = _CONTENTION
-    failures_to_open: int = 20
-    open_seconds: float = 2.0
 
     def __post_init__(self) -> None:
         check_integer("attempts", self.attempts)
@@ -80,8 +74,6 @@ class Requests:
     def __init__(self, policy: RetryPolicy, is_transient: Callable[[Exception], bool]) -> None:
         self.policy: RetryPolicy = policy
         self._is_transient = is_transient
-        self._failures = 0
-        self._open_until = 0.0
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
         """Send a request; send it again if it fails for a reason that may pass.
@@ -95,21 +87,16 @@ class Requests:
             What `attempt` returns.
 
         Raises:
-            BackendError: The server has failed so often that nothing was sent.
             Exception: The error of the last attempt; TimeoutError if it took too long.
         """
         most = attempts or self.policy.attempts
         for failed in range(1, most + 1):
-            self._check_circuit()
             try:
                 with anyio.fail_after(self.policy.timeout):
-                    answer = await attempt()
+                    return await attempt()
             except Exception as error:
-                if not self._count_failure(error) or failed == most:
+                if failed == most or not self._may_pass(error):
                     raise
-            else:
-                self._failures = 0
-                return answer
             await anyio.sleep(self.policy.delay(failed))
         raise AssertionError("unreachable")
 
@@ -124,43 +111,20 @@ class Requests:
             What `attempt` returns.
 
         Raises:
-            BackendError: The server has failed so often that nothing was sent.
             Exception: The error of the last attempt.
         """
         most = attempts or self.policy.attempts
         for failed in range(1, most + 1):
-            self._check_circuit()
             try:
-                answer = attempt()
+                return attempt()
             except Exception as error:
-                if not self._count_failure(error) or failed == most:
+                if failed == most or not self._may_pass(error):
                     raise
-            else:
-                self._failures = 0
-                return answer
             sleep(self.policy.delay(failed))
         raise AssertionError("unreachable")
 
-    def _count_failure(self, error: Exception) -> bool:
-        """Count an error of an attempt if the server failed. Returns whether it did; else the error is its answer."""
-        if not isinstance(error, TimeoutError) and not self._is_transient(error):
-            self._failures = 0
-            return False
-        self._failures += 1
-        if self._failures >= self.policy.failures_to_open:
-            self._open_until = monotonic() + self.policy.open_seconds
-        return True
-
-    def _check_circuit(self) -> None:
-        if self._failures < self.policy.failures_to_open:
-            return
-        remaining = self._open_until - monotonic()
-        if remaining > 0:
-            raise BackendError(
-                None, f"The storage failed {self._failures} times in a row; it is asked again in {remaining:.1f} s"
-            )
-        # One caller tries whether the server is back; the others are refused until its request has ended.
-        self._open_until = monotonic() + self.policy.open_seconds
+    def _may_pass(self, error: Exception) -> bool:
+        return isinstance(error, TimeoutError) or self._is_transient(error)
 
 
 async def until_accepted(attempt: Callable[[], Awaitable[T]], seconds: float = _CONTENTION) -> T:

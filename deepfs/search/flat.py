@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from deepfs.errors import DeadlineError, InvalidContentError, NotFoundError
+from deepfs.errors import DeadlineError, DeepFSError, NotFoundError
 from deepfs.search.request import FileFilter
 from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
 from deepfs.sync import is_inline, yield_to_loop
@@ -184,10 +184,10 @@ class BatchedGrep:
 
 
 def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
-    """Search one file; a record that cannot be decoded counts as skipped."""
+    """Search one file; one that cannot be read, or is no valid record, counts as skipped."""
     try:
         content = records.searchable(files[path], path)
-    except InvalidContentError:
+    except DeepFSError:
         grep.skip()
     else:
         grep.scan(path, content)

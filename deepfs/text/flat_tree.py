@@ -17,6 +17,7 @@ from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
     ConflictError,
+    DeadlineError,
     DeepFSError,
     InvalidContentError,
     InvalidPathError,
@@ -53,6 +54,8 @@ __all__ = [
     "created_at",
     "file_info",
     "file_paths",
+    "is_about_one_file",
+    "moved_here",
     "readable",
     "relocation",
     "stat_of",
@@ -83,7 +86,7 @@ class Change(Struct, frozen=True):
 
     `origin` identifies the version of the file that the operation saw: its record or its tag, as the storage gave it.
     It is None if there was no file, or if the storage has neither. `seen` is the stat of a file whose content was not
-    fetched.
+    fetched. `source` is the `origin` of the file that is copied or moved here.
     """
 
     path: str
@@ -92,6 +95,7 @@ class Change(Struct, frozen=True):
     replacement: Replacement | None = None
     origin: Any = None
     seen: FileStat | None = None
+    source: Any = None
 
     @property
     def condition(self) -> Condition:
@@ -215,14 +219,19 @@ class StoredFiles(Mapping[str, FileDataV2]):
 
 
 class TaggedFiles(StoredFiles):
-    """Files with a tag each, for storages that number or hash the versions of a file."""
+    """Files with a tag each, for storages that number or hash the versions of a file.
 
-    def __init__(self, files: Mapping[str, FileDataV2], tags: Mapping[str, Any]) -> None:
+    Access to a file that could not be read raises the error that `files` have in its place.
+    """
+
+    def __init__(self, files: Mapping[str, FileDataV2 | DeepFSError], tags: Mapping[str, Any]) -> None:
         self._files = files
         self._tags = tags
 
     def __getitem__(self, path: str) -> FileDataV2:
-        return self._files[path]
+        if isinstance(found := self._files[path], DeepFSError):
+            raise found
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -235,6 +244,11 @@ class TaggedFiles(StoredFiles):
 
     def origin(self, path: str) -> Any:
         return self._tags.get(path)
+
+
+def is_about_one_file(error: DeepFSError) -> bool:
+    """Whether an error tells that a file cannot be read, and nothing about the others in the storage."""
+    return error.path is not None and not isinstance(error, ChangedError | DeadlineError)
 
 
 class DecodedFiles(StoredFiles):
@@ -494,6 +508,12 @@ def check_destination(dst: str, files: Container[str], *, is_directory: bool, fr
         raise AlreadyExistsError(dst)
     if dst in files and not from_file:
         raise NotDirectoryError(dst)
+
+
+def moved_here(path: str, found: Found, src: str, files: Found) -> Change:
+    """The change from the file that `found` has at `path`, if any, to the one that `files` have at `src`."""
+    source = files.origin(src) if isinstance(files, StoredFiles) else None
+    return replace(change_of(path, found, files[src]), source=source)  # type: ignore[arg-type]
 
 
 def as_copy(moved: Change) -> Change:

@@ -11,7 +11,7 @@ from deepfs.backends import flat_plans as plans
 from deepfs.backends import flat_searches as searches
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
-from deepfs.backends.flat_requests import Apply, Children, Find, Get, List, Page, Plan, Stat, Together, Work
+from deepfs.backends.flat_requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -158,14 +158,14 @@ def test_changes_carry_their_condition_sizes_and_tag() -> None:
 def test_a_grep_fetches_in_bounded_batches(count: int, size: int, batches: list[int]) -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(count)), "/other.md", size=size)
     result, asked = played(grep_plan("/", "*.txt"), storage)
-    assert [len(request.paths) for request in asked if isinstance(request, Get)] == batches
+    assert [len(request.paths) for request in asked if isinstance(request, GetEach)] == batches
     assert len(result.matches) == count
 
 
 def test_a_grep_with_enough_matches_fetches_no_more() -> None:
     storage = holding(*(f"/{number:04}.txt" for number in range(600)))
     result, asked = played(grep_plan("/", max_count=10), storage)
-    assert [type(request) for request in asked] == [List, Get]
+    assert [type(request) for request in asked] == [List, GetEach]
     assert (len(result.matches), result.truncated) == (10, True)
 
 
@@ -177,7 +177,7 @@ def test_a_grep_of_one_file_and_of_a_file_deleted_meanwhile() -> None:
     assert isinstance(next(plan), List)
     work = plan.send(storage.list("/"))
     assert isinstance(work, Work)
-    assert plan.send(work.run(Deadline())) == Get(["/a.txt", "/b.txt"])
+    assert plan.send(work.run(Deadline())) == GetEach(["/a.txt", "/b.txt"])
     del storage.files["/a.txt"]
     work = plan.send(storage.get(["/a.txt", "/b.txt"]))
     assert isinstance(work, Work)
@@ -522,13 +522,13 @@ def test_candidates_come_in_pages_and_are_checked() -> None:
     result, asked = found(storage, GrepRequest("x", "/d", "*.txt"))
     assert [match.path for match in result.matches] == ["/d/a.txt", "/d/c.txt", "/d/sub/d.txt"]
     assert (result.skipped, result.truncated) == (3, False)
-    assert asked == [Find, Get, Find, Get, Find]
+    assert asked == [Find, GetEach, Find, GetEach, Find]
 
 
 def test_a_search_that_has_enough_asks_for_no_more_pages() -> None:
     storage = finding(*(f"/{number}" for number in range(8)))
     result, asked = found(storage, GrepRequest("x", max_count=1))
-    assert ([match.path for match in result.matches], result.truncated, asked) == (["/0"], True, [Find, Get])
+    assert ([match.path for match in result.matches], result.truncated, asked) == (["/0"], True, [Find, GetEach])
 
 
 def test_a_storage_that_gives_up_truncates_the_result() -> None:
@@ -604,7 +604,7 @@ def test_batches_name_the_files_that_are_asked_for_next() -> None:
     storage = holding(*(f"/{number:04}" for number in range(600)))
     request = GrepRequest("x")
     _, asked = played(searches.grep(TogetherTerms(), request, FileFilter(request)), storage)
-    gets = [each for each in asked if isinstance(each, Get)]
+    gets = [each for each in asked if isinstance(each, GetEach)]
     assert [(len(each.paths), len(each.ahead)) for each in gets] == [(256, 344), (256, 88), (88, 0)]
     assert list(gets[0].ahead[:88]) == list(gets[1].paths[:88])
 

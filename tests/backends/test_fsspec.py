@@ -374,6 +374,60 @@ def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
     assert sorted(filesystem.keys) == ["private/a", "public/b"]
 
 
+# --- one file that cannot be read ------------------------------------------------------------------------------------
+
+
+class Damaged(MemoryFileSystem):
+    """Raises `error` where `/b` is read."""
+
+    cachable = False
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith("/b"):
+            raise self.error
+        return super().cat_file(path, *arguments, **options)
+
+
+class AsyncDamaged(AsyncMemory):
+    """As `Damaged`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def _cat_file(self, path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith("/b"):
+            raise self.error
+        return await super()._cat_file(path, *arguments, **options)
+
+
+def with_three_files(filesystem: Any) -> FsspecBackend:
+    backend = FsspecBackend(filesystem, "dir", retries=HASTY)
+    assert [each.error for each in backend.upload_files([(f"/{name}", b"needle") for name in "abc"])] == [None] * 3
+    return backend
+
+
+@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
+@pytest.mark.parametrize(("error", "code"), [(PermissionError(), "permission_denied"), (OSError(), "backend_error")])
+def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str, kind: Any) -> None:
+    backend = with_three_files(kind(error))
+    found = succeeded(backend.grep("needle"))
+    assert ([match.path for match in found.matches], found.skipped) == (["/a", "/c"], 1)
+    assert [each.error for each in backend.download_files(["/a", "/b", "/c"])] == [None, code, None]
+    assert backend.read("/b").code == code
+
+
+@pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
+def test_a_filesystem_that_fails_is_no_unreadable_file(kind: Any) -> None:
+    backend = with_three_files(kind(ConnectionError()))
+    failed(backend.grep("needle"), ErrorCode.BACKEND_ERROR)
+    assert {each.error for each in backend.download_files(["/a", "/b"])} == {"backend_error"}
+
+
 # --- two clients -----------------------------------------------------------------------------------------------------
 
 

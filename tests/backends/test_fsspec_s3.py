@@ -6,6 +6,7 @@ The whole suite runs over an async filesystem in memory; over a server it would 
 import gc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 import pytest
@@ -14,6 +15,7 @@ from fsspec import get_filesystem_class
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.errors import ErrorCode
 from deepfs.testing.expect import failed, succeeded
+from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_stores import BUCKET, S3Server
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +27,13 @@ class _Objects:
     def __init__(self, server: S3Server) -> None:
         self.server, self.prefix, self.store = server, server.prefix(), server.store()
 
-    def backend(self, **options: Any) -> FsspecBackend:
+    def backend(self, url: str | None = None, **options: Any) -> FsspecBackend:
         given = self.server.options()
         return FsspecBackend(
             f"s3://{BUCKET}/{self.prefix}",
             key=given["access_key_id"],
             secret=given["secret_access_key"],
-            client_kwargs={"endpoint_url": self.server.url, "region_name": given["region"]},
+            client_kwargs={"endpoint_url": url or self.server.url, "region_name": given["region"]},
             **options,
         )
 
@@ -103,3 +105,62 @@ async def test_a_change_between_check_and_store_is_refused_by_the_server(
         races.append(b"theirs\n")
         failed(await racing.awrite("/new.txt", "ours\n"), ErrorCode.ALREADY_EXISTS)
         assert (await backend.adownload_files(["/new.txt"]))[0].content == b"theirs\n"
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
+    with running_proxy(urlsplit(s3_server.url).port or 0) as proxy:
+        yield proxy
+
+
+async def test_a_change_whose_answer_is_lost_is_made_once_and_reported(objects: _Objects, proxy: HttpProxy) -> None:
+    """The client sends it again by itself, and the second one is refused since the first was made."""
+    lost: list[Request] = []
+
+    def lose(request: Request) -> Fault | None:
+        if request.method != "PUT" or lost:
+            return None
+        lost.append(request)
+        return Fault(sent=0)
+
+    async with objects.backend(proxy.url) as backend:
+        assert (await backend.als("/")).ok
+        proxy.fault = lose
+        succeeded(await backend.awrite("/a.txt", "|"))
+        lost.clear()
+        succeeded(await backend.aedit("/a.txt", "|", "x|"))
+        assert lost
+        lost.clear()
+        succeeded(await backend.amove("/a.txt", "/b.txt"))
+        assert lost
+        assert (await backend.adownload_files(["/b.txt"]))[0].content == b"x|"
+        assert [info.path for info in (await backend.aglob("**")).matches or ()] == ["/b.txt"]
+
+
+async def test_the_same_edit_of_two_clients_is_made_twice(
+    objects: _Objects, backend: FsspecBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other one stored is not taken for what this one was to store."""
+    await objects.put("a.txt", b"|")
+    assert (await backend.aread("/a.txt")).ok
+    filesystem = backend._source.calls.filesystem  # type: ignore[union-attr]
+    pipe, races = filesystem._pipe_file, [b"x|"]
+
+    async def late(path: str, value: bytes, **options: Any) -> None:
+        if races:
+            objects.store.put(path.removeprefix(f"{BUCKET}/"), races.pop())
+        await pipe(path, value, **options)
+
+    monkeypatch.setattr(filesystem, "_pipe_file", late)
+    succeeded(await backend.aedit("/a.txt", "|", "x|"))
+    assert (await backend.adownload_files(["/a.txt"]))[0].content == b"xx|"
+
+
+async def test_tags_are_sent_in_the_form_that_the_store_compares(ceph_server: S3Server) -> None:
+    get_filesystem_class("s3")
+    async with _Objects(ceph_server).backend() as backend:
+        succeeded(await backend.awrite("/a.txt", "0"))
+        for number in range(3):
+            succeeded(await backend.aedit("/a.txt", str(number), str(number + 1)))
+        succeeded(await backend.amove("/a.txt", "/b.txt"))
+        assert (await backend.adownload_files(["/b.txt"]))[0].content == b"3"

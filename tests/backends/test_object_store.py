@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -17,8 +18,10 @@ from deepfs.backends._object_keys import Keys
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
+from deepfs.testing.tasks import gather
 from deepfs.text.entries import Relation, relation
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
+from support.object_server import ObjectServer, running_object_server
 from support.object_stores import BUCKET, PAGE, S3Server
 from support.processes import started
 
@@ -54,6 +57,12 @@ async def backend(s3_server: S3Server, proxy: HttpProxy, prefix: str) -> S3Backe
     backend = s3_server.backend(prefix, endpoint_url=proxy.url)
     backend._is_checked = True
     return backend
+
+
+@pytest.fixture
+def object_server() -> Iterator[ObjectServer]:
+    with running_object_server() as server:
+        yield server
 
 
 async def put(store: Any, key: str, content: bytes, **options: Any) -> None:
@@ -351,6 +360,47 @@ async def test_objects_of_others_need_no_metadata(backend: S3Backend, store: Any
     assert (await backend.aedit("/a.txt", "theirs", "ours")).ok
 
 
+ATTRIBUTES = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "max-age=60",
+    "Content-Language": "de",
+    "Content-Disposition": "inline",
+    "Content-Encoding": "identity",
+    "owner": "ada",
+}
+
+
+async def test_what_others_stored_with_an_object_survives(backend: S3Backend, store: Any, prefix: str) -> None:
+    async def kept(path: str) -> dict[str, str]:
+        got = await anyio.to_thread.run_sync(lambda: store.get(f"{prefix}{path}"))
+        return {name: value for name, value in got.attributes.items() if not name.startswith("deepfs")}
+
+    await put(store, f"{prefix}/page.html", b"<p>one", attributes=ATTRIBUTES)
+    for _ in range(2):
+        assert (await backend.aedit("/page.html", "<p>", "<p>x")).ok
+        assert await kept("/page.html") == ATTRIBUTES
+    assert (await backend.acopy("/page.html", "/copy.txt")).ok
+    assert (await backend.amove("/copy.txt", "/moved.md")).ok
+    assert (await backend.awrite("/old.html", "x")).ok
+    assert (await backend.amove("/moved.md", "/old.html", overwrite=True)).ok
+    assert await kept("/old.html") == ATTRIBUTES
+    new_content = {name: value for name, value in ATTRIBUTES.items() if name != "Content-Encoding"}
+    assert (await backend.awrite("/page.html", "x", overwrite=True)).ok
+    assert await kept("/page.html") == new_content
+    assert [each.error for each in await backend.aupload_files([("/page.html", b"y")])] == [None]
+    assert (await backend.aupload_stream("/page.html", _chunks(20))).error is None
+    assert await kept("/page.html") == new_content
+
+
+async def test_the_type_of_a_moved_file_follows_its_name(backend: S3Backend, store: Any, prefix: str) -> None:
+    await put(store, f"{prefix}/a.html", b"<p>", attributes={"Content-Type": "text/html"})
+    await put(store, f"{prefix}/b", b"{}")
+    for old, new, kind in (("/a.html", "/a.css", "text/css"), ("/b", "/b.json", "application/json")):
+        assert (await backend.amove(old, new)).ok
+        got = await anyio.to_thread.run_sync(lambda new=new: store.get(f"{prefix}{new}"))
+        assert got.attributes["Content-Type"] == kind
+
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
@@ -359,7 +409,7 @@ async def test_a_store_that_ignores_conditions_is_refused(
     s3_server: S3Server, proxy: HttpProxy, store: Any, prefix: str, ignored: tuple[bytes, ...]
 ) -> None:
     proxy.without = ignored
-    object_store._checked.clear()
+    object_store._bare_tags.clear()
     backend = s3_server.backend(prefix, endpoint_url=proxy.url)
     assert (await backend.als("/")).ok
     assert proxy.methods() == ["GET"]
@@ -376,14 +426,35 @@ async def test_a_store_that_ignores_conditions_is_refused(
 
 
 async def test_conditions_are_tried_once(s3_server: S3Server, proxy: HttpProxy, store: Any, prefix: str) -> None:
-    object_store._checked.clear()
+    object_store._bare_tags.clear()
     for number in range(2):
         backend = s3_server.backend(prefix, endpoint_url=proxy.url)
         assert (await backend.awrite(f"/{number}", "x")).ok
         puts = [request for request in proxy.requests if request.method == "PUT"]
         proxy.requests = []
-        assert len(puts) == (4 if number == 0 else 1)
+        assert len(puts) == (5 if number == 0 else 1)
     assert await keys(store, prefix) == [f"{prefix}/0", f"{prefix}/1"]
+
+
+async def test_tags_are_sent_in_the_form_that_the_store_compares(object_server: ObjectServer) -> None:
+    object_server.tags = "bare"
+    backend = S3Backend("bucket", **object_server.options())
+    created = await gather([partial(backend.awrite, f"/{n}", "x") for n in range(10)])
+    edited = await gather([partial(backend.aedit, f"/{n}", "x", "y") for n in range(10)])
+    assert [each.error for each in (*created, *edited) if not each.ok] == []
+    another = S3Backend("bucket", **object_server.options())  # It need not find it out again.
+    requests = object_server.requests
+    assert (await another.aedit("/0", "y", "z")).ok
+    assert object_server.requests == requests + 2
+
+
+async def test_a_store_that_refuses_conditions_that_hold_is_refused(object_server: ObjectServer) -> None:
+    object_server.tags = "none"
+    backend = S3Backend("bucket", **object_server.options())
+    result = await backend.awrite("/a", "x")
+    assert result.code == ErrorCode.UNSUPPORTED
+    assert "refuses puts whose conditions hold" in str(result.error)
+    assert object_server.objects == {}
 
 
 async def test_what_changes_during_a_move_stays_and_its_copy_goes(

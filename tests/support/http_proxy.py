@@ -10,6 +10,7 @@ from support.served import served
 
 __all__ = ["Fault", "HttpProxy", "Request", "running_proxy"]
 
+_OF_ONE_HOP: Final = (b"connection", b"expect")
 _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 
 
@@ -71,7 +72,7 @@ class HttpProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving.add(task := asyncio.current_task())
         with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while (request := await _received(reader)) is not None:
+            while (request := await _received(reader, writer)) is not None:
                 self.requests.append(request)
                 answer = await self._answer(request)
                 self.sent += len(answer.content)
@@ -98,7 +99,7 @@ class HttpProxy:
     async def _forwarded(self, request: Request) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         lines = request.head.split(b"\r\n")
-        kept = [line for line in lines[1:] if line.partition(b":")[0].lower() not in (*self.without, b"connection")]
+        kept = [line for line in lines[1:] if line.partition(b":")[0].lower() not in (*self.without, *_OF_ONE_HOP)]
         with closing(writer):
             writer.write(b"\r\n".join([lines[0], *kept, b"Connection: close", b"", request.body]))
             return await reader.read(-1)
@@ -110,10 +111,12 @@ class _Answer:
     is_last: bool
 
 
-async def _received(reader: asyncio.StreamReader) -> Request | None:
+async def _received(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
     """The next request of a connection; None if the client has closed it."""
     head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    if b"expect" in fields:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await reader.readexactly(int(fields.get(b"content-length", 0)))
     method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
     return Request(method, target, head, body)

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
@@ -47,6 +47,8 @@ class ObjectServer:
     delay: float = 0
     """Seconds before each answer."""
     page: int = 1000
+    tags: Literal["either", "bare", "none"] = "either"
+    """In which form the tag of a conditional put is taken: with quotes or without, without, or not at all."""
     port: int = 0
     objects: dict[str, _Object] = field(default_factory=dict)
     requests: int = 0
@@ -112,7 +114,10 @@ class ObjectServer:
         generation = given.get("x-goog-if-generation-match")
         if now is not None and (given.get("if-none-match") == "*" or generation == "0"):
             return _rendered(412 if generation else 409 if "x-ms-version" in given else 412, {}, b"")
-        wanted = generation if generation not in (None, "0") else given.get("if-match", "").strip('"')
+        tag = given.get("if-match", "")
+        if (self.tags == "bare" and tag.startswith('"')) or (self.tags == "none" and tag):
+            return _rendered(412, {}, b"")
+        wanted = generation if generation not in (None, "0") else tag.strip('"')
         if wanted and (now is None or str(now.generation) != wanted):
             return _rendered(412, {}, b"")
         fields = {name: value for name, value in given.items() if name.startswith(_META)}

@@ -18,7 +18,14 @@ from typing import Any, Final
 
 import psycopg
 
-__all__ = ["PostgresServer", "is_here", "restartable_server", "running_server"]
+__all__ = [
+    "PostgresServer",
+    "ends_with_this_process",
+    "is_here",
+    "restartable_server",
+    "running_server",
+    "unprivileged",
+]
 
 _SECONDS: Final = 30
 # The data need not survive a crash.
@@ -89,7 +96,7 @@ def restartable_server() -> Iterator[tuple[PostgresServer, Callable[[], None]]]:
 
 
 def _start(directory: Path) -> "subprocess.Popen[bytes]":
-    data, account = str(directory / "data"), _unprivileged(directory)
+    data, account = str(directory / "data"), unprivileged(directory)
     programs = _programs(directory)
     initdb = (str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
     with (directory / "log").open("wb") as log:
@@ -103,12 +110,12 @@ def _launch(directory: Path) -> "subprocess.Popen[bytes]":
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     data, program = str(directory / "data"), str(_programs(directory) / "postgres")
     with (directory / "log").open("ab") as log:
-        options: dict[str, Any] = {"cwd": directory, "stdout": log, "stderr": log, **_unprivileged(directory)}
+        options: dict[str, Any] = {"cwd": directory, "stdout": log, "stderr": log, **unprivileged(directory)}
         postgres = (program, "-D", data, "-k", str(directory), *settings)
-        return subprocess.Popen([*_ends_with_this_process(), *postgres], **options)
+        return subprocess.Popen([*ends_with_this_process(), *postgres], **options)
 
 
-def _unprivileged(directory: Path) -> dict[str, Any]:
+def unprivileged(directory: Path) -> dict[str, Any]:
     """Options that run a subprocess as the owner of `directory`; if this process is root, that becomes `nobody`."""
     if os.geteuid() != 0:
         return {}
@@ -158,7 +165,7 @@ def _version(program: Path) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", str(program))]
 
 
-def _ends_with_this_process() -> list[str]:
+def ends_with_this_process() -> list[str]:
     """A command prefix that ends the server even if this process is killed, if the system has such a command."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "INT"] if setpriv else []

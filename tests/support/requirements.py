@@ -26,7 +26,7 @@ __all__ = [
     "pytest_testnodedown",
 ]
 
-_FIXTURES: Final = {"busybox": "busybox", "postgres_server": "postgresql"}
+_FIXTURES: Final = {"busybox": "busybox", "ceph_server": "radosgw", "postgres_server": "postgresql"}
 """The program that each of these fixtures needs."""
 
 _LeftOut = Counter[tuple[str, str]]

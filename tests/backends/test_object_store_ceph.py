@@ -1,0 +1,59 @@
+"""ObjectStoreBackend over Ceph, which before version 17 compares the tags of conditions without their quotes."""
+
+from functools import partial
+
+import pytest
+
+from deepfs.backends import object_store
+from deepfs.backends.object_store import S3Backend
+from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing.tasks import gather
+from support.flat_trees import FileAndDirectory
+from support.object_stores import RawObjects, S3Server
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The loop makes no difference to what the server answers."""
+    return "asyncio"
+
+
+class TestCeph(RawObjects, BackendConformance, BackendStateMachine, FileAndDirectory):
+    steps = 100
+
+    @pytest.fixture
+    def backend(self, ceph_server: S3Server) -> S3Backend:
+        self.server, self.prefix, self.store = ceph_server, ceph_server.prefix(), ceph_server.store()
+        return ceph_server.backend(self.prefix)
+
+    @pytest.fixture
+    def second_backend(self, backend: S3Backend) -> S3Backend:
+        return self.server.backend(self.prefix)
+
+
+async def test_the_form_of_a_tag_is_found_out_by_many_changes_at_once(ceph_server: S3Server) -> None:
+    object_store._bare_tags.clear()
+    backend = ceph_server.backend(ceph_server.prefix())
+    created = await gather([partial(backend.awrite, f"/{n}", "x") for n in range(10)])
+    edited = await gather([partial(backend.aedit, f"/{n}", "x", "y") for n in range(10)])
+    assert [each.error for each in (*created, *edited) if not each.ok] == []
+    assert [info.path for info in (await backend.als("/")).entries or ()] == [f"/{n}" for n in range(10)]
+
+
+async def test_edits_of_several_clients_are_made_once_each(ceph_server: S3Server) -> None:
+    prefix, count = ceph_server.prefix(), 40
+    backends = [ceph_server.backend(prefix) for _ in range(4)]
+    text = "".join(f"<{n}>\n" for n in range(count))
+    assert (await backends[0].awrite("/log", text)).ok
+    edits = [partial(backends[n % 4].aedit, "/log", f"<{n}>", f"({n})") for n in range(count)]
+    assert [result.error for result in await gather(edits) if not result.ok] == []
+    assert (await backends[1].aread("/log")).unwrap().content == text.replace("<", "(").replace(">", ")")
+
+
+async def test_one_of_several_creates_is_made(ceph_server: S3Server) -> None:
+    prefix = ceph_server.prefix()
+    backends = [ceph_server.backend(prefix) for _ in range(8)]
+    results = await gather([partial(backend.awrite, "/new", str(n)) for n, backend in enumerate(backends)])
+    assert sorted(str(result.code) for result in results) == ["None", *["already_exists"] * 7]

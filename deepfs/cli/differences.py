@@ -113,7 +113,9 @@ async def compare(session: Session, first: str, second: str, *, brief: bool) -> 
         for name, (before, after) in zip(names, contents, strict=True):
             if before != after:
                 session.status = 1
-                _write_difference(session, (old.title(name), before), (new.title(name), after), brief=brief)
+                _write_difference(
+                    session, (old.title(name), before), (new.title(name), after), brief=brief, is_alone=not name
+                )
 
 
 class _Side:
@@ -148,20 +150,26 @@ class _Side:
 
 
 def _write_difference(
-    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool
+    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool, is_alone: bool
 ) -> None:
+    """Write how a file differs; in a tree with the head that git writes, since an empty file has nothing else."""
     (old_title, before), (new_title, after) = old, new
     screen = session.screen
     if session.as_json:
         change = "added" if before is None else "removed" if after is None else "changed"
         session.json({"path": new_title if before is None else old_title, "change": change})
-    elif brief or not (before or after):
+    elif brief:
         only = new_title if before is None else old_title
         both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
         screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
     else:
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        screen.diff(unified(before or b"", after or b"", *titles))
+        head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
+        if before is None or after is None:
+            head += f"{'new' if before is None else 'deleted'} file mode 100644\n"
+        elif is_alone:
+            head = ""
+        screen.diff(head + unified(before or b"", after or b"", *titles))
 
 
 _NO_FILE: Final = "/dev/null"

@@ -472,12 +472,13 @@ def _brief_range(start: int, end: int) -> str:
 _UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
-def quoted_label(name: str) -> str:
+def quoted_label(name: str, *, spaces: bool = False) -> str:
     """The name of a file for the head of a diff: quoted as git does if it could be taken for more than a name.
 
     Args:
         name: The name.
+        spaces: Whether it is also quoted if there is a space in it.
     """
-    if _UNQUOTED.fullmatch(name):
+    if _UNQUOTED.fullmatch(name) and not (spaces and " " in name):
         return name
     return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'

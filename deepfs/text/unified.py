@@ -5,7 +5,7 @@ be in one other place: a place is never guessed. Unlike GNU patch, lines of cont
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from io import StringIO
@@ -113,7 +113,8 @@ _NOTES: Final = (
 def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     """Read the head that git writes. Returns the number of the line beneath it."""
     part.is_git = True
-    part.names = _both_names(lines[number][len("diff --git ") :])
+    part.notes["diff --git"] = lines[number][len("diff --git ") :]
+    part.names = _both_names(part.notes["diff --git"])
     number += 1
     while number < len(lines):
         note = next((note for note in _NOTES if lines[number].startswith(f"{note} ")), None)
@@ -126,7 +127,13 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
         kind = _KINDS.get(each[:3], f"of mode {each}") if each else ""
         if kind:
             raise PatchError(f"The patch changes what is {kind}, which is not done here: {part.shown}.")
-    return _read_names(part, lines, number) if number < len(lines) and _is_head(lines, number) else number
+    if number < len(lines) and _is_head(lines, number):
+        named = _Part()
+        _read_names(named, lines, number)
+        if all(name is None or told in (None, name) for name, told in zip(named.names, part.names, strict=True)):
+            part.names, part.stamps = named.names, named.stamps
+            number += 2
+    return number
 
 
 def _read_hunk(part: _Part, lines: Sequence[str], number: int) -> int:
@@ -245,8 +252,10 @@ def _difference(part: _Part, old: str | None, new: str | None) -> int | None:
     """The leading parts by which the names of one file differ; None if they tell nothing."""
     if old is None or new is None:
         return None
-    source = _unquoted(part.notes.get("rename from", part.notes.get("copy from", "")))
-    if source:
+    source = _note_name(part.notes, "from")
+    if source is not None and _has_no_prefixes(part):
+        return 0
+    if source is not None:
         return len(_SLASHES.split(old)) - len(_SLASHES.split(source)) if old.endswith(source) else None
     one, other = _SLASHES.split(old), _SLASHES.split(new)
     if len(one) != len(other):
@@ -265,8 +274,9 @@ def _stripped(name: str | None, count: int) -> str | None:
 def _file_patch(part: _Part, strip: int) -> FilePatch:
     notes, hunks = part.notes, tuple(part.hunks)
     old, new = (_stripped(name, strip) for name in part.names)
-    source = _stripped(_unquoted(notes.get("rename from", notes.get("copy from", ""))) or None, max(strip - 1, 0))
-    target = _stripped(_unquoted(notes.get("rename to", notes.get("copy to", ""))) or None, max(strip - 1, 0))
+    # Behind these words git leaves out the prefixes `a/` and `b/`, if there are any.
+    less = strip if _has_no_prefixes(part) else max(strip - 1, 0)
+    source, target = (_stripped(_note_name(notes, side), less) for side in ("from", "to"))
     old, new = source or old, target or new
     path = old or new
     if path is None:
@@ -285,6 +295,21 @@ def _file_patch(part: _Part, strip: int) -> FilePatch:
     if not hunks and is_executable is None:
         raise PatchError(f"The patch has no hunk for {part.shown}.")
     return FilePatch("update", path, exact=hunks, other_path=other, is_executable=is_executable)
+
+
+def _note_name(notes: Mapping[str, str], side: str) -> str | None:
+    """The name behind `rename from` or `copy from`, or the one behind `to`."""
+    name = notes.get(f"rename {side}", notes.get(f"copy {side}"))
+    return None if name is None else _unquoted(name)
+
+
+def _has_no_prefixes(part: _Part) -> bool:
+    """Whether the names of a moved or copied file are the same in all lines."""
+    return any(
+        part.notes["diff --git"] == f"{part.notes[f'{what} from']} {part.notes[f'{what} to']}"
+        for what in ("rename", "copy")
+        if f"{what} from" in part.notes and f"{what} to" in part.notes
+    )
 
 
 def _is_absent(part: _Part, side: int) -> bool:
@@ -339,6 +364,8 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
 def _moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: Sequence[str], done: int) -> int:
     """The place of a hunk whose lines are not where it says."""
     where = f"Hunk {number} of {path}, at line {hunk.start + 1},"
+    if not hunk.old and hunk.start == 0:
+        raise PatchError(f"{where} is for an empty file, or needs lines of context.")
     places = index.places(hunk.old, done, 2) if hunk.old else []
     if hunk.leading < hunk.trailing:  # It was at the start of the file.
         places = [place for place in places[:1] if place == 0]

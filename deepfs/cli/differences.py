@@ -1,6 +1,7 @@
 """Differences of files: diff, patch."""
 
 import sys
+from functools import partial
 from typing import Final
 
 import anyio
@@ -10,10 +11,11 @@ from anyio import to_thread
 from deepfs.backends.gathering import batched, gather_each
 from deepfs.cli.options import json_option, not_empty, run_command
 from deepfs.cli.session import Place, Session
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text import paths
 from deepfs.text.diff import quoted_label, unified
-from deepfs.text.patches import FilePatch, parse_patch, parse_unified
+from deepfs.text.patches import FilePatch, parse_patch
+from deepfs.text.unified import parse_unified
 
 __all__ = ["apply_patch", "compare", "diff", "patch"]
 
@@ -21,17 +23,25 @@ __all__ = ["apply_patch", "compare", "diff", "patch"]
 @click.command()
 @click.argument("file", required=False)
 @click.option("-d", "--directory", "address", metavar="ADDRESS", default="", help="What paths in the patch start at.")
-def patch(file: str | None, address: str) -> None:
+@click.option(
+    "-p",
+    "--strip",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="How many leading parts of the names in a unified diff to leave off, as a/ and b/; by default what differs.",
+)
+def patch(file: str | None, address: str, strip: int | None) -> None:
     """Apply a unified diff, or a patch as OpenAI's models write it: all of it or nothing.
 
-    FILE is a file of this machine; by default the patch is read from the standard input.
+    FILE is a file of this machine; by default the patch is read from the standard input. Lines that a unified diff
+    names must be in the file as they are; binary files and links are not patched.
     """
     import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
 
-    run_command(lambda on: apply_patch(on, address, file))
+    run_command(lambda on: apply_patch(on, address, file, strip))
 
 
-async def apply_patch(session: Session, address: str, file: str | None) -> None:
+async def apply_patch(session: Session, address: str, file: str | None, strip: int | None = None) -> None:
     """Apply a patch to the files of a backend: all of it, or nothing if a part does not fit.
 
     Args:
@@ -39,14 +49,17 @@ async def apply_patch(session: Session, address: str, file: str | None) -> None:
         address: The address whose backend has the files; the paths of the patch are paths in it.
         file: The patch on this machine; None for the standard input. Both unified diffs and the V4A format of OpenAI's
             models are read.
+        strip: How many leading parts of names in a unified diff are left off; None to tell it by the names.
     """
     from deepfs.middleware.apply_patch import apply_patches
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
     text = _decoded(content)
-    patches = parse_patch(text) if text.lstrip().startswith("*** Begin Patch") else parse_unified(text)
-    session.screen.line(await apply_patches(place.backend, [_within(patch, place) for patch in patches]))
+    is_v4a = text.lstrip().startswith("*** Begin Patch")
+    patches = await to_thread.run_sync(parse_patch if is_v4a else partial(parse_unified, strip=strip), text)
+    placed = await gather_each(partial(_within, place), patches)
+    session.screen.line(await apply_patches(place.backend, placed))
 
 
 def _decoded(patch: bytes) -> str:
@@ -56,9 +69,18 @@ def _decoded(patch: bytes) -> str:
         raise ValueError("the patch is no text in UTF-8") from None
 
 
-def _within(patch: FilePatch, place: Place) -> FilePatch:
-    move_to = None if patch.move_to is None else paths.join(place.path, paths.normalize(patch.move_to)[1:])
-    return patch._replace(path=paths.join(place.path, paths.normalize(patch.path)[1:]), move_to=move_to)
+async def _within(place: Place, patch: FilePatch) -> FilePatch:
+    """`patch` with paths of the backend, and the one of two names that a file has."""
+    path, other, move_to, copy_of = (
+        None if name is None else paths.join(place.path, paths.normalize(name)[1:])
+        for name in (patch.path, patch.other_path, patch.move_to, patch.copy_of)
+    )
+    names = [name for name in (path, other) if name is not None]
+    if len(names) > 1:  # As GNU patch chooses: of those that are there the shortest.
+        reads = await gather_each(lambda name: place.backend.aread(name, 0, 1), names)
+        there = [name for name, read in zip(names, reads, strict=True) if read.code is not ErrorCode.FILE_NOT_FOUND]
+        names = sorted(there or names, key=lambda name: (name.count("/"), len(paths.name(name)), len(name)))
+    return patch._replace(path=names[0], other_path=None, move_to=move_to, copy_of=copy_of)
 
 
 @click.command()
@@ -91,7 +113,9 @@ async def compare(session: Session, first: str, second: str, *, brief: bool) -> 
         for name, (before, after) in zip(names, contents, strict=True):
             if before != after:
                 session.status = 1
-                _write_difference(session, (old.title(name), before), (new.title(name), after), brief=brief)
+                _write_difference(
+                    session, (old.title(name), before), (new.title(name), after), brief=brief, is_alone=not name
+                )
 
 
 class _Side:
@@ -126,20 +150,26 @@ class _Side:
 
 
 def _write_difference(
-    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool
+    session: Session, old: tuple[str, bytes | None], new: tuple[str, bytes | None], *, brief: bool, is_alone: bool
 ) -> None:
+    """Write how a file differs; in a tree with the head that git writes, since an empty file has nothing else."""
     (old_title, before), (new_title, after) = old, new
     screen = session.screen
     if session.as_json:
         change = "added" if before is None else "removed" if after is None else "changed"
         session.json({"path": new_title if before is None else old_title, "change": change})
-    elif brief or not (before or after):
+    elif brief:
         only = new_title if before is None else old_title
         both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
         screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
     else:
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        screen.diff(unified(before or b"", after or b"", *titles))
+        head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
+        if before is None or after is None:
+            head += f"{'new' if before is None else 'deleted'} file mode 100644\n"
+        elif is_alone:
+            head = ""
+        screen.diff(head + unified(before or b"", after or b"", *titles))
 
 
 _NO_FILE: Final = "/dev/null"

@@ -29,7 +29,7 @@ from deepfs.middleware.rendering import Answer
 from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
-from deepfs.text.patches import parse_patch
+from deepfs.text.patches import patch_sections
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -232,7 +232,7 @@ def _output(given: _Arguments, answer: Answer, budget: int) -> Output:
 
 
 def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
-    patches = parse_patch(given["input"])
+    patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
     return Patched(
         [PatchedFile(each.action, paths.normalize(each.path), to) for each, to in zip(patches, move, strict=True)]

@@ -4,7 +4,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
@@ -21,8 +21,10 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import tool_of
 from deepfs.sync import in_thread, shielded
 from deepfs.text import paths
+from deepfs.text.entries import EntryChange
 from deepfs.text.lines import BOM, version
 from deepfs.text.patches import Action, FilePatch, PatchError, added_text, apply_hunks, parse_hunks, parse_patch
+from deepfs.text.unified import apply_numbered
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, Result
 
@@ -30,8 +32,8 @@ __all__ = ["ApplyPatchArguments", "FileChange", "PatchEditor", "apply_patch_tool
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
-_LARGE: Final = 200_000
-"""The characters of a text that is patched in a thread, so that other tasks can run."""
+_LARGE: Final = 10_000
+"""The characters of a patch and of a text that are worked on in a thread, so that other tasks can run."""
 _ORDER: Final[dict[Action, int]] = {"add": 0, "update": 0, "delete": 1}
 _DONE: Final[dict[Action, str]] = {"add": "Added", "update": "Updated", "delete": "Deleted"}
 
@@ -53,6 +55,15 @@ class FileChange(NamedTuple):
     move_to: str | None = None
     is_binary: bool = False
     is_fuzzy: bool = False
+    is_executable: bool | None = None
+    """Whether the file can be run afterwards; None if that stays as it is."""
+    mode: int | None = None
+    """The mode bits of an updated file, if `is_executable` may change them."""
+
+    @property
+    def end(self) -> str:
+        """Where the file is afterwards."""
+        return self.move_to or self.path
 
 
 def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
@@ -75,7 +86,8 @@ def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
 
     async def apply_patch(input: str) -> str:
         try:
-            return await apply_patches(files, parse_patch(input))
+            parse = partial(parse_patch, input)
+            return await apply_patches(files, await in_thread(parse) if len(input) > _LARGE else parse())
         except PatchError as error:
             raise ToolException(f"Error: {error}") from None
 
@@ -154,20 +166,33 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
         # A change that has begun is made or undone as a whole, even if the call is cancelled.
         failed = await shielded(partial(_commit, backend, changes))
         if failed is None:
-            return _report(changes)
+            return await _report(backend, changes)
         if failed.code is not ErrorCode.CONFLICT or failed.leftovers or attempt == _ATTEMPTS:
             raise PatchError(failed.text)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _report(changes: Sequence[FileChange]) -> str:
+async def _report(backend: BackendProtocol, changes: Sequence[FileChange]) -> str:
     rows = [
-        f"{_DONE[change.action]} {shown_path(change.path)}"
+        (_DONE[change.action] if _steps(change) else "Left as it is:")
+        + f" {shown_path(change.path)}"
         + (f", now {shown_path(change.move_to)}" if change.move_to else "")
         + (" [matched only without regard to white space: look at it]" if change.is_fuzzy else "")
+        + (await _mode_note(backend, change) if change.is_executable is not None else "")
         for change in changes
     ]
     return "\n".join(rows)
+
+
+async def _mode_note(backend: BackendProtocol, change: FileChange) -> str:
+    """What the report says of a file whose mode could not be kept."""
+    mode = await _mode(backend, change.end)
+    is_kept = mode is not None and bool(mode & 0o111) == change.is_executable
+    return "" if is_kept else " [whether it can be run is not kept here]"
+
+
+async def _mode(backend: BackendProtocol, path: str) -> int | None:
+    return next((entry.mode for entry in (await backend.alist_tree(path)).entries if entry.path == path), None)
 
 
 # --- planning ---
@@ -221,39 +246,61 @@ async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     path = paths.normalize(patch.path)
     read = await backend.aread(path, 0, WHOLE_FILE)
     if patch.action == "add":
-        return _addition(path, patch, read)
-    data = _checked(read).file_data
-    before = data.content if data else ""
-    is_binary = data is not None and data.encoding == "base64"
-    if patch.action == "delete":
-        change = FileChange("delete", path, _version(read, before), before, is_binary=is_binary)
-    else:
-        change = await _update(backend, path, patch, change_of=(read, before, is_binary))
-    if not is_shown_change(path, change.version, change.before, change.after):
+        return await _addition(backend, path, patch, read)
+    before, is_binary = _content(read, patch)
+    changed = FileChange(patch.action, path, _version(read, before), before, is_binary=is_binary)
+    if patch.action == "update" or patch.exact is not None:
+        changed = await _patched(changed, patch)
+    if patch.action == "delete" and changed.after:
+        raise PatchError(f"{shown_path(path)} has more than the patch removes, so it is not deleted.")
+    if patch.move_to is not None:
+        changed = changed._replace(move_to=await _free(backend, paths.normalize(patch.move_to)))
+    if patch.is_executable is not None:
+        changed = changed._replace(is_executable=patch.is_executable, mode=await _mode(backend, path))
+    if not is_shown_change(path, changed.version, changed.before, changed.after):
         raise changed_since_approval(path)
-    return change
+    return changed
 
 
-def _addition(path: str, patch: FilePatch, read: ReadResult) -> FileChange:
+def _content(read: ReadResult, patch: FilePatch) -> tuple[str, bool]:
+    """The content of a file, and whether it is binary. A unified diff shows a BOM, which a read leaves out."""
+    data = _checked(read).file_data
+    content = data.content if data else ""
+    is_marked = patch.exact is not None and version(BOM + content) == read.version
+    return BOM * is_marked + content, data is not None and data.encoding == "base64"
+
+
+async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read: ReadResult) -> FileChange:
     # What rules forbid to read may still be created; then it turns out whether something is there.
     if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
         _checked(read)
         raise PatchError(f"{shown_path(path)} is there already. Use '*** Update File:', or delete it before.")
-    return FileChange("add", path, ABSENT, after=patch.content)
+    added = FileChange("add", path, ABSENT, after=patch.content, is_executable=patch.is_executable)
+    if patch.copy_of is None:
+        return added
+    source = paths.normalize(patch.copy_of)
+    content, is_binary = _content(await backend.aread(source, 0, WHOLE_FILE), patch)
+    copied = await _patched(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
+    if is_binary:
+        raise PatchError(f"{shown_path(source)} is binary. Only text files can be copied by a patch.")
+    return added._replace(after=copied.after)
 
 
-async def _update(
-    backend: BackendProtocol, path: str, patch: FilePatch, change_of: tuple[ReadResult, str, bool]
-) -> FileChange:
-    read, before, is_binary = change_of
-    if is_binary and patch.hunks:
-        raise PatchError(f"{shown_path(path)} is binary. Only text files can be patched.")
-    apply = partial(apply_hunks, shown_path(path), before, patch.hunks)
-    patched = await in_thread(apply) if len(before) > _LARGE else apply()
-    move_to = None if patch.move_to is None else await _free(backend, paths.normalize(patch.move_to))
-    return FileChange(
-        "update", path, _version(read, before), before, patched.text, move_to, is_binary, patched.fuzzy > 0
-    )
+async def _patched(change: FileChange, patch: FilePatch) -> FileChange:
+    """`change` with the text that the hunks make."""
+    shown, before = shown_path(change.path), change.before
+    hunks = patch.hunks if patch.exact is None else patch.exact
+    if change.is_binary:
+        if hunks or patch.action == "delete":
+            raise PatchError(f"{shown} is binary. Only text files can be patched.")
+        return change._replace(after=before)
+    if patch.exact is None:
+        apply = partial(apply_hunks, shown, before, patch.hunks)
+    else:
+        apply = partial(apply_numbered, shown, before, patch.exact)
+    size = len(before) + sum(map(len, hunks))
+    patched = await in_thread(apply) if size > _LARGE else apply()
+    return change._replace(after=patched.text, is_fuzzy=patched.fuzzy > 0)
 
 
 async def _free(backend: BackendProtocol, path: str) -> str:
@@ -313,7 +360,9 @@ async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, d
             continue
         outcome = await step.undo(backend)
         if outcome.error is not None:
-            now = f", now {shown_path(step.change.move_to or '')}" if step.moves else ""
+            now = (
+                f", now {shown_path(step.change.move_to or '')}" if step.kind != "write" and step.change.move_to else ""
+            )
             leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
     state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
     text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
@@ -325,7 +374,7 @@ class _Step(NamedTuple):
     """One operation on a file. Versions are those of the content, so the one after a write is known."""
 
     change: FileChange
-    moves: bool = False
+    kind: Literal["write", "move", "mode"] = "write"
 
     @property
     def path(self) -> str:
@@ -337,8 +386,11 @@ class _Step(NamedTuple):
 
     async def run(self, backend: BackendProtocol) -> Result:
         change = self.change
-        if self.moves:
-            return await backend.amove(change.path, change.move_to or "")
+        if self.kind == "move":
+            return await backend.amove(change.path, change.end)
+        if self.kind == "mode":
+            mode = await _mode(backend, change.end)
+            return await _set_mode(backend, change.end, mode, is_executable=bool(change.is_executable))
         if change.action == "add":
             return await backend.awrite(change.path, change.after)
         if change.action == "delete":
@@ -347,8 +399,10 @@ class _Step(NamedTuple):
 
     async def undo(self, backend: BackendProtocol) -> Result:
         change = self.change
-        if self.moves:
-            return await backend.amove(change.move_to or "", change.path)
+        if self.kind == "move":
+            return await backend.amove(change.end, change.path)
+        if self.kind == "mode":
+            return await _set_mode(backend, change.end, change.mode)
         if change.action == "add":
             return await backend.adelete(change.path, if_match=version(change.after))
         if change.action == "delete":
@@ -366,6 +420,20 @@ class _Step(NamedTuple):
         return Result(error=outcome.error)
 
 
+async def _set_mode(
+    backend: BackendProtocol, path: str, mode: int | None, *, is_executable: bool | None = None
+) -> Result:
+    """Set the mode bits of a file, if it has any: to `mode`, with who may read it allowed to run it or no one."""
+    if mode is None:
+        return Result()
+    if is_executable is not None:
+        mode = mode | (mode & 0o444) >> 2 if is_executable else mode & ~0o111
+    [outcome] = await backend.achange_entries([EntryChange(path, "set_mode", mode)])
+    return Result(error=outcome.error)
+
+
 def _steps(change: FileChange) -> list[_Step]:
     is_written = change.action != "update" or change.before != change.after
-    return [*([_Step(change)] if is_written else []), *([_Step(change, moves=True)] if change.move_to else [])]
+    steps = [(_Step(change), is_written), (_Step(change, "move"), change.move_to is not None)]
+    steps.append((_Step(change, "mode"), change.is_executable is not None))
+    return [step for step, is_taken in steps if is_taken]

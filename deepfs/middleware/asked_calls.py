@@ -8,7 +8,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from deepfs.errors import InvalidPathError
 from deepfs.middleware._base import DecisionType, InterruptOnConfig
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, decisions_beneath
-from deepfs.text.patches import PatchError, parse_patch
+from deepfs.text.patches import PatchError, added_text, patch_sections
 
 if TYPE_CHECKING:
     from langchain_core.messages import ToolCall
@@ -208,12 +208,13 @@ def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[
 
 def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        patches = parse_patch(str(arguments.get("input")))
+        sections = patch_sections(str(arguments.get("input")))
+        contents = {each.path: added_text(each.lines, each.path) for each in sections if each.action == "add"}
     except PatchError:  # The tool refuses it.
         return
-    for patch in patches:
+    for patch in sections:
         if patch.action == "add":
-            yield "write_file", {"file_path": patch.path, "content": patch.content}
+            yield "write_file", {"file_path": patch.path, "content": contents[patch.path]}
         elif patch.action == "delete":
             yield "delete", {"file_path": patch.path}
         else:

@@ -33,7 +33,7 @@ _CHARS: Final = 20_000
 """The most rows and characters of what a preview shows of files."""
 _NOTES: Final = 50
 """The most notes behind those rows."""
-_LARGE: Final = 200_000
+_LARGE: Final = 10_000
 """The characters of texts that are compared in a thread, so that other tasks can run."""
 _ENTRIES: Final = 50
 """The most entries of a directory that are shown."""
@@ -296,7 +296,10 @@ def _count(number: int, thing: str) -> str:
 
 
 async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
-    for change in await planned_changes(backend, parse_patch(str(arguments["input"]))):
+    patch = str(arguments["input"])
+    parse = partial(parse_patch, patch)
+    patches = await in_thread(parse) if len(patch) > _LARGE else parse()
+    for change in await planned_changes(backend, patches):
         page.versions[change.path] = change.version
         if change.is_binary:
             page.row(f"{shown_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")

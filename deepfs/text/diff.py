@@ -5,9 +5,8 @@ the change. The places of a change are in order, disjoint, and not empty in the 
 """
 
 import re
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import SequenceMatcher, unified_diff
 from io import StringIO
 from itertools import accumulate, zip_longest
 from typing import Final, NamedTuple, TypeAlias
@@ -107,7 +106,7 @@ def _shifted(present: Sequence[Place], done: int, position: int, shift: int) -> 
 
 
 _COMPARED: Final = 2_000
-"""The most differing lines that are compared line by line; more are one difference."""
+"""The most differing lines that are compared one by one on the event loop; more are one difference."""
 
 
 def difference(before: str, after: str) -> Replacement | None:
@@ -151,21 +150,8 @@ def _spans(old: Sequence[str], new: Sequence[str]) -> list[Span]:
     starts = [0, *accumulate(map(len, old))]
     return [
         Span(starts[first], starts[last], "".join(new[new_first:new_last]))
-        for first, last, new_first, new_last in _changed_lines(old, new)
+        for first, last, new_first, new_last in line_changes(old, new, _COMPARED)
     ]
-
-
-def _changed_lines(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
-    """The ranges of lines that differ: their start and end in the old text, and the new lines."""
-    head = _common(old, new)
-    tail = _common(old[head:][::-1], new[head:][::-1])
-    middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
-    if not middle and not new_middle:
-        return []
-    if len(middle) + len(new_middle) > _COMPARED:
-        return [(head, head + len(middle), head, head + len(new_middle))]
-    found = SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes()
-    return [(head + i, head + j, head + k, head + m) for tag, i, j, k, m in found if tag != "equal"]
 
 
 _BLOCK: Final = 1_000
@@ -190,14 +176,7 @@ def _anchored(before: str, span: Span) -> Span:
     return Span(0, 1, span.text + before[0])
 
 
-# --- shown to a person ---
-
-_CONTEXT: Final = 3
-_PAIRED: Final = 50_000
-"""The most pairs of equal lines in a comparison; more, as in a text of blank lines, would take it too long."""
-_SHOWN: Final = 400
-_BEFORE: Final = 80
-"""How much of a longer line is shown: characters in all, and characters before the first that differs."""
+# --- lines that differ ---
 
 
 class LineChange(NamedTuple):
@@ -209,37 +188,167 @@ class LineChange(NamedTuple):
     new_end: int
 
 
-def line_changes(old: Sequence[str], new: Sequence[str]) -> list[LineChange]:
-    """The changes between two lists of lines, in time that is bounded whatever the lines are.
+_DEPTH: Final = 8
+"""How often a part is divided further at lines that occur once in it. Each time takes a time linear in the text."""
+_STEPS: Final = 1_000
+_STEPS_A_LINE: Final = 4
+"""How many steps the shortest change of a part may take to find."""
 
-    Where a comparison line by line would take too long, all from the first to the last difference is one change.
+
+def line_changes(old: Sequence[str], new: Sequence[str], most: int | None = None) -> list[LineChange]:
+    """The changes between two lists of lines, in linear time whatever the lines are.
+
+    The texts are divided at lines that occur once in both; between these the shortest change is sought. Where that
+    takes too long, or where more than `most` lines differ, all from the first to the last difference is one change.
     """
     head = _common(old, new)
     tail = _common(old[head:][::-1], new[head:][::-1])
-    middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
-    if len(middle) == len(new_middle):
-        differing = [i for i, (a, b) in enumerate(zip(middle, new_middle, strict=True)) if a != b]
-        if 2 * len(differing) <= len(middle):
-            return _runs(head, differing)
-    if (middle or new_middle) and not _is_quickly_compared(middle, new_middle):
-        return [LineChange(head, head + len(middle), head, head + len(new_middle))]
-    return [LineChange(*each) for each in _changed_lines(old, new)]
+    whole = LineChange(head, len(old) - tail, head, len(new) - tail)
+    if most is not None and whole.end + whole.new_end - 2 * head > most:
+        return [whole]
+    changes: list[LineChange] = []
+    parts = [(whole, 0)]
+    while parts:
+        part, depth = parts.pop()
+        part = _trimmed(old, new, part)
+        if part.start == part.end or part.new_start == part.new_end:
+            changes.append(part)
+        elif depth < _DEPTH and (lines := _common_lines(old, new, part)):
+            parts += [(each, depth + 1) for each in reversed(_between_lines(part, lines))]
+        else:
+            changes += _shortest(old, new, part) or _line_by_line(old, new, part)
+    return _adjoined(changes)
 
 
-def _is_quickly_compared(old: Sequence[str], new: Sequence[str]) -> bool:
-    if len(old) + len(new) > _COMPARED:
-        return False
-    counts = Counter(new)
-    return sum(times * counts[line] for line, times in Counter(old).items()) <= _PAIRED
+def _adjoined(changes: Iterable[LineChange]) -> list[LineChange]:
+    """Changes without empty ones, and those that touch as one."""
+    joined: list[LineChange] = []
+    for change in changes:
+        if change.start == change.end and change.new_start == change.new_end:
+            continue
+        if joined and (joined[-1].end, joined[-1].new_end) == (change.start, change.new_start):
+            before = joined.pop()
+            joined.append(LineChange(before.start, change.end, before.new_start, change.new_end))
+        else:
+            joined.append(change)
+    return joined
 
 
-def _runs(head: int, differing: Iterable[int]) -> list[LineChange]:
-    """The changes of single lines as changes of adjacent ones."""
-    runs: list[LineChange] = []
-    for place in (head + i for i in differing):
-        start = runs.pop().start if runs and runs[-1].end == place else place
-        runs.append(LineChange(start, place + 1, start, place + 1))
-    return runs
+def _trimmed(old: Sequence[str], new: Sequence[str], part: LineChange) -> LineChange:
+    """`part` without the equal lines at its start and end."""
+    start, end, new_start, new_end = part
+    while start < end and new_start < new_end and old[start] == new[new_start]:
+        start, new_start = start + 1, new_start + 1
+    while start < end and new_start < new_end and old[end - 1] == new[new_end - 1]:
+        end, new_end = end - 1, new_end - 1
+    return LineChange(start, end, new_start, new_end)
+
+
+def _common_lines(old: Sequence[str], new: Sequence[str], part: LineChange) -> list[tuple[int, int]]:
+    """The places of lines that occur once on both sides of `part`: the most of them that are in the same order."""
+    places, new_places = _single(old, part.start, part.end), _single(new, part.new_start, part.new_end)
+    ends: list[int] = []
+    last: list[tuple[int, int]] = []
+    before: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for line, place in places.items():
+        new_place = new_places.get(line, -1)
+        if place < 0 or new_place < 0:
+            continue
+        length = bisect_left(ends, new_place)
+        pair = place, new_place
+        before[pair] = last[length - 1] if length else None
+        ends[length : length + 1] = [new_place]
+        last[length : length + 1] = [pair]
+    found: list[tuple[int, int]] = []
+    at = last[-1] if last else None
+    while at is not None:
+        found.append(at)
+        at = before[at]
+    return found[::-1]
+
+
+def _single(lines: Sequence[str], start: int, end: int) -> dict[str, int]:
+    """The place of each line; -1 of those that occur more than once."""
+    places: dict[str, int] = {}
+    for place in range(start, end):
+        line = lines[place]
+        places[line] = -1 if line in places else place
+    return places
+
+
+def _between_lines(part: LineChange, lines: Sequence[tuple[int, int]]) -> list[LineChange]:
+    """What is left of `part` between lines that are the same."""
+    starts = [(part.start, part.new_start), *((place + 1, new_place + 1) for place, new_place in lines)]
+    ends = [*lines, (part.end, part.new_end)]
+    return [
+        LineChange(start, end, new_start, new_end)
+        for (start, new_start), (end, new_end) in zip(starts, ends, strict=True)
+    ]
+
+
+def _shortest(old: Sequence[str], new: Sequence[str], part: LineChange) -> list[LineChange] | None:
+    """The shortest change of `part`, by the algorithm of Myers; None if no line stays or it takes too many steps."""
+    length, new_length = part.end - part.start, part.new_end - part.new_start
+    if set(old[part.start : part.end]).isdisjoint(new[part.new_start : part.new_end]):
+        return None
+    left = _STEPS + _STEPS_A_LINE * (length + new_length)
+    reached = {1: 0}
+    rounds: list[dict[int, int]] = []
+    for distance in range(length + new_length + 1):
+        rounds.append(reached.copy())
+        for diagonal in range(-distance, distance + 1, 2):
+            place, _ = _step(reached, diagonal, distance)
+            left -= 1 - place
+            while (
+                place < length
+                and place - diagonal < new_length
+                and old[part.start + place] == new[part.new_start + place - diagonal]
+            ):
+                place += 1
+            reached[diagonal] = place
+            left -= place
+            if place >= length and place - diagonal >= new_length:
+                return _walk_back(part, rounds)
+        if left < 0:
+            return None
+    raise AssertionError("removing all lines and adding all others is a change")
+
+
+def _step(reached: dict[int, int], diagonal: int, distance: int) -> tuple[int, bool]:
+    """How far a diagonal is reached with one line more added or removed, and whether that is an added one."""
+    if diagonal == -distance or (diagonal != distance and reached[diagonal - 1] < reached[diagonal + 1]):
+        return reached[diagonal + 1], True
+    return reached[diagonal - 1] + 1, False
+
+
+def _walk_back(part: LineChange, rounds: Sequence[dict[int, int]]) -> list[LineChange]:
+    """The changes of single lines that lead to the end of `part`."""
+    diagonal = (part.end - part.start) - (part.new_end - part.new_start)
+    changes: list[LineChange] = []
+    for distance in range(len(rounds) - 1, 0, -1):
+        place, adds = _step(rounds[distance], diagonal, distance)
+        end, new_end = part.start + place, part.new_start + place - diagonal
+        changes.append(LineChange(end - (not adds), end, new_end - adds, new_end))
+        diagonal += 1 if adds else -1
+    return changes[::-1]
+
+
+def _line_by_line(old: Sequence[str], new: Sequence[str], part: LineChange) -> list[LineChange]:
+    """The changes if no line moved; all of `part` if the number of lines or most of them differ."""
+    start, end, new_start, new_end = part
+    if end - start == new_end - new_start:
+        differing = [i for i in range(end - start) if old[start + i] != new[new_start + i]]
+        if 2 * len(differing) <= end - start:
+            return [LineChange(start + i, start + i + 1, new_start + i, new_start + i + 1) for i in differing]
+    return [part]
+
+
+# --- shown to a person ---
+
+_CONTEXT: Final = 3
+_SHOWN: Final = 400
+_BEFORE: Final = 80
+"""How much of a longer line is shown: characters in all, and characters before the first that differs."""
 
 
 class TextDiff:
@@ -283,10 +392,15 @@ def _hunks(changes: Sequence[LineChange], context: int) -> list[list[LineChange]
     return groups
 
 
-def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange], context: int) -> Iterator[str]:
+def _span(group: Sequence[LineChange], length: int, context: int) -> LineChange:
+    """The lines of a hunk, with those of context."""
     first, last = group[0], group[-1]
-    start, end = max(0, first.start - context), min(len(old), last.end + context)
-    new_start, new_end = first.new_start - (first.start - start), last.new_end + (end - last.end)
+    start, end = max(0, first.start - context), min(length, last.end + context)
+    return LineChange(start, end, first.new_start - (first.start - start), last.new_end + (end - last.end))
+
+
+def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange], context: int) -> Iterator[str]:
+    start, end, new_start, new_end = _span(group, len(old), context)
     yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
     done = start
     for change in group:
@@ -337,23 +451,34 @@ def unified(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
     from_label, to_label = quoted_label(from_label), quoted_label(to_label)
     if decode(before) is None or decode(after) is None:
         return f"Binary files {from_label} and {to_label} differ\n"
-    lines = unified_diff(_byte_lines(before), _byte_lines(after), from_label, to_label)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    old, new = _shown_lines(before.decode()), _shown_lines(after.decode())
+    rows = [f"--- {from_label}\n", f"+++ {to_label}\n"]
+    for group in _hunks(line_changes(old, new), _CONTEXT):
+        start, end, new_start, new_end = _span(group, len(old), _CONTEXT)
+        rows.append(f"@@ -{_brief_range(start, end)} +{_brief_range(new_start, new_end)} @@\n")
+        for change in group:
+            rows += [f" {line}" for line in old[start : change.start]]
+            rows += [f"-{line}" for line in old[change.start : change.end]]
+            rows += [f"+{line}" for line in new[change.new_start : change.new_end]]
+            start = change.end
+        rows += [f" {line}" for line in old[start:end]]
+    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+
+
+def _brief_range(start: int, end: int) -> str:
+    return str(end) if end - start == 1 else _range(start, end)
 
 
 _UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
-def quoted_label(name: str) -> str:
+def quoted_label(name: str, *, spaces: bool = False) -> str:
     """The name of a file for the head of a diff: quoted as git does if it could be taken for more than a name.
 
     Args:
         name: The name.
+        spaces: Whether it is also quoted if there is a space in it.
     """
-    if _UNQUOTED.fullmatch(name):
+    if _UNQUOTED.fullmatch(name) and not (spaces and " " in name):
         return name
     return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'
-
-
-def _byte_lines(content: bytes) -> list[str]:
-    return _shown_lines(content.decode())

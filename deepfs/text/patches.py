@@ -13,22 +13,27 @@ line ends.
 """
 
 import re
-from bisect import bisect_left
-from collections import defaultdict
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 __all__ = [
+    "Action",
     "FilePatch",
     "Hunk",
+    "LineIndex",
+    "NumberedHunk",
     "PatchError",
     "Patched",
+    "Section",
     "added_text",
     "apply_hunks",
     "parse_hunks",
     "parse_patch",
-    "parse_unified",
+    "patch_sections",
+    "quoted_line",
 ]
 
 Action = Literal["add", "update", "delete"]
@@ -38,7 +43,7 @@ _END: Final = "*** End Patch"
 _END_OF_FILE: Final = "*** End of File"
 _MOVE: Final = "*** Move to:"
 _NO_LINE_END: Final = "\\ No newline at end of file"
-"""A line of unified diffs, which changes nothing: the last line of a file keeps its end, or goes on without one."""
+"""A line of unified diffs that models write too. It changes nothing: the last line of a file keeps its end."""
 _ACTIONS: Final[dict[str, Action]] = {
     "*** Add File:": "add",
     "*** Update File:": "update",
@@ -71,6 +76,21 @@ class Hunk(NamedTuple):
         return [text for sign, text in self.lines if sign != "+"]
 
 
+class NumberedHunk(NamedTuple):
+    """A change of adjacent lines as a unified diff tells it: with the ends of lines, and the number of the first."""
+
+    start: int
+    """How many lines of the file are above it."""
+    old: tuple[str, ...]
+    """The lines that it finds in the file."""
+    new: tuple[str, ...]
+    """The lines that it makes of them."""
+    leading: int
+    """The lines of context above its first change."""
+    trailing: int
+    """The lines of context beneath its last change."""
+
+
 class FilePatch(NamedTuple):
     """The part of a patch that adds, updates or deletes one file."""
 
@@ -83,6 +103,14 @@ class FilePatch(NamedTuple):
     """The changes of an updated file."""
     move_to: str | None = None
     """The new path of an updated file; None if it stays where it is."""
+    exact: tuple[NumberedHunk, ...] | None = None
+    """The changes by a unified diff, also of what is deleted; None if the patch is none."""
+    other_path: str | None = None
+    """What a unified diff calls the file on its other side, if that is another name: the file may have either."""
+    copy_of: str | None = None
+    """The file that an added one is a copy of, before its changes."""
+    is_executable: bool | None = None
+    """Whether the file can be run afterwards; None if that stays as it is."""
 
 
 class Patched(NamedTuple):
@@ -96,108 +124,57 @@ class Patched(NamedTuple):
 # --- reading ---
 
 
+class Section(NamedTuple):
+    """What a patch says of one file. Its lines are not read yet."""
+
+    action: Action
+    path: str
+    move_to: str | None
+    lines: str
+
+
 def parse_patch(patch: str) -> list[FilePatch]:
     """Return what a patch does with each file, in its order. Raises PatchError if the patch is malformed."""
-    lines = _unwrapped(patch).split("\n")
-    if lines[0].strip() != _BEGIN or lines[-1].strip() != _END:
+    return [_file_patch(section) for section in patch_sections(patch)]
+
+
+def patch_sections(patch: str) -> list[Section]:
+    """Return which files a patch names, quickly also where it is large. Raises PatchError if it names none."""
+    begin, _, rest = _unwrapped(patch).partition("\n")
+    body, _, end = rest.rpartition("\n")
+    if begin.strip() != _BEGIN or end.strip() != _END:
         raise PatchError(f"A patch begins with the line '{_BEGIN}' and ends with the line '{_END}'.")
-    sections = list(_sections(lines[1:-1]))
+    first, *parts = f"\n{body}".split("\n*** ")
+    sections: list[list[str]] = []
+    for part in parts:
+        if f"*** {part[:20]}".startswith(tuple(_ACTIONS)):
+            sections.append([part])
+        elif sections:
+            sections[-1].append(part)
+        else:
+            first += f"\n*** {part}"
+    if first.strip():
+        line = next(line for line in first.split("\n") if line.strip())
+        raise PatchError(f"{quoted_line(line)} belongs to no file. Begin with {' or '.join(_ACTIONS)} and a path.")
     if not sections:
         raise PatchError(f"The patch changes no file. Name one with {', '.join(f'{each} path' for each in _ACTIONS)}.")
-    return [_file_patch(*each) for each in sections]
+    return [_section("*** " + "\n*** ".join(each)) for each in sections]
 
 
-_COUNTS: Final = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-_NO_FILE: Final = "/dev/null"
-
-
-def parse_unified(diff: str) -> list[FilePatch]:
-    """Return what a unified diff does with each file, as `diff -u` and git write it; `a/` and `b/` are left off.
-
-    Its hunks are found by their context, like those of other patches. Raises PatchError if the diff is malformed.
-    """
-    lines = _lines(diff)
-    found: list[FilePatch] = []
-    for number, (line, following) in enumerate(pairwise(lines)):
-        if line.startswith("--- ") and following.startswith("+++ "):
-            found.append(_side_patch(_file_name(line), _file_name(following), _hunk_lines(lines[number + 2 :])))
-    if not found:
-        raise PatchError("There is no line '--- file' with a line '+++ file' beneath it.")
-    return found
-
-
-def _hunk_lines(lines: Sequence[str]) -> list[str]:
-    """The lines of the hunks that come first, by the numbers of lines that their heads tell."""
-    number = 0
-    while number < len(lines) and (counts := _COUNTS.match(lines[number])):
-        old, new = (int(count or "1") for count in counts.groups())
-        number += 1
-        while number < len(lines) and (old > 0 or new > 0 or lines[number] == _NO_LINE_END):
-            sign = lines[number][:1]
-            old -= sign in (" ", "-", "")
-            new -= sign in (" ", "+", "")
-            number += 1
-    return list(lines[:number])
-
-
-def _side_patch(old: str, new: str, lines: Sequence[str]) -> FilePatch:
-    if old == _NO_FILE:
-        end = "" if _NO_LINE_END in lines else "\n"
-        return FilePatch("add", new, "\n".join(line[1:] for line in lines if line.startswith("+")) + end * bool(lines))
-    if new == _NO_FILE:
-        return FilePatch("delete", old)
-    return FilePatch("update", old, "", parse_hunks("\n".join(lines), old), None if new == old else new)
-
-
-def _file_name(line: str) -> str:
-    quoted = _QUOTED_NAME.match(line, 4)
-    name = _unquoted(quoted[1]) if quoted else line[4:].partition("\t")[0].rstrip()
-    return name[2:] if name.startswith(("a/", "b/")) else name
-
-
-_QUOTED_NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:\t|$)')
-_ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2}|.)")
-_ESCAPED: Final = dict(zip(b"abtnvfr", b"\a\b\t\n\v\f\r", strict=True))
-
-
-def _unquoted(name: str) -> str:
-    """A name as git quotes it: with the escapes of C, and bytes as octal numbers."""
-
-    def byte(found: re.Match[bytes]) -> bytes:
-        given = found[1]
-        return bytes([int(given, 8) if len(given) == 3 else _ESCAPED.get(given[0], given[0])])
-
-    return _ESCAPE.sub(byte, name.encode()).decode("utf-8", "replace")
+def _section(text: str) -> Section:
+    prefix, action = next(each for each in _ACTIONS.items() if text.startswith(each[0]))
+    head, _, lines = text.partition("\n")
+    move_to = None
+    if action == "update" and lines.startswith(_MOVE):
+        move, _, lines = lines.partition("\n")
+        move_to = _path(move, _MOVE)
+    return Section(action, _path(head, prefix), move_to, lines)
 
 
 def _unwrapped(patch: str) -> str:
     text = patch.replace("\r\n", "\n").strip()
     wrapped = _WRAPPED.match(text)
     return (wrapped["here"] or wrapped["code"] or "").strip() if wrapped else text
-
-
-def _sections(lines: Sequence[str]) -> Iterator[tuple[Action, str, list[str]]]:
-    """The action, the path and the lines of each file."""
-    section: tuple[Action, str, list[str]] | None = None
-    for line in lines:
-        found = _header(line)
-        if found:
-            if section:
-                yield section
-            section = (*found, [])
-        elif section:
-            section[2].append(line)
-        elif line.strip():
-            raise PatchError(f"{_quoted(line)} belongs to no file. Begin with {' or '.join(_ACTIONS)} and a path.")
-    if section:
-        yield section
-
-
-def _header(line: str) -> tuple[Action, str] | None:
-    for prefix, action in _ACTIONS.items():
-        if line.startswith(prefix):
-            return action, _path(line, prefix)
-    return None
 
 
 def _path(line: str, prefix: str) -> str:
@@ -207,15 +184,15 @@ def _path(line: str, prefix: str) -> str:
     return path
 
 
-def _file_patch(action: Action, path: str, lines: list[str]) -> FilePatch:
+def _file_patch(section: Section) -> FilePatch:
+    action, path, move_to, lines = section
     if action == "add":
-        return FilePatch(action, path, content=added_text("\n".join(lines), path))
+        return FilePatch(action, path, content=added_text(lines, path))
     if action == "delete":
-        if any(line.strip() for line in lines):
+        if lines.strip():
             raise PatchError(f"'*** Delete File: {path}' has lines. Leave them out, or use '*** Update File:'.")
         return FilePatch(action, path)
-    move_to = _path(lines.pop(0), _MOVE) if lines and lines[0].startswith(_MOVE) else None
-    hunks = tuple(_hunks(path, lines))
+    hunks = tuple(_hunks(path, lines.split("\n")))
     if not hunks and move_to is None:
         raise PatchError(f"'*** Update File: {path}' has no changes. Add lines that begin with - or +.")
     return FilePatch(action, path, hunks=hunks, move_to=move_to)
@@ -223,26 +200,19 @@ def _file_patch(action: Action, path: str, lines: list[str]) -> FilePatch:
 
 def added_text(diff: str, path: str) -> str:
     """The content of a new file, of which each line begins with `+`. Raises PatchError for another line."""
-    lines = _lines(diff)
-    for line in lines:
-        if not line.startswith("+"):
-            raise PatchError(f"Each line of the new file {path} begins with +, and {_quoted(line)} does not.")
-    return "".join(f"{line[1:]}\n" for line in lines)
+    text = "\n" + diff.replace("\r\n", "\n").rstrip("\n")
+    if text.count("\n") != text.count("\n+") and text != "\n":
+        line = next(line for line in text[1:].split("\n") if not line.startswith("+"))
+        raise PatchError(f"Each line of the new file {path} begins with +, and {quoted_line(line)} does not.")
+    return text.replace("\n+", "\n")[1:] + "\n" if text != "\n" else ""
 
 
 def parse_hunks(diff: str, path: str) -> tuple[Hunk, ...]:
     """Return the hunks of a file. Raises PatchError if they are malformed or change nothing."""
-    hunks = tuple(_hunks(path, _lines(diff)))
+    hunks = tuple(_hunks(path, diff.replace("\r\n", "\n").split("\n")))
     if not hunks:
         raise PatchError(f"The diff of {path} has no changes. Add lines that begin with - or +.")
     return hunks
-
-
-def _lines(diff: str) -> list[str]:
-    lines = diff.replace("\r\n", "\n").split("\n")
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
 
 
 def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
@@ -260,9 +230,9 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
             body.append(line)
 
 
-def _hunk(path: str, anchors: Sequence[str], body: Sequence[str], at_end: bool) -> Hunk:
+def _hunk(path: str, anchors: Sequence[str], body: list[str], at_end: bool) -> Hunk:
     while body and not body[-1]:  # Blank lines between hunks and files. A blank line of the file begins with a space.
-        body = body[:-1]
+        body.pop()
     lines = tuple(_signed(path, line) for line in body)
     if all(sign == " " for sign, _ in lines):
         raise PatchError(f"A hunk of {path} changes nothing. Add lines that begin with - or +.")
@@ -279,12 +249,91 @@ def _signed(path: str, line: str) -> tuple[str, str]:
     if not line:
         return " ", ""
     if line[0] not in " -+" or line.startswith("*** "):
-        raise PatchError(f"Each line of a change of {path} begins with a space, - or +, and {_quoted(line)} does not.")
+        raise PatchError(
+            f"Each line of a change of {path} begins with a space, - or +, and {quoted_line(line)} does not."
+        )
     return line[0], line[1:]
 
 
-def _quoted(line: str) -> str:
+def quoted_line(line: str) -> str:
+    """A line of a patch for an error: in quotes, and not all of a long one."""
     return f"'{line if len(line) <= _SHOWN else line[:_SHOWN] + '…'}'"
+
+
+# --- finding lines ---
+
+_WORK: Final = 400
+"""How many comparisons a patch may take for each line of it and of its file."""
+_ONE_BY_ONE: Final = 20
+"""How many comparisons by `str.find` take as long as one step here."""
+
+
+class LineIndex:
+    """The lines of a file that a patch names, to find runs of them.
+
+    Each different line is a character and the file a text, so that a run of lines is found as fast as a word. A patch
+    that would take much more time than its size allows, since its lines stand in many places, is refused.
+
+    Args:
+        path: What errors call the file.
+        lines: The lines of the file.
+        wanted: All lines that are sought.
+    """
+
+    def __init__(self, path: str, lines: Sequence[str], wanted: Iterable[str]) -> None:
+        self._path = path
+        self._characters: dict[str, str] = {}
+        for line in wanted:
+            if line not in self._characters:
+                self._characters[line] = chr(min(len(self._characters) + 1, sys.maxunicode))
+        if len(self._characters) >= sys.maxunicode:
+            raise PatchError(f"The patch has too many different lines for {path}. Make several of it.")
+        self._text = "".join([self._characters.get(line, "\0") for line in lines])
+        self._places: dict[str, list[int]] = {character: [] for character in self._characters.values()}
+        for place, character in enumerate(self._text):
+            if character != "\0":
+                self._places[character].append(place)
+        self._left = _WORK * (len(self._text) + len(self._characters) + 1_000)
+
+    def places(self, run: Sequence[str], start: int, most: int) -> list[int]:
+        """The first places from `start` on, at most so many, of a run of lines that is not empty."""
+        sought = "".join([self._characters[line] for line in run])
+        rarest = min(sought, key=lambda character: len(self._places[character]))
+        offset, at = sought.index(rarest), self._places[rarest]
+        first = bisect_left(at, start + offset)
+        found: list[int] = []
+        if (len(at) - first) * len(sought) < len(self._text) - start:
+            self._spend((len(at) - first) * (_ONE_BY_ONE + len(sought)))
+            for index in range(first, len(at)):
+                if len(found) < most and self._text.startswith(sought, at[index] - offset):
+                    found.append(at[index] - offset)
+            return found
+        while len(found) < most and (place := self._text.find(sought, start)) >= 0:
+            self._spend(place - start + len(sought))
+            found.append(place)
+            start = place + 1
+        self._spend(len(self._text) - start if len(found) < most else 0)
+        return found
+
+    def all_places(self, line: str, start: int) -> list[int]:
+        """All places of one line from `start` on."""
+        at = self._places[self._characters[line]]
+        first = bisect_left(at, start)
+        self._spend(_ONE_BY_ONE * (len(at) - first))
+        return at[first:]
+
+    def ends_with(self, run: Sequence[str], start: int) -> bool:
+        """Whether the file ends with a run of lines that begins at `start` or after it."""
+        sought = "".join([self._characters[line] for line in run])
+        return self._text.endswith(sought) and len(self._text) - len(sought) >= start
+
+    def _spend(self, comparisons: int) -> None:
+        self._left -= comparisons
+        if self._left < 0:
+            raise PatchError(
+                f"The lines of the patch stand in {self._path} too often to find where each hunk belongs. Add lines of "
+                "context that occur once, or make several patches of it."
+            )
 
 
 # --- applying ---
@@ -292,6 +341,8 @@ def _quoted(line: str) -> str:
 Level = Callable[[str], str]
 
 _LEVELS: Final[tuple[Level, ...]] = (str, str.rstrip, str.strip)
+_NAMED: Final = 5
+"""How many of the places where a hunk may be are named."""
 
 
 class _Line(NamedTuple):
@@ -311,7 +362,7 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     Raises PatchError if the place of a hunk is not found, or if it may be one of several.
     """
     lines = _split(text)
-    texts = _Texts([line.text for line in lines])
+    texts = _Texts(path, [line.text for line in lines], hunks)
     ends = [line.end for line in lines if line.end]
     usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
     result: list[_Line] = []
@@ -355,23 +406,15 @@ def _replaced(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]
 class _Texts:
     """The lines of a file, without their ends, as the levels compare them."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._at: dict[Level, list[str]] = {str: [*texts]}
-        self._places: dict[Level, defaultdict[str, list[int]]] = {}
+    def __init__(self, path: str, texts: Sequence[str], hunks: Sequence[Hunk]) -> None:
+        self._path, self.texts, self._hunks = path, texts, hunks
+        self._indexes: dict[Level, LineIndex] = {}
 
-    def at(self, level: Level) -> list[str]:
-        if level not in self._at:
-            self._at[level] = [level(text) for text in self._at[str]]
-        return self._at[level]
-
-    def places(self, level: Level, text: str, start: int) -> list[int]:
-        """The places, from `start` on, of the lines that equal `text`."""
-        if level not in self._places:
-            self._places[level] = defaultdict(list)
-            for place, line in enumerate(self.at(level)):
-                self._places[level][line].append(place)
-        found = self._places[level].get(level(text), [])
-        return found[bisect_left(found, start) :]
+    def at(self, level: Level) -> LineIndex:
+        if level not in self._indexes:
+            wanted = chain.from_iterable((*hunk.anchors, *hunk.old) for hunk in self._hunks)
+            self._indexes[level] = LineIndex(self._path, [*map(level, self.texts)], map(level, wanted))
+        return self._indexes[level]
 
 
 def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
@@ -379,7 +422,7 @@ def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
     old = hunk.old
     for wanted in (old, old[:-1]) if old and not old[-1] else (old,):
         for level in _LEVELS:
-            places = _places(texts, hunk, wanted, start, level)
+            places = _places(texts, hunk, [*map(level, wanted)], start, level)
             if len(places) > 1:
                 raise PatchError(_ambiguous(path, hunk, places))
             if places:
@@ -387,24 +430,28 @@ def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
     raise PatchError(_missing(path, texts, hunk, start))
 
 
-def _places(texts: _Texts, hunk: Hunk, wanted: Sequence[str], start: int, level: Level) -> list[int]:
-    """The lines at which the hunk may be. After an anchor only the nearest place counts."""
-    lines, sought = texts.at(level), [level(text) for text in wanted]
-    if hunk.at_end and lines[max(start, len(lines) - len(sought)) :] == sought:
-        return [len(lines) - len(sought)]
+def _places(texts: _Texts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
+    """The first lines at which the hunk may be. After an anchor only the nearest place counts."""
+    index = texts.at(level)
+    if hunk.at_end and index.ends_with(sought, start):
+        return [len(texts.texts) - len(sought)]
     starts = _beneath(texts, hunk.anchors, start)
     if not sought:
-        return starts if hunk.anchors else [len(lines)] if hunk.at_end or not lines else []
-    first = texts.places(level, wanted[0], start)
-    found = [place for place in first if lines[place : place + len(sought)] == sought]
-    return _nearest(found, starts) if hunk.anchors else found
+        return starts if hunk.anchors else [len(texts.texts)] if hunk.at_end or not texts.texts else []
+    if not hunk.anchors:
+        return index.places(sought, start, _NAMED + 1)
+    found: list[int] = []
+    while starts and len(found) <= _NAMED and (nearest := index.places(sought, starts[0], 1)):
+        found += nearest
+        starts = starts[bisect_right(starts, nearest[0]) :]
+    return found
 
 
 def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
     """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
     starts = [start]
     for i, anchor in enumerate(anchors):
-        at = texts.places(str, anchor, start) or texts.places(str.strip, anchor, start)
+        at = texts.at(str).all_places(anchor, start) or texts.at(str.strip).all_places(anchor.strip(), start)
         starts = [place + 1 for place in (_nearest(at, starts) if i else at)]
     return starts
 
@@ -416,20 +463,20 @@ def _nearest(places: Sequence[int], starts: Iterable[int]) -> list[int]:
 
 
 def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
-    numbers = ", ".join(str(place + 1) for place in places[:5])
-    what = f"The lines from {_quoted(hunk.old[0])} on" if hunk.old else f"The line {_quoted(hunk.anchors[-1])}"
-    more = ", …" if len(places) > 5 else ""
+    numbers = ", ".join(str(place + 1) for place in places[:_NAMED])
+    what = f"The lines from {quoted_line(hunk.old[0])} on" if hunk.old else f"The line {quoted_line(hunk.anchors[-1])}"
+    times, more = (f"{len(places)} times", "") if len(places) <= _NAMED else (f"more than {_NAMED} times", ", …")
     return (
-        f"{what} stand in {path} {len(places)} times (at lines {numbers}{more}). Add lines of context, or a line "
+        f"{what} stand in {path} {times} (at lines {numbers}{more}). Add lines of context, or a line "
         "'@@ ' with the function or class."
     )
 
 
 def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
-    trimmed = frozenset(texts.at(str.strip)[start:])
+    trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
-            return f"The line {_quoted(anchor)} of '@@' is not in {path}{_after(start)}. Read the file and copy it."
+            return f"The line {quoted_line(anchor)} of '@@' is not in {path}{_after(start)}. Read the file and copy it."
     old = hunk.old
     if not old:
         return (
@@ -437,7 +484,9 @@ def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
         )
     absent = next((text for text in old if text.strip() not in trimmed), None)
     which = (
-        f"{_quoted(absent)} is not" if absent is not None else f"The lines from {_quoted(old[0])} on are not together"
+        f"{quoted_line(absent)} is not"
+        if absent is not None
+        else f"The lines from {quoted_line(old[0])} on are not together"
     )
     return f"{which} in {path}{_after(start)}. Read the file and copy the context exactly."
 

@@ -114,7 +114,7 @@ def test_one_change_among_equal_lines_is_found_wherever_it_is() -> None:
 
 def test_lines_that_are_all_the_same_are_compared_in_bounded_time() -> None:
     diff = TextDiff("x\n" + "\n" * 1_000, "\n" * 999 + "y\n")
-    assert (diff.added, diff.removed) == (1_000, 1_001)
+    assert (diff.added, diff.removed) == (1, 2)
 
 
 def test_lines_show_what_would_not_be_seen() -> None:

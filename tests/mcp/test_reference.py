@@ -14,8 +14,8 @@ from mcp_types import CallToolResult
 
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp import McpSettings, ServerLimits, reference
-from deepfs.mcp.reference import at_own_paths
+from deepfs.mcp import McpSettings, ServerLimits
+from deepfs.mcp.reference import _matcher, at_own_paths
 from support.mcp_clients import connected, text_of
 
 pytestmark = pytest.mark.anyio
@@ -270,7 +270,7 @@ async def test_compiling_many_patterns_gives_way_between_them() -> None:
 
     async with create_task_group() as tasks:
         tasks.start_soon(count)
-        matches = await reference._matcher([f"x{number}/**" for number in range(50)])
+        matches = await _matcher([f"x{number}/**" for number in range(50)])
         tasks.cancel_scope.cancel()
     assert turns >= 50
     assert matches("x49/a/b")

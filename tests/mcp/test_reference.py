@@ -272,6 +272,6 @@ async def test_compiling_many_patterns_gives_way_between_them() -> None:
         tasks.start_soon(count)
         matches = await _matcher([f"x{number}/**" for number in range(50)])
         tasks.cancel_scope.cancel()
-    assert turns >= 50
+    assert turns > 25
     assert matches("x49/a/b")
     assert not matches("x50/a/b")

@@ -31,7 +31,7 @@ from deepfs.middleware.advice import Advisor
 from deepfs.middleware.offers import not_offered, offers_move
 from deepfs.middleware.tools import ToolFailure
 from deepfs.search.globs import compile_tree
-from deepfs.sync import in_thread
+from deepfs.sync import in_thread, yield_to_loop
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.entries import EntryChange
@@ -234,13 +234,15 @@ def _placed(line: str, indent: str, replaced: str, is_first: bool) -> str:
 # --- patterns --------------------------------------------------------------------------------------------------------
 
 
-def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callable[[str], bool]:
+async def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callable[[str], bool]:
     """A test of relative paths. With `anywhere`, a pattern without `*` is also the name of something at any depth."""
     globs = [pattern.strip("/") for pattern in patterns if pattern.strip("/")]
-    plain = [pattern for pattern in globs if anywhere and "*" not in pattern]
-    trees = [compile_tree(f"/{pattern}") for pattern in globs if not pattern.endswith("/**")]
-    beneath = [compile_tree(f"/{pattern[:-2]}*/**") for pattern in globs if pattern.endswith("/**")]
-    trees += [*beneath, *(compile_tree(f"/**/{pattern}") for pattern in plain)]
+    written = [f"/{pattern[:-2]}*/**" if pattern.endswith("/**") else f"/{pattern}" for pattern in globs]
+    written += [f"/**/{pattern}" for pattern in globs if anywhere and "*" not in pattern]
+    trees = []
+    for pattern in written:
+        trees.append(compile_tree(pattern))  # Takes milliseconds.
+        await yield_to_loop()
     return lambda path: any(tree.matches(f"/{path}") for tree in trees)
 
 
@@ -381,7 +383,7 @@ class _Files:
     async def directory_tree(self, given: _Tree) -> str:
         path, nodes = self._path(given.path), dict[str, list[dict[str, Any]]]()
         tree = nodes[path] = []
-        async with aclosing(self._walk(path, _matcher(given.excludePatterns, anywhere=True))) as walk:
+        async with aclosing(self._walk(path, await _matcher(given.excludePatterns, anywhere=True))) as walk:
             async for info in walk:
                 plain = info.path.rstrip("/")
                 if paths.relative(plain, path).count("/") >= _MOST_LEVELS:
@@ -435,9 +437,9 @@ class _Files:
         return f"Successfully moved {given.source} to {given.destination}"
 
     async def search_files(self, given: _Search) -> str:
-        path, matches = self._path(given.path), _matcher([given.pattern])
+        path, matches = self._path(given.path), await _matcher([given.pattern])
         found: list[str] = []
-        async for info in self._walk(path, _matcher(given.excludePatterns)):
+        async for info in self._walk(path, await _matcher(given.excludePatterns)):
             plain = info.path.rstrip("/")
             if matches(paths.relative(plain, path)):
                 found.append(plain)

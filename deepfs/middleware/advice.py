@@ -14,7 +14,7 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import escaped, one_line, shown_path
 
-__all__ = ["ERROR_CHARS", "Advisor", "closest", "into_directory", "no_file", "no_line"]
+__all__ = ["ERROR_CHARS", "Advisor", "closest", "into_directory", "literal_brackets", "no_file", "no_line"]
 
 ERROR_CHARS: Final = 4_000
 """The most characters of an error that are shown; those of other libraries may be of any length."""
@@ -265,7 +265,7 @@ def _resolved(path: str) -> list[str]:
 def _respelt(path: str) -> str:
     """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
     plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
-    plain = re.sub(r"\\(?=[ ()&'])", "", plain).replace("\\", "/")
+    plain = re.sub(r"\\(?=[ ()&'\[\]])", "", plain).replace("\\", "/")
     return "" if plain == path else plain
 
 
@@ -311,20 +311,38 @@ _OPTIONS: Final = re.compile(r"(?:--?[A-Za-z][\w-]* )+\S")
 _QUOTES: Final = ("'", '"', "`")
 
 
-def no_line(pattern: str, path: str, glob: str, *, regex: bool, ignore_case: bool) -> str:
-    """The note for a search without a match: where it looked, and what else to try."""
+def no_line(pattern: str, path: str, glob: str, *, is_whole: bool, regex: bool, ignore_case: bool) -> str:
+    """The note for a search without a match: where it looked, and what else to try.
+
+    Args:
+        pattern: What was searched for.
+        path: Where.
+        glob: The pattern of files, if any.
+        is_whole: Whether all files there were searched.
+        regex: Whether the pattern is a regular expression.
+        ignore_case: Whether case did not matter.
+    """
     files = f" in files {one_line(glob, 60)}" if glob else ""
     kind = "matches the expression" if regex else "contains the text"
-    tried = f"[No line under {path}{files} {kind} {one_line(pattern, 100)}"
+    searched = "No line" if is_whole else "No line of what was searched"
+    tried = f"[{searched} under {path}{files} {kind} {one_line(pattern, 100)}"
     if not regex and _REGEX.search(pattern):
         return f"{tried}, taken literally. For a regular expression set regex=true]"
     if _OPTIONS.match(pattern):
         return f"{tried}. Give options as arguments of their own, not in the pattern]"
     if pattern[:1] in _QUOTES and pattern[:1] == pattern[-1:]:
         return f"{tried}. Leave out the quotes unless the text has them]"
+    if literal := literal_brackets(glob):
+        return f"{tried}. {literal}]"
     if not ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
         return f"{tried}. Case matters unless ignore_case is set]"
     return f"{tried}]"
+
+
+def literal_brackets(pattern: str) -> str:
+    """How to write a glob if its brackets belong to names, as in `[slug]`; `""` if it has none but escaped ones."""
+    literal = re.sub(r"\\.|[\[\]]", lambda sign: sign[0] if len(sign[0]) > 1 else f"\\{sign[0]}", pattern)
+    return "" if literal == pattern else f"If the brackets are part of a name, write {one_line(literal, 100)}"
 
 
 def no_file(path: str, pattern: str) -> str:
@@ -334,6 +352,8 @@ def no_file(path: str, pattern: str) -> str:
     tried = f"[No file under {path} matches {one_line(pattern, 100)}"
     if pattern.endswith("/") or not _WILD.search(pattern):
         return f"{tried}. Only files are found: try **/{shown}/** for a directory, *{shown}* for a part of a name]"
+    if literal := literal_brackets(pattern):
+        return f"{tried}. {literal}]"
     several = re.split(r"[,|]", pattern)
     if "{" not in pattern and len(several) > 1:
         return f"{tried}. Write several patterns as {{{one_line(','.join(map(str.strip, several)), 100)}}}]"

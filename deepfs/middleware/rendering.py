@@ -69,7 +69,7 @@ def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str
     """The rows from `offset` on, as far as `limit` and `budget` characters allow, and a note that says how to go on."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
-    page = list(islice(rows, offset, offset + limit))
+    page = rows[offset : offset + limit]
     shown = list(_fitting(page, room)) or [f"{row[: room - 2]}…" for row in page[:1]]
     last, total = offset + len(shown), f"{len(rows):,}"
     where = ""

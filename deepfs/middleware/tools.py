@@ -10,7 +10,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, no_file, no_line
+from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, literal_brackets, no_file, no_line
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
@@ -167,7 +167,7 @@ class FileOperations:
 
     async def glob(self, pattern: str, path: str, offset: int) -> Answer:
         result = await self.backend.aglob(pattern, path)
-        failed = await self._partial("glob", result, result.matches, path)
+        failed = await self._partial("glob", result, result.matches, path, better=_in_brackets(result, pattern))
         rows = [shown_path(info.path) for info in result.matches or ()]
         page = paged(
             rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
@@ -190,7 +190,9 @@ class FileOperations:
         where = None if path == "/" else path
         result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
         is_wrong = options["regex"] and result.code is ErrorCode.INVALID_PATTERN
-        better = "Correct the pattern, or set regex=false to find plain text." if is_wrong else ""
+        better = (
+            "Correct the pattern, or set regex=false to find plain text." if is_wrong else _in_brackets(result, glob)
+        )
         failed = await self._partial("grep", result, result.matches, path, better=better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
@@ -203,7 +205,8 @@ class FileOperations:
             else (f"The search was stopped before its end, so there may be more matches: {advice}")
         )
         skipped = _not_searched(result.skipped)
-        nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, **options)]
+        is_whole = not skipped and not result.truncated
+        nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
         notes = (more if result.truncated else "", skipped, failed)
         return Answer(listing([*rows, *nothing], self._chars, *notes, advice=advice), result)
 
@@ -284,6 +287,12 @@ def _not_searched(files: int | None) -> str:
     """The note for files that a search left out."""
     number = "1 file was" if files == 1 else f"{files:,} files were"
     return f"{number} not searched: binary, too large or not readable" if files else ""
+
+
+def _in_brackets(result: Result, pattern: str) -> str:
+    """What to do about a refused glob whose brackets may belong to a name."""
+    literal = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
+    return f"{literal}." if literal else ""
 
 
 def _absolute(path: str) -> str:

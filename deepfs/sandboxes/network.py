@@ -222,12 +222,16 @@ class _Request(Struct, frozen=True):
 _LONGEST_HEAD: Final = 32 * 1024
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]+) (HTTP/1\.[01])")
 _URL: Final = re.compile(r"(?i:http)://([^/?#]+)([/?][^#]*)?")
-_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*)")
+_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([\t -~\x80-\xff]*+)")
+_MOST_HEADERS: Final = 200
 _OF_ONE_HOP: Final = frozenset(
     {b"connection", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"}
 )
-_OF_THE_BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""A request has at most one of these, once; otherwise programs may differ on where its body ends."""
+_OF_THE_BODY: Final = {
+    b"content-length": re.compile(rb"[0-9]{1,18}"),
+    b"transfer-encoding": re.compile(rb"(?i:chunked)"),  # Programs of HTTP/1.0 do not know it.
+}
+"""A request has at most one of these, once, in this form; otherwise programs may differ on where its body ends."""
 
 _HTTP: Final[Mapping[_Reason, str]] = {
     "granted": "200 Connection established",
@@ -248,8 +252,8 @@ async def _http_request(begin: bytes, reader: BufferedByteReceiveStream) -> _Req
     """Read a request. Raises ValueError or DelimiterNotFound if it cannot be understood."""
     first, *lines = (begin + await reader.receive_until(b"\r\n\r\n", _LONGEST_HEAD)).split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
-    headers = [_HEADER.fullmatch(line) for line in lines]
-    if line is None or None in headers:
+    headers = [_HEADER.fullmatch(line) for line in lines[: _MOST_HEADERS + 1]]
+    if line is None or None in headers or len(headers) > _MOST_HEADERS:
         raise ValueError("it is no request")
     method, target, version = line.groups()
     if method == b"CONNECT":
@@ -257,7 +261,7 @@ async def _http_request(begin: bytes, reader: BufferedByteReceiveStream) -> _Req
         if port is None:
             raise ValueError("it has no port")
         return _Request(normal_host(host), port)
-    return _forwarded(method, target.decode(), version, [(match[1], match[2]) for match in headers if match])
+    return _forwarded(method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match])
 
 
 def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
@@ -271,8 +275,9 @@ def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[
     name = f"[{host}]" if ":" in host else host
     named = [_named(value) for key, value in headers if key.lower() == b"connection"]
     dropped = _OF_ONE_HOP.union(*named)
-    sizes = [header for header in headers if header[0].lower() in _OF_THE_BODY]
-    if len(sizes) > 1 or not _OF_THE_BODY.isdisjoint(dropped) or any(b"," in value for _, value in sizes):
+    # Some servers take `_` for `-`.
+    sizes = [pair for pair in headers if pair[0].lower().replace(b"_", b"-") in _OF_THE_BODY]
+    if len(sizes) > 1 or not dropped.isdisjoint(_OF_THE_BODY) or not all(_is_clear(*pair, version) for pair in sizes):
         raise ValueError("it can be read in two ways where its body ends")
     kept = [b"%s: %s" % header for header in headers if header[0].lower() not in dropped]
     head = [
@@ -282,6 +287,13 @@ def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[
         *kept,
     ]
     return _Request(host, port or 80, b"\r\n".join(head) + b"\r\n\r\n")
+
+
+def _is_clear(name: bytes, value: bytes, version: bytes) -> bool:
+    """Whether every program finds the end of the body by this header at the same place."""
+    form = _OF_THE_BODY.get(name.lower())
+    is_known = version == b"HTTP/1.1" or name.lower() == b"content-length"
+    return form is not None and is_known and form.fullmatch(value) is not None
 
 
 def _named(value: bytes) -> set[bytes]:

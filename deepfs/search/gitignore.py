@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from deepfs.errors import DeadlineError
 from deepfs.text import paths
@@ -20,8 +20,6 @@ IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 """`"git"` honours `.gitignore` files, a sequence gives their lines, None ignores nothing."""
 
 GITIGNORE = ".gitignore"
-
-_GROUP = re.compile(r"\(\?P<\w+>/\)")
 
 _MAX_REMEMBERED = 10_000
 """Names for which each set of rules caches whether a rule may match them."""
@@ -37,51 +35,42 @@ _MAX_BYTES = 2 * 1024 * 1024
 _is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
 
-class _Match(Protocol):
-    def groups(self) -> tuple[bytes | None, ...]: ...
-
-
-_Search: TypeAlias = Callable[[bytes], _Match | None]
+_Test: TypeAlias = Callable[[bytes], object]
 
 
 class _Rule:
     """The rule of one pattern: it `ignores` the paths that it matches, or excepts them if that is False."""
 
-    __slots__ = ("_search", "by_name", "directories_only", "expression", "ignores")
+    __slots__ = ("_test", "by_name", "directories_only", "expression", "ignores")
 
     def __init__(self, expression: str, ignores: bool, directories_only: bool, by_name: bool) -> None:
         self.expression = expression
         self.ignores = ignores
         self.directories_only = directories_only
         self.by_name = by_name
-        self._search: _Search | None = None
-
-    def is_about(self, subject: bytes) -> bool:
-        """Whether the rule matches `subject`: a path, or a name if the rule is `by_name`."""
-        # pathspec's expressions also match the paths beneath, through their group.
-        match = self.search(subject)
-        return match is not None and not any(match.groups())
+        self._test: _Test | None = None
 
     @property
-    def search(self) -> _Search:
-        """The search of the expression, compiled when it is first needed. Raises ValueError if it does not compile."""
-        if self._search is None:
-            self._search = _linear(self.expression)
-        return self._search
+    def test(self) -> _Test:
+        """The test of a path, or of a name if the rule is `by_name`. Raises ValueError if it needs too much memory."""
+        if self._test is None:
+            self._test = _linear(self.expression)
+        return self._test
 
     def is_usable(self) -> bool:
         """Whether the expression can be compiled."""
         with suppress(ValueError):
-            return self.search is not None
+            return self.test is not None
         return False
 
 
 class _Group:
     """Consecutive rules with combined expressions, which show at once if no rule matches a name or a path."""
 
+    is_name_in_question: _Test
+    is_path_in_question: _Test
+
     def __init__(self, rules: Sequence[_Rule]) -> None:
-        self._by_name: _Search | None
-        self._by_path: _Search | None
         try:
             self._unite(rules)
         except ValueError:
@@ -89,23 +78,17 @@ class _Group:
             try:
                 self._unite(rules)
             except ValueError:  # Each compiles alone, but together they need too much memory.
-                self._by_name = self._by_path = _maybe
+                self.is_name_in_question = self.is_path_in_question = lambda _: True
         self._last_first = rules[::-1]
 
     def _unite(self, rules: Sequence[_Rule]) -> None:
-        self._by_name = _any_of(rule for rule in rules if rule.by_name)
-        self._by_path = _any_of(rule for rule in rules if not rule.by_name)
-
-    def is_name_in_question(self, name: bytes) -> bool:
-        return self._by_name is not None and self._by_name(name) is not None
-
-    def is_path_in_question(self, path: bytes) -> bool:
-        return self._by_path is not None and self._by_path(path) is not None
+        self.is_name_in_question = _any_of(rule.expression for rule in rules if rule.by_name)
+        self.is_path_in_question = _any_of(rule.expression for rule in rules if not rule.by_name)
 
     def verdict(self, path: bytes, name: bytes, is_dir: bool) -> bool | None:
         if self.is_name_in_question(name) or self.is_path_in_question(path):
             for rule in self._last_first:
-                if (is_dir or not rule.directories_only) and rule.is_about(name if rule.by_name else path):
+                if (is_dir or not rule.directories_only) and rule.test(name if rule.by_name else path):
                     return rule.ignores
         return None
 
@@ -166,21 +149,10 @@ class Rules:
 _NO_RULES = Rules([])
 
 
-def _any_of(rules: Iterable[_Rule]) -> _Search | None:
-    """Combine `rules` into one search, which finds every subject that a rule matches; None if there are no rules."""
-    # Only the group has a slash in parentheses: a slash within a set would have ended the set's segment.
-    expressions = [f"(?:{_GROUP.sub('/', rule.expression)})" for rule in rules]
-    return _linear("|".join(expressions)) if expressions else None
-
-
-class _Maybe:
-    def groups(self) -> tuple[bytes | None, ...]:
-        return ()
-
-
-def _maybe(_: bytes) -> _Match | None:
-    """A search that matches every subject."""
-    return _Maybe()
+def _any_of(expressions: Iterable[str]) -> _Test:
+    """Combine expressions into one test."""
+    united = "|".join(expressions)
+    return _linear(united) if united else lambda _: False
 
 
 def compile_rules(lines: Iterable[str]) -> Rules:
@@ -191,7 +163,7 @@ def compile_rules(lines: Iterable[str]) -> Rules:
         try:
             found = list(_rules(line))
             for rule in found:
-                rule.search  # noqa: B018
+                rule.test  # noqa: B018
         except ValueError as error:
             raise ValueError(f"ignore= takes patterns as in .gitignore files, not {line!r}") from error
         rules += found
@@ -219,10 +191,11 @@ def _compiled(content: bytes, check: Check) -> Rules:
     plain: list[str] = []
     for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
         check()
+        line = line.removesuffix("\r")
         with suppress(ValueError):
-            found = list(_rules(line.removesuffix("\r")))
+            found = list(_rules(line))
             rules += found
-            plain += _plain(line.strip(), found)
+            plain += _plain(_trimmed(line), found)
     return Rules(rules, plain[:_MAX_HINTS], check)
 
 
@@ -231,46 +204,114 @@ def _plain(line: str, rules: list[_Rule]) -> list[str]:
 
 
 def _rules(line: str) -> Iterator[_Rule]:
-    """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern.
-
-    The marks around a pattern (`!`, `/`) are removed here: pathspec matches a file together with the directories above
-    it, but a walk asks about a directory alone.
-    """
+    """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern."""
     if "\n" in line or not is_text(line) or len(line) > _MAX_LINE:
         raise ValueError("a pattern is one line of text")
-    if not line.endswith("\\ "):
-        line = line.rstrip(" ")
-    body = line.removeprefix("!")
+    body = _trimmed(line).removeprefix("!")
     pattern = body.removesuffix("/")
-    if line.startswith("#") or not pattern:
-        return
-    by_name = "/" not in pattern
-    expression = _expression(pattern if by_name else f"/{pattern.removeprefix('/')}")
-    if expression is not None:
-        yield _Rule(expression, body == line, pattern != body, by_name)
+    if pattern and not line.startswith("#"):
+        expression = _expression(pattern.removeprefix("/"))
+        yield _Rule(expression, not line.startswith("!"), pattern != body, "/" not in pattern)
 
 
-def _expression(pattern: str) -> str | None:
-    """The regular expression of a pattern without marks; None if git would match nothing with it."""
-    # `#` and `!` are special only as the first character of a line.
-    escaped = f"\\{pattern}" if pattern.startswith(("#", "!")) else pattern
-    # The class is used directly: a whole spec compiles every pattern three times.
-    translated = import_module("pathspec.patterns.gitignore.spec").GitIgnoreSpecPattern.pattern_to_regex(escaped)
-    return None if translated[0] is None else str(translated[0])
+def _trimmed(line: str) -> str:
+    """A line without the spaces at its end, but for one that is escaped."""
+    text = line.rstrip(" ")
+    escapes = len(text) - len(text.rstrip("\\"))
+    return line[: len(text) + escapes % 2]
 
 
-def _linear(expression: str) -> _Search:
-    """Compile a search that takes linear time with any pattern, since patterns may come from the tree."""
+_TOKEN = re.compile(r"(?P<stars>\*+)|(?P<any>\?)|(?P<set>\[)|\\(?P<escaped>.)|(?P<text>[^*?[\\]+)", re.DOTALL)
+
+
+def _expression(pattern: str) -> str:
+    """The regular expression of a pattern without marks, as git's wildmatch.c reads it.
+
+    Raises ValueError for a pattern that matches nothing in git, since it ends in the middle of a set or an escape.
+    """
+    parts, at = list[str](), 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        if token is None:
+            raise ValueError("a backslash takes a character")
+        end = token.end()
+        if token["stars"]:
+            part = "[^/]*"
+            is_last = end == len(pattern)
+            if len(token[0]) > 1 and pattern[at - 1 : at] in ("", "/") and (is_last or _SLASH.match(pattern, end)):
+                part, end = ("(?:.*/)?", end + 1) if pattern[end : end + 1] == "/" else (".*", end)
+        elif token["any"]:
+            part = "[^/]"
+        elif token["set"]:
+            part, end = _set(pattern, end)
+        else:
+            part = re.escape(token["escaped"] or token["text"])
+        parts.append(part)
+        at = end
+    return "".join(parts)
+
+
+_SLASH = re.compile(r"\\?/")
+_MEMBER = re.compile(
+    r"\[:(?P<named>[^\]]*):\] | (?:\\(?P<escaped>.) | (?P<plain>[^\\])) (?:-(?:\\(?P<after>.) | (?P<last>[^\]\\])))?",
+    re.DOTALL | re.VERBOSE,
+)
+_NAMED = {
+    "alnum": "09AZaz",
+    "alpha": "AZaz",
+    "blank": "\t\t  ",
+    "cntrl": "\0\x1f\x7f\x7f",
+    "digit": "09",
+    "graph": "!~",
+    "lower": "az",
+    "print": " ~",
+    "punct": "!/:@[`{~",
+    "space": "\t\n\r\r  ",
+    "upper": "AZ",
+    "xdigit": "09AFaf",
+}
+"""The first and last characters of the ranges of a named set."""
+
+
+def _set(pattern: str, at: int) -> tuple[str, int]:
+    """The expression of a set whose members begin at an index, and the index after it. Raises ValueError."""
+    negated = pattern[at : at + 1] in ("!", "^")
+    at += negated
+    begin, ranges = at, list[tuple[str, str]]()
+    while at == begin or pattern[at : at + 1] != "]":
+        member = _MEMBER.match(pattern, at)
+        if member is None or member["named"] not in (None, *_NAMED):
+            raise ValueError("a set is closed by ']' and has known names")
+        if member["named"]:
+            ends = _NAMED[member["named"]]
+            ranges += zip(ends[::2], ends[1::2], strict=True)
+        else:
+            first = member["escaped"] or member["plain"]
+            ranges += [(first, first), (first, member["after"] or member["last"] or first)]
+        at = member.end()
+    # A set never matches a slash, also one within a range.
+    around = [pair for low, high in ranges for pair in ((low, min(high, ".")), (max(low, "0"), high))]
+    chosen = "".join(rf"\x{{{ord(low):x}}}-\x{{{ord(high):x}}}" for low, high in around if low <= high)
+    if negated:
+        return f"[^/{chosen}]", at + 1
+    return (f"[{chosen}]" if chosen else _NOTHING), at + 1
+
+
+_NOTHING = r"[^\x{0}-\x{10FFFF}]"
+
+
+def _linear(expression: str) -> _Test:
+    """Compile a test that takes linear time with any pattern, since patterns may come from the tree."""
     re2 = import_module("re2")
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True
     options.max_mem = _MAX_MEMORY
     try:
-        search: _Search = re2.compile(expression, options).search
+        test: _Test = re2.compile(expression, options).fullmatch
     except re2.error as error:
         raise ValueError(str(error)) from error
-    return search
+    return test
 
 
 class Ignoring:
@@ -342,7 +383,7 @@ class Ignoring:
             return rules_of_file(content, self._check)
         except DeadlineError:
             raise
-        except Exception:  # Whatever pathspec and RE2 do with a file of the tree, it must not end the search.
+        except Exception:  # Whatever RE2 does with a file of the tree, it must not end the search.
             self.failed += 1
             return _NO_RULES
 

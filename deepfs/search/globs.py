@@ -8,6 +8,7 @@ times that of the path.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from deepfs.text.paths import is_visible, visible_in
 __all__ = [
     "MAX_ALTERNATIVES",
     "MAX_EXPANDED",
+    "MAX_EXPRESSION",
     "MAX_PATTERN",
     "MAX_SEGMENTS",
     "Glob",
@@ -25,12 +27,14 @@ __all__ = [
     "compile_tree",
 ]
 
-MAX_PATTERN = 4096
+MAX_PATTERN = 2048
 """The longest pattern, in characters."""
-MAX_ALTERNATIVES = 1000
+MAX_ALTERNATIVES = 500
 """The most alternatives that the braces of a pattern may stand for."""
-MAX_EXPANDED = 16_384
+MAX_EXPANDED = 8192
 """The most characters that the alternatives of a pattern may have in total."""
+MAX_EXPRESSION = 4096
+"""The longest regular expression that a pattern may become: compiling more takes too long on an event loop."""
 MAX_SEGMENTS = 100
 """The most segments that one alternative may have."""
 
@@ -111,12 +115,7 @@ def _trees(pattern: str) -> Iterator[list[str]]:
         if not alternative.strip("/"):
             yield []
             continue
-        segments = _segments(f"{alternative}**" if alternative.endswith("/") else alternative)
-        yield segments
-        if segments[-2:] == [_ANY, "*"]:
-            top = segments[:-2]
-            # `/**/*/**` needs a name, so it leaves out the root. `**/*` alone stands for the root too, as `/**` does.
-            yield from ([["*"], ["*", _ANY, "*"]] if top == [_ANY, "*"] else [top])
+        yield _segments(f"{alternative}**" if alternative.endswith("/") else alternative)
 
 
 class Tree:
@@ -125,24 +124,27 @@ class Tree:
     def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
         self.pattern: str = pattern
         self._has_root = [] in alternatives
-        self._has_all = [_ANY, "*"] in alternatives
-        named = [segments for segments in alternatives if segments]
-        whole = [segments for segments in named if segments[-2:] == [_ANY, "*"]]
-        tops = [top for segments in whole for top in (segments, segments[:-2]) if top]
-        self._fits = _compile_tree(map(_path_expression, named))
-        self._covers = _compile_tree(map(_path_expression, tops))
-        self._leads_on = _compile_tree(map(_way_expression, named))
+        self._has_all = [_ANY, "*"] in alternatives  # `/**`, which stands for the root too.
+        tops = [segments[:-2] for segments in alternatives if segments[-2:] == [_ANY, "*"] and len(segments) > 2]
+        others = [segments for segments in alternatives if segments and segments[-2:] != [_ANY, "*"]]
+        named_tops = map(_path_expression, tops)
+        self._covers = _compile_tree([(above, f"{last}(?:/.+)?") for above, last in named_tops])
+        fits = _compile_tree([_path_expression(segments) for segments in others])
+        self._fits = [test for test, patterns in ((self._covers, tops), (fits, others)) if patterns]
+        self._leads_on = _compile_ways([segments for segments in alternatives if segments], _compile_tree)
 
     def __repr__(self) -> str:
         return f"Tree({self.pattern!r})"
 
     def matches(self, path: str) -> bool:
         """Whether the pattern matches `path`."""
-        return self._has_all or (self._has_root if path == "/" else bool(self._fits(path[1:])))
+        if self._has_all or path == "/":
+            return self._has_all or self._has_root
+        return any(fits(path[1:]) for fits in self._fits)
 
     def covers(self, directory: str) -> bool:
         """Whether the pattern matches `directory` and everything beneath it; True is certain, False is not."""
-        return self._has_all or bool(self._covers(directory[1:]))
+        return self._has_all or (directory != "/" and bool(self._covers(directory[1:])))
 
     def may_match_beneath(self, directory: str) -> bool:
         """Whether the pattern could match a path beneath `directory`; False is certain, True is not."""
@@ -209,7 +211,7 @@ class Glob:
 
     @cached_property
     def _leads_on(self) -> _Test:
-        return _compile(map(_way_expression, self._alternatives))
+        return _compile_ways(self._alternatives, _compile)
 
 
 def _check_text(pattern: str) -> None:
@@ -309,38 +311,63 @@ def _literals(segments: list[str]) -> list[str]:
     return texts
 
 
-def _compile(expressions: Iterable[str]) -> _Test:
-    return re.compile("|".join(dict.fromkeys(expressions)), re.DOTALL).fullmatch
+def _compile(expressions: Iterable[tuple[str, str]]) -> _Test:
+    """Compile expressions into one test, each in two parts: those that begin alike are written once."""
+    endings: dict[str, dict[str, None]] = {}
+    for beginning, ending in expressions:
+        endings.setdefault(beginning, {})[ending] = None
+    whole = "|".join(f"{beginning}(?:{'|'.join(ends)})" for beginning, ends in endings.items())
+    if len(whole) > MAX_EXPRESSION:
+        raise _RefusedError("it stands for too much; use fewer alternatives and wildcards, or several patterns")
+    return re.compile(whole or _NOTHING, re.DOTALL).fullmatch
 
 
-def _compile_tree(expressions: Iterable[str]) -> _Test:
+def _compile_tree(expressions: Iterable[tuple[str, str]]) -> _Test:
     """Compile the expressions into one test, which also accepts names that start with a dot."""
-    return _compile([expression.replace(_NO_DOT, "") for expression in expressions] or [_NOTHING])
+    return _compile((above.replace(_NO_DOT, ""), last.replace(_NO_DOT, "")) for above, last in expressions)
+
+
+def _compile_ways(alternatives: list[list[str]], compile_all: Callable[[Iterable[tuple[str, str]]], _Test]) -> _Test:
+    """Compile the test of the directories that lead on to matches. Where it would be too long, all of them do."""
+    try:
+        return compile_all(map(_way_expression, alternatives))
+    except _RefusedError:
+        return lambda _: True
 
 
 def _is_ending_only(segments: list[str]) -> bool:
     return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
 
 
-def _path_expression(segments: list[str]) -> str:
-    """Build the expression for the paths of files that `segments` match."""
+def _path_expression(segments: list[str]) -> tuple[str, str]:
+    """Build the expression for the paths of files that `segments` match, and apart from it that of their names."""
     head, *runs = _runs(segments)
-    if not runs:
-        return "/".join(head)
-    *middle, last = runs
-    return f"{_all(head)}{''.join(map(_passage, middle))}{_DIRECTORIES}*{'/'.join(last)}"
+    *above, last = runs[-1] if runs else head
+    way = f"{_all(head)}{''.join(map(_passage, runs[:-1]))}{_DIRECTORIES}*" if runs else ""
+    guard = _NO_DOT if last.startswith(_NO_DOT) else ""
+    return f"{way}{_all(above)}{guard}", last.removeprefix(guard)
 
 
-def _way_expression(segments: list[str]) -> str:
-    """Build the expression for the directories, with `/` at the end, beneath which `segments` could match a file."""
+def _way_expression(segments: list[str]) -> tuple[str, str]:
+    """Build the expression for the directories, with `/` at the end, beneath which `segments` could match a file.
+
+    The first `**` takes all directories that have no dot-names, so what follows it matters as far as it demands some.
+    """
     head, *runs = _runs(segments)
     if not runs:
-        return _some(head[:-1])
+        return "", _some(head[:-1])
     *middle, last = runs
-    way = f"{_DIRECTORIES}*{_some(last[:-1])}"
+    way = anything = f"{_DIRECTORIES}*"
+    if _names_dots(last[:-1]):
+        way += _some(last[:-1])
     for run in reversed(middle):
-        way = f"(?:{_passage(run)}{way}|{_DIRECTORIES}*{_some(run[:-1])})"
-    return _some(head, way)
+        if way != anything or _names_dots(run):
+            way = f"(?:{_passage(run)}{way}|{anything}{_some(run[:-1])})"
+    return "", _some(head, way)
+
+
+def _names_dots(run: list[str]) -> bool:
+    return any(segment.startswith(r"\.") for segment in run)
 
 
 def _passage(run: list[str]) -> str:
@@ -439,5 +466,7 @@ def _written(segments: list[str]) -> str:
 def _joined(patterns: list[str]) -> tuple[str, ...]:
     """Join `patterns` into one with braces, if that stays within the limits."""
     joined = f"{{{','.join(patterns)}}}"
-    fits = len(patterns) <= MAX_ALTERNATIVES and len(joined) <= MAX_PATTERN
-    return (joined,) if len(patterns) > 1 and fits else tuple(patterns)
+    if len(patterns) > 1:
+        with suppress(InvalidPatternError):
+            return (compile_glob(joined).pattern,)
+    return tuple(patterns)

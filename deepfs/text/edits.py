@@ -8,6 +8,7 @@ If the text to replace contains `\r`, it specifies its line ends itself, and bot
 
 import html
 import re
+import unicodedata
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -255,8 +256,21 @@ def _plainer(old: str) -> Iterator[tuple[str, str]]:
     escapes = re.search(r"\\[nt]", old)
     change = r"With line breaks and tabs in place of \n and \t" if escapes else "Without its backslashes"
     yield _ESCAPED.sub(_unescaped, old), change
+    for form in ("NFC", "NFD"):  # Letters with marks look the same in both.
+        if not unicodedata.is_normalized(form, old):
+            spelt = unicodedata.normalize(form, old)
+            yield spelt, f"With {' for '.join(_first_signs(spelt, old) or ())}"
     yield html.unescape(old), "Without HTML escapes such as &lt;"
     yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences"
+
+
+def _first_signs(one: str, other: str) -> tuple[str, str] | None:
+    """The characters in which two texts differ first, with escapes; None if both are ASCII, so do not look alike."""
+    place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+    if place is None or f"{one[place]}{other[place]}".isascii():
+        return None
+    first, second = (re.match(r".[\u0300-\u036f]*", text[place:], re.DOTALL) for text in (one, other))
+    return (ascii(first[0]), ascii(second[0])) if first and second else None
 
 
 _ESCAPED = re.compile(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -365,8 +379,10 @@ class _Region:
         return run
 
     def _pair(self, line: int, i: int) -> str:
-        there, wanted = _shown(self._lines[line]), _shown(self._wanted[i])
-        return f"line {self._first + line}, which is {there} where the text to replace has {wanted}"
+        there, wanted = self._lines[line], self._wanted[i]
+        signs = _first_signs(there.strip(), wanted.strip())
+        given = _shown(wanted) + (f", with {signs[0]} for {signs[1]}" if signs else "")
+        return f"line {self._first + line}, which is {_shown(there)} where the text to replace has {given}"
 
     def _difference(self, line: int, i: int) -> str:
         there, wanted = self._lines[line], self._wanted[i]

@@ -81,6 +81,14 @@ def test_a_long_list_is_read_in_pages_in_a_fixed_order(name: str, arguments: Any
     assert tool.invoke({**arguments, "offset": 9_000}) == "[There are only 2,500. Begin with offset=0]"
 
 
+@pytest.mark.parametrize("number", [2**31, 2**63 - 1, 2**63, 10**23])
+def test_numbers_of_any_size_are_taken(number: int) -> None:
+    backend = stored(**{"/a": ""})
+    assert says(backend, "ls", offset=number) == "[There are only 1. Begin with offset=0]"
+    assert says(backend, "ls", limit=number) == "/a\t0"
+    assert says(backend, "glob", pattern="*", offset=number) == "[There are only 1. Begin with offset=0]"
+
+
 def test_a_page_of_a_directory_has_at_most_the_entries_asked_for() -> None:
     backend = stored(**{"/a": "", "/b": "", "/c": ""})
     assert says(backend, "ls", offset=1, limit=1) == "/b\t0\n[2 to 2 of 3. Go on with offset=2]"
@@ -173,6 +181,24 @@ def test_a_search_that_found_nothing_says_what_the_pattern_means(name: str, patt
     assert text.endswith(told), text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("app/[slug]/*", r"app/\[slug\]/*]"),
+        ("**/[[...sign-in]]/*", r"**/\[\[...sign-in\]\]/*."),
+        (r"app/\[id\]/[slug]", r"app/\[id\]/\[slug\]]"),
+    ],
+)
+def test_a_glob_with_brackets_is_told_how_to_write_names_with_brackets(pattern: str, told: str) -> None:
+    backend = stored(**{"/app/[slug]/page.tsx": "", "/app/[[...sign-in]]/page.js": ""})
+    for text in (says(backend, "glob", pattern=pattern), says(backend, "grep", pattern="x", glob=pattern)):
+        assert text.endswith(f". If the brackets are part of a name, write {told}"), text
+    assert says(backend, "glob", pattern=r"app/\[slug\]/*") == "/app/[slug]/page.tsx"
+    assert says(backend, "read_file", file_path=r"/app/\[slug\]/page.tsx").endswith(
+        "Did you mean /app/[slug]/page.tsx?"
+    )
+
+
 def test_several_patterns_find_what_they_are_told_to() -> None:
     assert says(stored(**{"/a.py": "", "/d/b.ts": ""}), "glob", pattern="{*.py,*.ts}") == "/a.py\n/d/b.ts"
 
@@ -181,6 +207,7 @@ def test_files_that_were_not_searched_are_counted_with_the_reasons() -> None:
     backend = stored()
     backend.upload_files([("/a.bin", b"\xffx"), ("/b.bin", b"\xffx")])
     reasons = "not searched: binary, too large or not readable]"
+    assert says(backend, "grep", pattern="x").startswith("[No line of what was searched under / contains the text x")
     assert says(backend, "grep", pattern="x", path="/a.bin").endswith(f"\n[1 file was {reasons}")
     assert says(backend, "grep", pattern="x").endswith(f"\n[2 files were {reasons}")
 

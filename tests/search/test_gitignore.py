@@ -56,6 +56,25 @@ VERDICTS = [
     (["!!a"], "!a", False),
     (["a  "], "a", True),
     (["a\\ "], "a ", True),
+    (["a\\\\ "], "a\\", True),
+    (["a\t"], "a\t", True),
+    (["a\t"], "a", None),
+    (["core.[[:digit:]]", "*.py[cod]"], "core.1", True),
+    (["core.[[:digit:]]", "*.py[cod]"], "core.x", None),
+    (["core.[[:digit:]]", "*.py[cod]"], "m.pyc", True),
+    (["[![:alpha:]_]*"], "1a", True),
+    (["[![:alpha:]_]*"], "a1", None),
+    (["[[:digit:]x]*"], "xa", True),
+    (["x/[[:punct:]]y"], "x/-y", True),
+    (["x[+-9]y"], "x.y", True),
+    (["a/x[+-9]y"], "a/x/y", None),
+    (["[]a]"], "]", True),
+    (["[\\]a]"], "]", True),
+    (["[a-]"], "-", True),
+    (["test-[a-z-_]"], "test-_", True),
+    (["[z-a]"], "a", None),
+    (["a**b"], "axb", True),
+    (["c/a**b"], "c/a/b", None),
     ([" a"], " a", True),
     ([" a"], "a", None),
     (["", "/", "!", "   "], "a", None),
@@ -79,7 +98,7 @@ def test_a_file_of_rules_may_have_any_bytes() -> None:
     assert ignored == ["first", "second", "last"]
 
 
-@pytest.mark.parametrize("line", ["[z-a]", "a\nb", "a\0b", "\ud800", "a\\"])
+@pytest.mark.parametrize("line", ["[a", "[[:foo:]]", "a[]", "a\nb", "a\0b", "\ud800", "a\\"])
 def test_an_invalid_given_pattern_is_an_error(line: str) -> None:
     with pytest.raises(ValueError, match="ignore="):
         compile_rules(["fine", line])
@@ -148,30 +167,51 @@ def test_a_path_may_be_very_deep() -> None:
 # --- against git -----------------------------------------------------------------------------------------------------
 
 # In git `?` matches a byte, in deepfs a character, so all names are ASCII.
-_NAME = st.sampled_from(["a", "b", "ab", "a.py", "b.txt", "x y", "#a", "!a"])
+_NAME = st.sampled_from(
+    ["a", "b", "ab", "a.py", "b.txt", "x y", "#a", "!a", "a ", "a\t", "[a]", "a]", "\\a", "1", "core.1", "-", "_", "A"]
+)
 _GLOB = st.sampled_from(
-    ["a", "b", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"]
+    [
+        *("a", "b", "*", "**", "***", "a*", "*b", "**b", "?", "[ab]", "[!a]", "*.py", "x y", "\\a", "#a", "!a", "a.p?"),
+        *(
+            "[[:digit:]]",
+            "[[:alpha:]]*",
+            "[^[:upper:]]",
+            "[[:digit:]x]*",
+            "[[:punct:]]",
+            "[[:foo:]]",
+            "[[:",
+            "[[]",
+            "[]]",
+        ),
+        *("[]a]", "[a\\]]", "[!\\]]", "[\\a]", "[a-]", "[a-z-_]", "[z-a]", "[--a]", "[+-9]", "[a/b]", "[^]]*", "[!-~]"),
+        *("[a", "a]", "\\[a\\]", "\\", "a\\", "\\\\a", "a\\ ", "core.[[:digit:]]", "*.py[cod]"),
+    ]
 )
 _LINE = st.builds(
     "{}{}{}{}{}".format,
     st.sampled_from(["", "", "", "!", "!", "#", "\\#", "\\!"]),
-    st.sampled_from(["", "", "/"]),
+    st.sampled_from(["", "", "/", "**/"]),
     st.lists(_GLOB, min_size=1, max_size=3).map("/".join),
-    st.sampled_from(["", "", "/"]),
-    st.sampled_from(["", "", " ", "\r"]),
+    st.sampled_from(["", "", "/", "/**"]),
+    st.sampled_from(["", "", "", " ", "\r", "\t", " \t", " \r", "\\ ", "\\  "]),
 )
 _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.needs("git")
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     paths=st.sets(_PATH, min_size=1, max_size=12),
     rules=st.dictionaries(st.sampled_from(["", "a/", "b/", "a/b/", "ab/"]), st.lists(_LINE, max_size=5), max_size=3),
+    begin=st.sampled_from(["", "", "\ufeff"]),
 )
-def test_git_agrees(paths: set[str], rules: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_git_agrees(
+    paths: set[str], rules: dict[str, list[str]], begin: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     root = tmp_path_factory.mktemp("repository")
-    _write(root, dict.fromkeys(paths, "") | {f"{place}.gitignore": "\n".join(lines) for place, lines in rules.items()})
+    texts = {f"{place}.gitignore": begin + "\n".join(lines) for place, lines in rules.items()}
+    _write(root, dict.fromkeys(paths, "") | texts)
     result = run_alone(LocalSearch(Disk(str(root)), ignore="git"), GlobRequest("**"))
     assert [info.path[1:] for info in result.matches or ()] == sorted(_shown_by_git(root))
 

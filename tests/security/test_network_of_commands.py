@@ -268,15 +268,34 @@ REFUSED = (
     (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 0, 5", 400),
     (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", 400),
     (b"PUT http://site.test:PORT/ HTTP/1.1\r\nContent-Length: 5\r\nConnection: Content-Length", 400),
+    *(
+        (b"PUT http://site.test:PORT/ HTTP/1.1\r\n" + header, 400)
+        for header in (
+            *(b"Content-Length: +5", b"Content-Length: 0x5", b"Content-Length: 5 5", b"Content-Length: \xb2"),
+            *(b"Content-Length:", b"Content-Length: -0", b"Content-Length: " + b"9" * 19, b"Content_Length: 5"),
+            *(b"Transfer-Encoding: xchunked", b"Transfer-Encoding: identity", b"Transfer-Encoding: gzip, chunked"),
+            *(b"Transfer-Encoding:", b"Transfer_Encoding: chunked", b"Transfer-Encoding: chunked;a=b"),
+            *(b"Content-Length: 5\r\nContent_Length: 6", b"A: b\nContent-Length: 5", b"A: b\rContent-Length: 5"),
+            *(b"Content-Length: 5\r\n 6", b"Content-Length : 5", b"A: b\r\n" * 201 + b"C: d"),
+        )
+    ),
+    (b"PUT http://site.test:PORT/ HTTP/1.0\r\nTransfer-Encoding: chunked", 400),
 )
 
 
 async def test_what_is_not_listed_or_not_clear_reaches_nobody() -> None:
     async with proxied() as (site, say):
         for request, status in REFUSED:
-            head = request if b" HTTP/1.1" in request else request + b" HTTP/1.1"
+            head = request if b" HTTP/1." in request else request + b" HTTP/1.1"
             assert (await say(head + b"\r\n\r\n")).startswith(b"HTTP/1.1 %d " % status), request
         assert (site.got, site.asked) == ([], [])
+
+
+async def test_one_clear_header_says_where_a_body_ends() -> None:
+    for size in (b"Content-Length:\t3 ", b"content-length: 003", b"Transfer-Encoding: Chunked"):
+        async with proxied() as (site, say):
+            assert (await say(b"PUT http://site.test:PORT/ HTTP/1.1\r\n" + size + b"\r\n\r\nEND")).endswith(b"hello")
+            assert size.replace(b"\t", b" ").strip() in site.got[0]
 
 
 async def test_names_do_not_lead_to_addresses_that_are_not_public() -> None:

@@ -60,6 +60,21 @@ def test_hint_tells_of_escapes(old: str, expected: str) -> None:
     assert expected in hint('a < b && say("no")\n', old)
 
 
+@pytest.mark.parametrize(
+    ("there", "old", "expected"),
+    [
+        ("name = 'cafe\u0301'", "caf\u00e9", r"With 'e\u0301' for '\xe9', it stands on line 1"),
+        ("The cafe\u0301 is open\nnow", "caf\u00e9 is open\nnow", r"With 'e\u0301' for '\xe9', it stands on line 1"),
+        ("caf\u00e9", "cafe\u0301", r"With '\xe9' for 'e\u0301', it stands on line 1"),
+        ("p\u0430ssword = 1", "password = 1", r"has 'password = 1', with '\u0430' for 'a'."),
+        ("  x\u2212y", "x-y", r"has 'x-y', with '\u2212' for '-'."),
+        ("cafe\u0301 \u00e9", "caf\u00e9 e\u0301", r", with 'e\u0301' for '\xe9'."),
+    ],
+)
+def test_characters_that_look_alike_are_told_by_their_numbers(there: str, old: str, expected: str) -> None:
+    assert expected in hint(there, old)
+
+
 @pytest.mark.parametrize("old", ["zzz qqq", "   \n ", "\n\n\n"])
 def test_the_hint_is_empty_if_nothing_is_similar(old: str) -> None:
     assert hint(SOURCE, old) == ""

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from deepfs.backends.older_protocols import Adapters, register, takes_overwrite
+from deepfs.backends.answers import shows_file
+from deepfs.backends.older_protocols import Adapters, register, takes_option
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of
 from deepfs.compat.factories import backend_from, current_context
 from deepfs.compat.recognition import own_name, v1_operations
-from deepfs.compat.responses import shows_file
 from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
 from deepfs.types import ReadResult
@@ -80,8 +80,11 @@ Another call that writes the same content to the path at the same time skips its
 
 
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open."""
-    if shows_file(read):
+    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open.
+
+    An empty text does not: some storages answer so where nothing is, and replacing it loses nothing.
+    """
+    if shows_file(read) and not (read.ok and read.file_data is not None and not read.file_data.content):
         raise AlreadyExistsError(path)
 
 
@@ -139,7 +142,7 @@ def _make_write_create(cls: type, protocol: Any) -> None:
     if getattr(super(cls, cls), "awrite", None) is not protocol.awrite:
         return
     bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
-    if any(takes_overwrite(body) for body in bodies.values()):
+    if any(takes_option(body, "overwrite") for body in bodies.values()):
         return
     for name, body in bodies.items():
         setattr(cls, name, _creating(body, is_async=name == "awrite"))

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -42,7 +43,15 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["Parameters", "bound_operations", "complete", "judges_own_results", "limited", "made_by_overrides"]
+__all__ = [
+    "Parameters",
+    "bound_operations",
+    "complete",
+    "judges_own_results",
+    "limited",
+    "made_by_overrides",
+    "replacing",
+]
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -74,6 +83,17 @@ def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     return failure(_RESULTS[operation], error)
 
 
+replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())
+"""The writes, by object and path, that replace a file: the override of `write` that was called takes no `overwrite`, and
+the `write` of its base, which it calls, does."""
+
+
+def _replacing(
+    replaced_by: frozenset[tuple[int, str]], named: dict[str, Any], backend: object, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    return {**kwargs, "overwrite": True} if (id(backend), named["path"]) in replaced_by else kwargs
+
+
 def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_outside: bool) -> Callable[..., Any]:
     """Wrap `method` to check its arguments and to return a DeepFSError as a failed result.
 
@@ -81,6 +101,7 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_o
     and a NotImplementedError of it is that of deepagents for an operation that a class lacks.
     """
     parameters = Parameters(method, operation)
+    may_replace = operation == "write"
 
     def complete(answer: Any, limit: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_outside:
@@ -95,6 +116,8 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_o
     @functools.wraps(method)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
+        if may_replace and (replaced_by := replacing.get()):
+            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
             fitted, limit = parameters.fitted(kwargs) if kwargs else (kwargs, None)
             return complete(await method(*args, **fitted), limit, args, kwargs)
@@ -106,6 +129,8 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_o
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
+        if may_replace and (replaced_by := replacing.get()):
+            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
             fitted, limit = parameters.fitted(kwargs)
             return complete(method(*args, **fitted), limit, args, kwargs)

@@ -353,6 +353,7 @@ _BATCHES: Final[dict[str, Any]] = {"upload_files": FileUploadResponse, "download
 
 def _with_window(answer: ReadResult, path: str, offset: int, limit: int) -> ReadResult:
     """Number the lines of an answer to a read of `limit` lines from `offset`. If it is full, there may be more."""
+    answer.__post_init__()  # The method may have set a dict.
     data = answer.file_data
     if data is None:
         return failure(ReadResult, BackendError(path, "the backend returned neither content nor an error"))

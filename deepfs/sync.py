@@ -34,6 +34,7 @@ __all__ = [
     "run_sync",
     "runs_inline",
     "shielded",
+    "shim",
     "sync_shims",
     "yield_to_loop",
 ]
@@ -321,7 +322,7 @@ def blocks_inline(amethod: FunctionT) -> FunctionT:
     return amethod
 
 
-def _shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
+def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
     """A sync method that calls `amethod` itself, not an override of it in the class of `self`."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -357,7 +358,7 @@ def sync_shims(cls: ClassT) -> ClassT:
     for name in OPERATIONS:
         method, amethod = cls.__dict__.get(name), cls.__dict__.get(f"a{name}")
         if amethod is not None and method is None:
-            setattr(cls, name, _shim(amethod, name))
+            setattr(cls, name, shim(amethod, name))
         elif method is not None and amethod is None:
             setattr(cls, f"a{name}", _ashim(method, name))
     return cls

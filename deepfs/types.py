@@ -9,8 +9,8 @@ Results carry `error` and `code` on failure; their payload is then None, except 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from msgspec import Struct, convert, field
-from msgspec.structs import replace
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import fields, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, error_about, error_of
@@ -236,8 +236,22 @@ def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] |
 
 
 def _record(value: Any, kind: type[_RecordT]) -> Any:
-    """`value`, converted to a record if it is a dict."""
-    return convert(value, kind) if isinstance(value, dict) else value
+    """`value`, converted to a record if it is a dict. An optional field of another type counts as absent."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return convert(value, kind)
+    except ValidationError:
+        needed = {name: value[name] for name in (each.name for each in fields(kind) if each.required) if name in value}
+        return convert(needed | {name: each for name, each in value.items() if _fits(needed, name, each, kind)}, kind)
+
+
+def _fits(needed: dict[str, Any], name: str, value: object, kind: type[Record]) -> bool:
+    try:
+        convert({**needed, name: value}, kind)
+    except ValidationError:
+        return False
+    return True
 
 
 def _file_data(value: Any) -> Any:
@@ -282,7 +296,7 @@ class ReadResult(Result):
 
     def __post_init__(self) -> None:
         self.file_data = _record(self.file_data, FileDataV2)
-        if self.start_line is None and self.next_offset is not None:
+        if self.start_line is None and self.next_offset is not None and not (self.file_data and self.file_data.content):
             self.no_lines_requested = True
 
     def unwrap(self) -> FileDataV2:

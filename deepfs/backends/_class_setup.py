@@ -3,11 +3,13 @@
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from deepfs.backends.answers import completed
 from deepfs.backends.older_protocols import (
     V1_NAMES,
     adapters,
@@ -15,13 +17,15 @@ from deepfs.backends.older_protocols import (
     add_v1_names,
     defined_formerly,
     speaks_v1,
-    takes_overwrite,
+    takes_option,
 )
-from deepfs.backends.operations import Capabilities
-from deepfs.errors import DeepFSError, NotSupportedError
+from deepfs.backends.operations import Capabilities, Operations
+from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
-from deepfs.sync import OPERATIONS, named, shielded, sync_shims
+from deepfs.sync import OPERATIONS, named, shielded, shim, sync_shims
 from deepfs.text.arguments import Argument, argument_of, arguments_of, check_string, path_list, upload_list
+from deepfs.text.lines import version
+from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -34,11 +38,20 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
+    error_told,
     failure,
     replaced,
 )
 
-__all__ = ["Parameters", "bound_operations", "complete", "judges_own_results", "limited", "made_by_overrides"]
+__all__ = [
+    "Parameters",
+    "bound_operations",
+    "complete",
+    "judges_own_results",
+    "limited",
+    "made_by_overrides",
+    "replacing",
+]
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -70,32 +83,61 @@ def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     return failure(_RESULTS[operation], error)
 
 
-def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool) -> Callable[..., Any]:
+replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())
+"""The writes, by object and path, that replace a file: the override of `write` that was called takes no `overwrite`, and
+the `write` of its base, which it calls, does."""
+
+
+def _replacing(
+    replaced_by: frozenset[tuple[int, str]], named: dict[str, Any], backend: object, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    return {**kwargs, "overwrite": True} if (id(backend), named["path"]) in replaced_by else kwargs
+
+
+def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_outside: bool) -> Callable[..., Any]:
     """Wrap `method` to check its arguments and to return a DeepFSError as a failed result.
 
-    The wrapper is called with the parameters of `method`.
+    The wrapper is called with the parameters of `method`. The answer of a method from outside of deepfs is completed,
+    and a NotImplementedError of it is that of deepagents for an operation that a class lacks.
     """
     parameters = Parameters(method, operation)
+    may_replace = operation == "write"
+
+    def complete(answer: Any, limit: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_outside:
+            answer = completed(operation, answer, parameters.named(args, kwargs))
+        return limited(answer, limit)
+
+    def unsupported(error: NotImplementedError, backend: object) -> NotSupportedError:
+        if not is_outside:
+            raise error
+        return NotSupportedError(backend=type(backend).__name__, operation=operation)
 
     @functools.wraps(method)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
+        if may_replace and (replaced_by := replacing.get()):
+            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
-            if not kwargs:
-                return await method(*args)
-            fitted, limit = parameters.fitted(kwargs)
-            return limited(await method(*args, **fitted), limit)
+            fitted, limit = parameters.fitted(kwargs) if kwargs else (kwargs, None)
+            return complete(await method(*args, **fitted), limit, args, kwargs)
         except DeepFSError as error:
             return _failed(operation, error, items)
+        except NotImplementedError as error:
+            return _failed(operation, unsupported(error, args[0]), items)
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
+        if may_replace and (replaced_by := replacing.get()):
+            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
             fitted, limit = parameters.fitted(kwargs)
-            return limited(method(*args, **fitted), limit)
+            return complete(method(*args, **fitted), limit, args, kwargs)
         except DeepFSError as error:
             return _failed(operation, error, items)
+        except NotImplementedError as error:
+            return _failed(operation, unsupported(error, args[0]), items)
 
     return acall if is_async else call
 
@@ -135,11 +177,12 @@ def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[
 
 def bound_operations(cls: ClassT) -> ClassT:
     """Wrap the operations in the body of `cls` with the error boundary; one without a docstring inherits it."""
+    is_outside = cls.__module__.partition(".")[0] != "deepfs"
     for name in OPERATIONS:
         for spelled in (name, f"a{name}"):
             method = cls.__dict__.get(spelled)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
-                bounded = _bounded(method, name, is_async=spelled != name)
+                bounded = _bounded(method, name, is_async=spelled != name, is_outside=is_outside)
                 bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
                 setattr(cls, spelled, bounded)
     for name in _REQUESTS:
@@ -193,6 +236,59 @@ def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
     return arun
 
 
+def _add_conditions(cls: type) -> None:
+    """Let the changes in the body of `cls` that lack the option `if_match`, as those of deepagents do, take it.
+
+    The version is compared just before the call, not in one step with it. Calls with `if_match` wait for each other.
+    """
+    for name in ("write", "edit", "delete"):
+        amethod = vars(cls).get(f"a{name}")
+        if inspect.isfunction(amethod) and not takes_option(amethod, "if_match"):
+            conditional, method = _conditional(amethod, name), vars(cls)[name]
+            setattr(cls, f"a{name}", conditional)
+            setattr(cls, name, _either(method, shim(conditional, name)))
+
+
+def _conditional(amethod: Callable[..., Any], operation: str) -> Callable[..., Any]:
+    parameters = Parameters(amethod, operation)
+    # With `if_match`, a write replaces the file.
+    options = {"overwrite": True} if operation == "write" and takes_option(amethod, "overwrite") else {}
+
+    @functools.wraps(amethod)
+    async def call(self: Any, *args: Any, if_match: str | None = None, **kwargs: Any) -> Any:
+        if if_match is None:
+            return await amethod(self, *args, **kwargs)
+        path = check_string("path", parameters.named((self, *args), kwargs)["path"])
+        try:
+            async with path_locks(("if_match", id(self))).hold(path):
+                if await _version_of(self, path) != if_match:
+                    raise ConflictError(path)
+                return await amethod(self, *args, **{**kwargs, **options})
+        except DeepFSError as error:
+            return _failed(operation, error, None)
+
+    return call
+
+
+async def _version_of(backend: Any, path: str) -> str:
+    """The version of a file, of its content if the backend tells none. Raises the error if it cannot be read."""
+    read: ReadResult = await backend.aread(path, 0, 1)
+    if read.error is not None:
+        raise error_told(read)
+    if read.version is not None:
+        return read.version
+    [download] = await backend.adownload_files([path])
+    return version(download.unwrap())
+
+
+def _either(method: Callable[..., Any], conditional: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (method if kwargs.get("if_match") is None else conditional)(*args, **kwargs)
+
+    return call
+
+
 def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     """Whether `cls` adds no coroutine functions, and all backends that it inherits from are synchronous."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
@@ -204,7 +300,7 @@ def _is_older(cls: type) -> bool:
     """Whether the body of `cls` may be written for an older protocol, judged by method names and by its `write`."""
     by_name = any(name in vars(cls) for name in V1_NAMES.values()) or any(map(speaks_v1, cls.__bases__))
     return by_name or any(
-        inspect.isfunction(method) and not takes_overwrite(method)
+        inspect.isfunction(method) and not takes_option(method, "overwrite")
         for method in (vars(cls).get("write"), vars(cls).get("awrite"))
     )
 
@@ -223,6 +319,7 @@ def complete(cls: type[Any], protocol: type) -> None:
         adapters().body(cls, protocol)
     _add_edges(cls, protocol)
     sync_shims(bound_operations(cls))
+    _add_conditions(cls)
     _add_requests(cls)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
@@ -336,6 +433,17 @@ class Parameters:
         pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
         self._name = method.__qualname__
+        like = getattr(Operations, f"a{operation}", None)
+        protocol = inspect.signature(like).parameters if like is not None else {}
+        self._names = tuple(protocol)
+        placed = [taken.default for taken in own.values() if taken.kind in _PLACED]
+        defaults = [taken.default for taken in protocol.values()]
+        defaults[: len(placed)] = placed[: len(defaults)]
+        self._defaults = {
+            name: default
+            for name, default in zip(protocol, defaults, strict=True)
+            if default is not inspect.Parameter.empty
+        }
         self._respelled = {other: name for name, other in pairs if name in own and other not in own}
         self._lacking = frozenset() if takes_all else _OPTIONS - own.keys()
 
@@ -362,6 +470,16 @@ class Parameters:
         items = listed(args[1])
         return (args[0], items, *args[2:]), kwargs, items
 
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by the names of the protocol, without `self`; the items of a batch by their `paths`."""
+        protocols = {theirs: name for name, theirs in _SPELLINGS.items()}
+        given = dict(zip(self._names, args, strict=False)) | {
+            protocols.get(name, name): kwargs[name] for name in kwargs
+        }
+        if "files" in given:
+            given["paths"] = [path for path, _ in given["files"]]
+        return {**self._defaults, **given}
+
     def fitted(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
         """The keyword arguments that the method accepts, and a `max_count` that the caller must apply itself.
 
@@ -370,7 +488,7 @@ class Parameters:
         lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
         limit = lacking.pop("max_count", None)
         for name in (name for name, value in lacking.items() if value or value == ""):
-            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}")
+            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}; leave it out")
         return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
 
 

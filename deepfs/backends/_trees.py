@@ -45,6 +45,10 @@ async def listed_tree(backend: Operations, path: str) -> TreeListing:
     return TreeListing(sorted(walk.entries, key=lambda entry: entry.path), walk.omission)
 
 
+_MOST_LEVELS: Final = 1_000
+"""The deepest directory of a tree. A backend that lists a directory within itself would be walked without end."""
+
+
 class _Walk:
     """A walk through a tree. An entry is a link if its path resolves to another one. Links are not followed."""
 
@@ -77,6 +81,8 @@ class _Walk:
             for info, child, leads_to in zip(children, named, real, strict=True):
                 own = paths.join(real_directory, paths.name(child))
                 if self.add(info, own, leads_to) == "directory":
+                    if child.count("/") > _MOST_LEVELS:
+                        raise BackendError(directory, "its listings have no end")
                     below = await self._backend.als(child)
                     if below.ok:
                         pending.append((child, own, below))

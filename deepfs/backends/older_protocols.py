@@ -25,7 +25,7 @@ __all__ = [
     "mark_v1",
     "register",
     "speaks_v1",
-    "takes_overwrite",
+    "takes_option",
 ]
 
 
@@ -142,10 +142,13 @@ def speaks_v1(cls: type) -> bool:
     return bool(getattr(cls, _MARK, False))
 
 
-def takes_overwrite(method: Callable[..., Any]) -> bool:
-    """Whether a `write` takes `overwrite`, to distinguish creating from replacing; that of deepagents replaces."""
+def takes_option(method: Callable[..., Any], option: str) -> bool:
+    """Whether a method takes an option by name.
+
+    A `write` that does not take `overwrite` is one of deepagents, which replaces; some `execute` take no `timeout`.
+    """
     own = inspect.signature(method).parameters
-    return "overwrite" in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+    return option in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
 
 
 # --- names of earlier versions of deepfs ------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,8 +26,6 @@ from deepfs.types import (
 __all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "without_defaults"]
 
 CHUNK_BYTES = 1024 * 1024
-
-MethodT = TypeVar("MethodT")
 
 
 class Capabilities(Struct, frozen=True):
@@ -57,15 +55,6 @@ else:
 
     class SyncCommands:
         """A base of backends that define `aexecute`; it shows type checkers the generated `execute`."""
-
-
-def _either_way(method: MethodT) -> MethodT:
-    """Mark a search as abstract at run time only. A class defines it by its parameters, or as `arun_…` by its request.
-
-    The other method is generated. With `abstractmethod`, type checkers would require this one in any case.
-    """
-    method.__isabstractmethod__ = True  # type: ignore[attr-defined]
-    return method
 
 
 @sync_shims
@@ -234,7 +223,7 @@ class Operations(SyncSurface, ABC):
             See the contract under "edit".
         """
 
-    @_either_way
+    @abstractmethod
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
         """Find the files that match a pattern, sorted by path.
 
@@ -250,7 +239,7 @@ class Operations(SyncSurface, ABC):
         """
         raise NotImplementedError
 
-    @_either_way
+    @abstractmethod
     async def agrep(
         self,
         pattern: str,

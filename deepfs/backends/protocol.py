@@ -1,6 +1,5 @@
 """The operations that every backend offers."""
 
-from abc import abstractmethod
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from deepfs.backends.older_protocols import (
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
+from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.sync import call_sync, shielded, sync_shims
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes
@@ -92,10 +92,11 @@ __all__ = [
 class BackendProtocol(Operations):
     """A filesystem for agents, over any storage.
 
-    A subclass defines the abstract operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the
-    other name of each is generated. Methods may raise the leaves of `deepfs.errors`: callers get them as the error
-    of the operation's Result. Paths are absolute and POSIX; a `..` segment, a leading `~`, NUL, a lone surrogate, a
-    component over 255 bytes and a drive letter are `invalid_path`.
+    A subclass defines operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the other name
+    of each is generated. An operation that it does not define, and that is not made of others, is `unsupported`.
+    Methods may raise the leaves of `deepfs.errors`: callers get them as the error of the operation's Result. What a
+    result leaves out counts as not known. Paths are absolute and POSIX; a `..` segment, a leading `~`, NUL, a lone
+    surrogate, a component over 255 bytes and a drive letter are `invalid_path`.
     """
 
     capabilities: Capabilities = Capabilities(deletes=False)
@@ -150,6 +151,44 @@ class BackendProtocol(Operations):
     async def astorage_place(self, path: str) -> StoragePlace:
         scope = ("object", id(self))
         return flat_place(scope, paths.normalize(path), storage=scope)
+
+    async def als(self, path: str) -> LsResult:
+        raise _unsupported(self, "ls")
+
+    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        raise _unsupported(self, "read")
+
+    async def awrite(
+        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
+    ) -> WriteResult:
+        raise _unsupported(self, "write")
+
+    async def aedit(
+        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
+    ) -> EditResult:
+        raise _unsupported(self, "edit")
+
+    async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
+        raise _unsupported(self, "glob")
+
+    async def agrep(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        max_count: int | None = None,
+    ) -> GrepResult:
+        raise _unsupported(self, "grep")
+
+    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+        raise _unsupported(self, "glob")
+
+    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+        raise _unsupported(self, "grep")
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         raise _unsupported(self, "delete")
@@ -250,18 +289,17 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """Whether commands see the files of this machine under the paths that this process has for them."""
 
     @property
-    @abstractmethod
     def id(self) -> str:
-        """The identifier of this sandbox."""
+        """The identifier of this sandbox; by default one that holds within the process."""
+        return f"{type(self).__name__}-{id(self):x}"
 
-    @abstractmethod
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a shell command.
 
         Args:
             command: The command.
-            timeout: Seconds after which it is ended, if less than the limit of the backend; None is that limit. It
-                never gives a command more time, since a model may choose it.
+            timeout: Seconds after which it is ended, if less than the limit of the backend; None and 0 are that limit.
+                It never gives a command more time, since a model may choose it.
 
         Returns:
             Its output and exit code; the code is None if the command was ended.
@@ -270,6 +308,7 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
             DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
                 InvalidContentError for a command with NUL or half a surrogate pair.
         """
+        raise _unsupported(self, "execute")
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]

@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from msgspec.structs import replace
 
 from deepfs.backends._class_setup import made_by_overrides
+from deepfs.backends.answers import completed
 from deepfs.backends.operations import CHUNK_BYTES, without_defaults
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
@@ -137,7 +138,9 @@ class WrapperBackend(BackendProtocol, SyncCommands):
         return await self.dispatch("ls", self.inner.als, path)
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self.dispatch("read", self.inner.aread, path, offset, limit)
+        read = await self.dispatch("read", self.inner.aread, path, offset, limit)
+        # `dispatch` may give another result, which need not say where its lines stand.
+        return read if read.start_line else completed("read", read, {"path": path, "offset": offset, "limit": limit})
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         return await self.dispatch("read_raw", self.inner.aread_raw, path)

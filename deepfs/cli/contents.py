@@ -244,7 +244,7 @@ async def edit_file(
     if session.as_json:
         session.json({"path": place.address.shown, "occurrences": result.occurrences})
     else:
-        count = result.occurrences or 0
+        count = "all" if result.occurrences is None else result.occurrences
         session.screen.line(f"{session.screen.name(place.address.shown)}: {count} replaced")
 
 

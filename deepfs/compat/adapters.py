@@ -11,8 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from deepfs.backends import answers
 from deepfs.backends._trees import listed_tree
-from deepfs.backends.older_protocols import V1_NAMES
+from deepfs.backends.answers import shows_file
+from deepfs.backends.older_protocols import V1_NAMES, takes_option
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
     BackendProtocol,
@@ -22,9 +24,7 @@ from deepfs.backends.protocol import (
     SyncCommands,
 )
 from deepfs.backends.transfer import downloaded
-from deepfs.compat import responses as answers
 from deepfs.compat.recognition import is_v1, own_instead
-from deepfs.compat.responses import shows_file
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -94,9 +94,12 @@ def caller_of(backend: Any, name: str) -> Call | None:
 
 
 def awaitable(method: Callable[..., Any]) -> Call:
-    """Make `method` an async function; a NotImplementedError that it raises becomes a NotSupportedError."""
+    """Make `method` an async function; an option or an operation that it lacks is a NotSupportedError."""
 
     async def call(*args: Any, **options: Any) -> Any:
+        for option in options:
+            if not takes_option(method, option):
+                raise NotSupportedError(None, f"{method.__qualname__} has no parameter {option!r}; leave it out")
         try:
             if inspect.iscoroutinefunction(method):
                 return await method(*args, **options)
@@ -177,15 +180,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         failed = answers.refused(answer, LsResult, path)
         if failed is not None:
             return failed
-        entries = answers.infos(answer, "entries")
-        if path != "/" and not [info for info in entries if info.path.rstrip("/") != path]:
+        entries = answers.children(answer, path)
+        if path != "/" and not entries:
             await self._require_directory(path)
-        return LsResult(entries=[info for info in entries if info.path.rstrip("/") != path.rstrip("/")])
+        return LsResult(entries=entries)
 
     async def _require_directory(self, path: str) -> None:
         """Raise unless `path` is a directory; its parent shows it, since a file or nothing may list as empty, too."""
         above = await self._offered("ls")(paths.parent(path))
-        known = {info.path.rstrip("/"): info for info in answers.infos(above, "entries")}
+        known = {info.path.rstrip("/"): info for info in answers.children(above, paths.parent(path))}
         if path not in known:
             raise NotFoundError(path)
         if not known[path].is_dir:
@@ -209,7 +212,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         failed = answers.refused(answer, GlobResult, path)
         if failed is not None:
             return failed
-        matches = [info for info in answers.infos(answer, "matches") if not info.is_dir and info.path in files]
+        matches = [info for info in answers.infos(answer, "matches", path) if not info.is_dir and info.path in files]
         if not matches and path != "/":
             await self._require_directory(path)
         return GlobResult(
@@ -228,7 +231,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         failed = answers.refused(answer, GrepResult, path)
         if failed is not None:
             return failed
-        found = [match for match in answers.matches(answer) if match.path in grep.files]
+        found = [match for match in answers.matches(answer, path) if match.path in grep.files]
         if not found and path != "/":
             await self._require_something(path)
         cut = request.max_count is not None and len(found) > request.max_count
@@ -242,24 +245,14 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _files(self, path: str) -> FileTree:
         """The files at or under `path`, in memory; files that cannot be downloaded are left out."""
-        listed = await self._paths(path)
+        tree = await listed_tree(self._whole, path)
+        listed = [entry.path for entry in tree.entries if "file" in (entry.kind, entry.leads_to)]
         files: dict[str, FileDataV2] = {}
         for start in range(0, len(listed), _BATCH):
             for download in await self._whole.adownload_files(listed[start : start + _BATCH]):
                 if download.content is not None:
                     files[download.path] = filedata.new_file(download.content)
         return FileTree(files)
-
-    async def _paths(self, path: str) -> list[str]:
-        listing = await self._whole.als(path)
-        if listing.code is ErrorCode.NOT_A_DIRECTORY:
-            return [path]
-        if listing.code is ErrorCode.FILE_NOT_FOUND:
-            raise NotFoundError(path)
-        found: list[str] = []
-        for info in listing.entries or ():
-            found += await self._paths(info.path) if info.is_dir else [info.path]
-        return found
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await listed_tree(self._whole, path)
@@ -309,8 +302,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 raise NotDirectoryError(directory)
 
     async def _has_children(self, path: str) -> bool:
-        answer = await self._offered("ls")(path)
-        return any(info.path.rstrip("/") != path for info in answers.infos(answer, "entries"))
+        try:
+            return bool(answers.children(await self._offered("ls")(path), path))
+        except NotDirectoryError:
+            return False
 
     async def _first_line(self, path: str) -> ReadResult:
         try:
@@ -323,8 +318,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         upload = self._call("upload_files")
         if upload is None:
             raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
-        [answer] = await upload([(path, content.encode())])
-        outcome = answers.outcome(answer, path, FileUploadResponse)
+        [outcome] = answers.outcomes(await upload([(path, content.encode())]), [path], FileUploadResponse)
         if outcome.error is not None:
             return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
@@ -390,8 +384,9 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         except NotSupportedError:
             return None
         done = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in given]
-        for index, answer in zip(valid, answered, strict=True):
-            done[index] = answers.outcome(answer, given[index], outcome)
+        complete = answers.outcomes(answered, [given[index] for index in valid], outcome)
+        for index, answer in zip(valid, complete, strict=True):
+            done[index] = answer
         return done
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -399,12 +394,12 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
         Args:
             command: The shell command.
-            timeout: The most seconds it may take, if less than the limit of that backend; None is that limit.
+            timeout: The most seconds it may take, if less than the limit of that backend; None and 0 are that limit.
 
         Raises:
-            NotSupportedError: If that backend runs no commands.
+            NotSupportedError: If that backend runs no commands, or takes no timeout.
         """
-        call = self._offered("execute")
+        call, timeout = self._offered("execute"), timeout or None
         # The sandboxes of deepagents and its partners keep the limit of their operator by this name.
         limit = getattr(self.adapted, "_default_timeout", None)
         if timeout is not None and isinstance(limit, int | float):

@@ -6,16 +6,17 @@ This module registers the adapters of `deepfs.compat` with `deepfs.backends`, wh
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from deepfs.backends.older_protocols import Adapters, register, takes_overwrite
+from deepfs.backends.answers import shows_file
+from deepfs.backends._class_setup import replacing
+from deepfs.backends.older_protocols import Adapters, register, takes_option
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of
 from deepfs.compat.factories import backend_from, current_context
 from deepfs.compat.recognition import own_name, v1_operations
-from deepfs.compat.responses import shows_file
 from deepfs.errors import AlreadyExistsError
 from deepfs.sync import named
 from deepfs.types import ReadResult
@@ -79,9 +80,16 @@ Another call that writes the same content to the path at the same time skips its
 """
 
 
+_MISSING: Final = (FileNotFoundError, LookupError)
+"""What the `read` of a class may raise where there is no file."""
+
+
 def _check_free(read: ReadResult, path: str) -> None:
-    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open."""
-    if shows_file(read):
+    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open.
+
+    An empty text does not: some storages answer so where nothing is, and replacing it loses nothing.
+    """
+    if shows_file(read) and not (read.ok and read.file_data is not None and not read.file_data.content):
         raise AlreadyExistsError(path)
 
 
@@ -113,7 +121,8 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
     async def awrite(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
         path, content = given(self, *args, **kwargs)
         if not overwrite:
-            _check_free(await self.aread(path, 0, 1), path)
+            with suppress(*_MISSING):
+                _check_free(await self.aread(path, 0, 1), path)
         with _deciding(self, path, content):
             return await method(self, *args, **kwargs)
 
@@ -121,28 +130,58 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
     def write(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
         path, content = given(self, *args, **kwargs)
         if not overwrite and not _is_decided(self, path, content):
-            _check_free(self.read(path, 0, 1), path)
+            with suppress(*_MISSING):
+                _check_free(self.read(path, 0, 1), path)
         return method(self, *args, **kwargs)
 
-    made = awrite if is_async else write
+    return _with_overwrite(awrite if is_async else write, own)
+
+
+def _with_overwrite(made: Callable[..., Any], own: inspect.Signature) -> Callable[..., Any]:
+    """`made`, with the signature `own` and the option `overwrite`."""
     option = inspect.Parameter("overwrite", inspect.Parameter.KEYWORD_ONLY, default=False)
     made.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
     return made
 
 
-def _make_write_create(cls: type, protocol: Any) -> None:
-    """Wrap the `write` of `cls` if it has no `overwrite` and no base class implements `awrite`.
+def _handing_on(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+    """Wrap a `write` that calls that of its base: its option `overwrite` is one of that call."""
+    own = inspect.signature(method)
 
-    Such a `write` was written for deepagents, where it replaces files; here, a caller that does not ask for that would
-    lose the existing file. A base class that implements `awrite` has a check of its own.
+    @contextmanager
+    def handing_on(*args: Any, **kwargs: Any) -> Iterator[None]:
+        backend, path, *_ = own.bind(*args, **kwargs).arguments.values()
+        before = replacing.set(replacing.get() | {(id(backend), str(path))})
+        try:
+            yield
+        finally:
+            replacing.reset(before)
+
+    @functools.wraps(method)
+    async def awrite(*args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        with handing_on(*args, **kwargs) if overwrite else nullcontext():
+            return await method(*args, **kwargs)
+
+    @functools.wraps(method)
+    def write(*args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
+        with handing_on(*args, **kwargs) if overwrite else nullcontext():
+            return method(*args, **kwargs)
+
+    return _with_overwrite(awrite if is_async else write, own)
+
+
+def _make_write_create(cls: type, protocol: Any) -> None:
+    """Wrap the `write` of `cls` if it has no `overwrite`: it was written for deepagents, where it replaces files.
+
+    Here, a caller that does not ask for that would lose the existing file. A base class that implements `awrite` has a
+    check of its own, and is asked to replace the file where the caller asks for that.
     """
-    if getattr(super(cls, cls), "awrite", None) is not protocol.awrite:
-        return
+    wrap = _creating if getattr(super(cls, cls), "awrite", None) is protocol.awrite else _handing_on
     bodies = {name: vars(cls)[name] for name in ("write", "awrite") if inspect.isfunction(vars(cls).get(name))}
-    if any(takes_overwrite(body) for body in bodies.values()):
+    if any(takes_option(body, "overwrite") for body in bodies.values()):
         return
     for name, body in bodies.items():
-        setattr(cls, name, _creating(body, is_async=name == "awrite"))
+        setattr(cls, name, wrap(body, is_async=name == "awrite"))
 
 
 register(Adapters(backend=backend_from, body=adapt_body, context=current_context))

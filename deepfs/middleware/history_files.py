@@ -23,6 +23,7 @@ __all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
 _DIRECTORY: Final = "conversation_history"
 _MAX_BYTES: Final = 10_000_000
 """The largest history file: searches skip larger files."""
+_MOST_FILES: Final = 1_000
 _ATTEMPTS: Final = 20
 _ANCHOR: Final = 1_000
 
@@ -175,10 +176,21 @@ class HistoryFiles:
         return await self._backend.aedit(path, anchor, anchor + section, if_match=version(content))
 
     async def _last(self, name: str, number: int) -> int:
-        """The number of the last file, which is at least `number`; 1 if there is none."""
-        while await self._exists(self._path(name, number + 1)):
-            number += 1
-        return number
+        """The number of the last file, which is at least `number`; 1 if there is none.
+
+        A storage may answer a read of a missing file with an empty text, so it is not believed that many empty files
+        stand in a row. Raises NotKeptError if there are too many files.
+        """
+        last = number
+        for following in range(number + 1, number + _MOST_FILES):
+            has_content = await self._has_content(self._path(name, following))
+            if has_content is None:
+                return following - 1
+            if has_content:
+                last = following
+            elif following - last >= _ATTEMPTS:
+                return last
+        raise NotKeptError(f"over {_MOST_FILES:,} history files")
 
     async def _end(self, name: str, number: int, size: int) -> tuple[str, str | None]:
         """The path of the file to append to, and its content; the content is None if the file must be created."""
@@ -192,13 +204,18 @@ class HistoryFiles:
     def _path(self, name: str, number: int) -> str:
         return f"{self._directory}/{name}.md" if number == 1 else f"{self._directory}/{name}.{number}.md"
 
-    async def _exists(self, path: str) -> bool:
-        """Whether the path exists. Raises NotKeptError if the read fails in another way."""
+    async def _has_content(self, path: str) -> bool | None:
+        """Whether there is more than an empty text; None if the path does not exist.
+
+        Raises NotKeptError if the read fails in another way.
+        """
         read = await self._backend.aread(path, 0, 1)
-        if read.error is None or read.code in _UNREADABLE:
-            return True
+        if read.error is None:
+            return bool(read.file_data and read.file_data.content)
         if read.code is ErrorCode.FILE_NOT_FOUND:
-            return False
+            return None
+        if read.code in _UNREADABLE:
+            return True
         raise NotKeptError(f"{path}: {read.error}")
 
     async def _content(self, path: str) -> str | None:

@@ -165,15 +165,19 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def numbered(path: str, read: ReadResult, column: int, budget: int) -> Answer:
-    """Number the lines that were read, and note in brackets how to read on if there is more.
+def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+    """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
     """
     content = read.file_data.content if read.file_data else ""
     first = read.start_line
     if not content or first is None:
-        return Answer(f"[{shown_path(path)} is empty]", read, 0)
+        # Backends of deepfs refuse an offset beyond the end; others may answer with nothing.
+        is_end = offset > 0 and read.total_lines != 0
+        return Answer(
+            f"[{shown_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
+        )
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
         length = f"{len(lines[0]):,} characters"
@@ -251,7 +255,7 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
 def _stopped(seconds: str, longest: float) -> str:
     """The note for a command that was stopped, after `seconds` if its time was up."""
     if not seconds:
-        return "No exit code: the command did not end. Do less at once"
+        return "No exit code: it is not known whether the command ended. If it was stopped, do less at once"
     if float(seconds) >= longest:
         return f"Stopped after {seconds} s, the maximum. Do less at once"
     most = "" if longest == inf else f" (at most {longest:g})"

@@ -132,7 +132,7 @@ class FileOperations:
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
             return Answer(f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown, read)
         try:
-            return numbered(_rooted(file_path), read, column, self._chars)
+            return numbered(_rooted(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
             raise await self._failure("read_file", error, better="Give a smaller column.") from None
 
@@ -141,7 +141,7 @@ class FileOperations:
         begun = await self.backend.aread(file_path, 0, 1)
         if begun.total_lines is None and begun.next_offset is not None:
             raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
-        return max(0, (begun.total_lines or 0) + offset)
+        return max(0, (begun.total_lines or begun.end_line or 0) + offset)
 
     def _other_ways(self) -> str:
         """What to do about a file that cannot be shown."""
@@ -162,7 +162,7 @@ class FileOperations:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
         result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._done("edit_file", result, file_path)
-        times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences} occurrences"
+        times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
         return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
     async def glob(self, pattern: str, path: str, offset: int) -> Answer:

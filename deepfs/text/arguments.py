@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 __all__ = [
@@ -83,11 +84,11 @@ def bytes_of(max_file_size_mb: float) -> int:
 
 
 def seconds_of(timeout: float | None, most: float) -> float:
-    """Return `timeout`, or `most` if it is None or more. Raises TypeError or ValueError unless it is positive."""
+    """Return `timeout`, or `most` if it is None, 0 or more. Raises TypeError or ValueError for anything else."""
     if timeout is None:
         return most
-    check_number("timeout", timeout)
-    return min(timeout, most)
+    check_number("timeout", timeout, positive=False)
+    return min(timeout or most, most)
 
 
 def path_list(given: Iterable[object]) -> list[str]:
@@ -178,7 +179,7 @@ _ARGUMENTS: Final[dict[str, Argument]] = {
         ("glob if_match", (str, _NONE), _optional(check_string)),
         ("offset limit", (int,), check_integer),
         ("replace_all overwrite", (bool,), check_bool),
-        ("timeout", (_NONE,), _optional(check_number)),
+        ("timeout", (_NONE,), _optional(partial(check_number, positive=False))),
     )
     for name in names.split()
 }

@@ -348,18 +348,28 @@ class TestSyncClasses:
         assert content(run_sync(backend.aread, "/a.txt")) == "two"
         assert CompositeBackend(MemoryBackend(), {"/m/": backend}).ls("/m").entries == [{"path": "/m/a.txt"}]
 
-    def test_an_incomplete_class_cannot_be_instantiated_and_the_error_names_what_it_lacks(self) -> None:
+    @pytest.mark.anyio
+    async def test_an_operation_that_a_class_does_not_define_is_unsupported(self) -> None:
         class Incomplete(BackendProtocol):
             def ls(self, path: str) -> LsResult:
                 return LsResult(entries=[])
 
             async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-                return ReadResult()
+                raise NotImplementedError
 
-        with pytest.raises(TypeError, match="Incomplete") as caught:
-            Incomplete()  # type: ignore[abstract]
-        lacking = {name for name in ("als", "aread", "awrite", "aedit", "aglob", "agrep") if name in str(caught.value)}
-        assert lacking == {"awrite", "aedit", "aglob", "agrep"}
+        backend = Incomplete()
+        assert backend.ls("/").entries == []
+        results = [
+            await backend.aread("/x"),
+            await backend.awrite("/x", "text"),
+            await backend.aedit("/x", "a", "b"),
+            await backend.aglob("*"),
+            await backend.agrep("x"),
+            await backend.adelete("/x"),
+        ]
+        assert [result.code for result in results] == ["unsupported"] * 6
+        assert [each.error for each in await backend.adownload_files(["/x"])] == ["unsupported"]
+        assert [each.error for each in await backend.aupload_files([("/x", b"")])] == ["unsupported"]
 
     def test_a_subclass_may_complete_an_incomplete_class(self) -> None:
         class Half(BackendProtocol):
@@ -451,17 +461,32 @@ def test_an_option_missing_from_an_override_is_an_error_that_names_it() -> None:
     assert files.grep("x", regex=True).code is ErrorCode.UNSUPPORTED
 
 
-def test_if_match_with_an_override_that_lacks_it_deletes_nothing() -> None:
-    class Lacks(MemoryBackend):
+def test_if_match_holds_for_overrides_that_lack_it() -> None:
+    class LacksAsync(MemoryBackend):
         async def adelete(self, path: str) -> DeleteResult:
             return await super().adelete(path)
 
-    for backend in (Lacks(), WrapperBackend(Lacks()), CompositeBackend(Lacks())):
-        assert backend.write("/a", "x").ok
-        for named in ("", "guess"):
-            assert backend.delete("/a", if_match=named).code == "unsupported"
-        assert backend.read("/a").ok
-        assert backend.delete("/a").ok
+        async def aedit(self, path: str, old: str, new: str, replace_all: bool = False) -> EditResult:
+            return await super().aedit(path, old, new, replace_all)
+
+    class Lacks(MemoryBackend):
+        def delete(self, file_path: str) -> DeleteResult:
+            return super().delete(file_path)
+
+        def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:
+            return super().edit(file_path, old_string, new_string, replace_all)
+
+    for lacking in (LacksAsync, Lacks):
+        for backend in (lacking(), WrapperBackend(lacking()), CompositeBackend(lacking())):
+            assert backend.write("/a", "x").ok
+            version = backend.read("/a").version
+            for named in ("", "guess"):
+                assert backend.delete("/a", if_match=named).code == "conflict"
+                assert backend.edit("/a", "x", "y", if_match=named).code == "conflict"
+            assert backend.edit("/a", "x", "y", if_match=version).ok
+            assert backend.delete("/a", if_match=version).code == "conflict"
+            assert backend.read("/a").unwrap().content == "y"
+            assert backend.delete("/a", if_match=backend.read("/a").version).ok
 
 
 def test_max_count_applies_to_an_override_that_lacks_it() -> None:

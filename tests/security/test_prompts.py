@@ -152,7 +152,7 @@ def test_an_edit_with_the_escapes_that_a_read_shows_tells_what_is_wrong() -> Non
 
 # --- commands ---
 
-STOPPED = "[No exit code: the command did not end. Do less at once]"
+STOPPED = "[No exit code: it is not known whether the command ended. If it was stopped, do less at once]"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepfs.compat.responses import code_told, unnumbered
+from deepfs.backends.answers import code_told, unnumbered
 from deepfs.errors import ErrorCode
 
 

@@ -1,15 +1,21 @@
-"""Parses answers of deepagents and V1 backends: error codes from error texts, and lines from a numbered read."""
+"""Makes the answers of methods that were written outside of deepfs complete: for deepagents, for V1, or anew.
+
+Such an answer may have only what the protocol of deepagents has. What is absent is not known, and never means nothing.
+Error codes are parsed from error texts, and lines from a numbered read.
+"""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
 from deepfs.errors import (
     AlreadyExistsError,
+    BackendError,
     ErrorCode,
     InvalidContentError,
+    InvalidPathError,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
@@ -23,13 +29,19 @@ from deepfs.text.lines import BOM, line_count, version
 from deepfs.text.lines import window as window_of
 from deepfs.types import (
     ContextLine,
+    DeleteResult,
+    EditResult,
     FileDataV2,
     FileDownloadResponse,
     FileInfo,
     FileUploadResponse,
+    GlobResult,
     GrepMatch,
+    GrepResult,
+    LsResult,
     ReadResult,
     Result,
+    WriteResult,
     error_behind,
     failure,
 )
@@ -38,10 +50,12 @@ __all__ = [
     "PROBE",
     "NumberedText",
     "changed",
+    "children",
     "code_told",
+    "completed",
     "infos",
     "matches",
-    "outcome",
+    "outcomes",
     "read_result",
     "refused",
     "shows_file",
@@ -81,14 +95,14 @@ def code_told(error: str) -> ErrorCode:
 
 _EXISTS: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
 """A read fails with these only if a file is at the path."""
-_UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT})
+_UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT, ErrorCode.UNSUPPORTED})
 """A read can fail with these whether or not a file is at the path."""
 
 
 def shows_file(read: ReadResult) -> bool:
     """Whether a read, successful or failed, shows that a file is at its path.
 
-    Raises the error of the read if it timed out or was not permitted, since a file may then be there or not.
+    Raises the error of the read if it was not possible, timed out or was not permitted: a file may be there or not.
     """
     if read.error is None:
         return True
@@ -148,33 +162,71 @@ def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     return result(foreign_text(error), code=code)
 
 
-def infos(answer: Any, payload: str) -> list[FileInfo]:
-    """The entries of an answer, sorted by path; directories end in a slash."""
+def infos(answer: Any, payload: str, root: str) -> list[FileInfo]:
+    """The entries of an answer about `root`, sorted by path; directories end in a slash."""
     entries = answer if isinstance(answer, list | tuple) else getattr(answer, payload, None) or ()
-    found = {info.path: info for info in map(_info, entries)}
+    found = {info.path: info for info in (_info(entry, root) for entry in entries)}
     return [found[path] for path in sorted(found)]
 
 
-def _info(entry: Any) -> FileInfo:
+def _info(entry: Any, root: str) -> FileInfo:
     fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {"path": str(entry)}
-    path = paths.normalize(fields["path"])
-    is_dir = bool(fields.get("is_dir")) or (fields["path"].endswith("/") and path != "/")
+    path = _placed(fields["path"], root)
+    is_marked = fields["path"].endswith("/") and path != "/"
+    is_dir = True if is_marked else fields.get("is_dir")
     shown = f"{path}/" if is_dir and path != "/" else path
     # Flat storage has no size or time for a directory; older backends then give an empty string as time.
     return FileInfo(shown, is_dir, None if is_dir else fields.get("size"), fields.get("modified_at") or None)
 
 
-def matches(answer: Any) -> list[GrepMatch]:
-    """The matches of an answer, sorted by path, then line."""
+def _placed(path: str, root: str) -> str:
+    """The normal form of a path in an answer about `root`; a relative path lies there unless it says so itself.
+
+    A path that cannot be in normal form is returned as it is: whoever uses it is told so.
+    """
+    try:
+        placed = paths.normalize(path)
+        if path.startswith("/") or root == "/" or placed == root or placed.startswith(f"{root}/"):
+            return placed
+        return f"{root}{placed}"
+    except InvalidPathError:
+        return path
+
+
+def children(answer: Any, directory: str) -> list[FileInfo]:
+    """The direct children of `directory` in an answer to `ls`, which may list by prefix: deeper entries are folded.
+
+    Raises NotDirectoryError if the answer has only the path itself, as a file.
+    """
+    within = directory if directory == "/" else f"{directory}/"
+    found: dict[str, FileInfo] = {}
+    own: FileInfo | None = None
+    for info in infos(answer, "entries", directory):
+        path = info.path.rstrip("/") or "/"
+        if path == directory:
+            own = info
+        elif path.startswith(within):
+            name, _, below = path.removeprefix(within).partition("/")
+            child = FileInfo(f"{within}{name}/", is_dir=True) if below else info
+            if child.is_dir or f"{within}{name}" not in found:
+                found[f"{within}{name}"] = child
+    if own is not None and not own.is_dir and not found and directory != "/":
+        raise NotDirectoryError(directory)
+    return sorted(found.values(), key=lambda info: info.path)
+
+
+def matches(answer: Any, root: str) -> list[GrepMatch]:
+    """The matches of an answer about `root`, sorted by path, then line."""
     given = answer if isinstance(answer, list | tuple) else getattr(answer, "matches", None) or ()
-    return sorted(map(_match, given), key=lambda match: (match.path, match.line))
+    return sorted((_match(entry, root) for entry in given), key=lambda match: (match.path, match.line))
 
 
-def _match(entry: Mapping[str, Any]) -> GrepMatch:
+def _match(entry: Mapping[str, Any], root: str) -> GrepMatch:
     before, after = (_context(entry.get(side)) for side in ("context_before", "context_after"))
     # As in other results of deepfs, a line has no `\r` at its end and no BOM, and is cut to MAX_LINE characters.
-    text = entry["text"].removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
-    return GrepMatch(paths.normalize(entry["path"]), entry["line"], text[:MAX_LINE], before, after)
+    text = entry["text"].removesuffix("\n").removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
+    place = (entry.start, entry.end) if isinstance(entry, GrepMatch) else (None, None)
+    return GrepMatch(_placed(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:
@@ -191,11 +243,19 @@ def changed(answer: Any, result: type[ResultT], path: str) -> ResultT:
     return result(**{name: known[name] for name in result.__struct_fields__ if name in known})
 
 
-def outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
-    """The outcome for one path of a batch, with an error code as its error."""
-    error = None if answer.error is None else code_told(answer.error).value
-    payload = {"content": getattr(answer, "content", None)} if "content" in kind.__struct_fields__ and not error else {}
-    return kind(path, error=error, **payload)
+def outcomes(answered: Iterable[Any], asked: Sequence[str], kind: type[OutcomeT]) -> list[OutcomeT]:
+    """The outcome for each path of a batch; a path that no answer is about failed."""
+    by_place = list(answered)[: len(asked)] + [None] * len(asked)
+    return [_outcome(answer, path, kind) for answer, path in zip(by_place, asked, strict=False)]
+
+
+def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
+    """The outcome for one path, with an error code as its error; a download without content failed."""
+    content = getattr(answer, "content", None)
+    is_missing = answer is None or (content is None and "content" in kind.__struct_fields__)
+    error = getattr(answer, "error", None) or (ErrorCode.BACKEND_ERROR.value if is_missing else None)
+    payload = {"content": content} if "content" in kind.__struct_fields__ and error is None else {}
+    return kind(path, error=None if error is None else code_told(error).value, **payload)
 
 
 # --- reads -----------------------------------------------------------------------------------------------------------
@@ -252,3 +312,58 @@ def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     if cut.next_offset is None and not is_end:
         cut.next_offset = cut.end_line
     return cut
+
+
+# --- subclasses of the backends of deepfs -----------------------------------------------------------------------------
+
+
+def completed(operation: str, answer: Any, given: Mapping[str, Any]) -> Any:
+    """The answer of a method that implements `operation` in a class outside of deepfs, as those of deepfs answer.
+
+    Args:
+        operation: The sync name of the operation.
+        answer: What the method returned. A result is completed in place.
+        given: The arguments, by the names of the protocol. For a batch, `paths` are those of its items.
+    """
+    if operation in _BATCHES and isinstance(answer, Iterable):
+        return outcomes(answer, given["paths"], _BATCHES[operation])
+    if not isinstance(answer, Result):
+        return answer
+    if answer.error is not None:
+        answer.code = answer.code or code_told(answer.error)
+        return answer
+    match answer:
+        case LsResult():
+            answer.entries = children(answer, paths.normalize(given["path"]))
+        case ReadResult():
+            return _with_window(answer, given["path"], max(given["offset"], 0), given["limit"])
+        case GlobResult():
+            answer.matches = infos(answer, "matches", paths.normalize(given.get("path") or "/"))
+        case GrepResult():
+            answer.matches = matches(answer, paths.normalize(given.get("path") or "/"))
+        case WriteResult() | EditResult() | DeleteResult():
+            answer.path = answer.path or given.get("dst") or given["path"]
+            if isinstance(answer, EditResult) and answer.occurrences is None and not given["replace_all"]:
+                answer.occurrences = 1  # The text must be there exactly once.
+    return answer
+
+
+_BATCHES: Final[dict[str, Any]] = {"upload_files": FileUploadResponse, "download_files": FileDownloadResponse}
+
+
+def _with_window(answer: ReadResult, path: str, offset: int, limit: int) -> ReadResult:
+    """Number the lines of an answer to a read of `limit` lines from `offset`. If it is full, there may be more."""
+    answer.__post_init__()  # The method may have set a dict.
+    data = answer.file_data
+    if data is None:
+        return failure(ReadResult, BackendError(path, "the backend returned neither content nor an error"))
+    if answer.start_line is not None or data.encoding != "utf-8":
+        return answer
+    count = line_count(data.content)
+    if count == 0:
+        answer.no_lines_requested = answer.no_lines_requested or limit <= 0
+        return answer
+    answer.start_line, answer.end_line = offset + 1, offset + count
+    if answer.next_offset is None and count == limit and answer.total_lines != answer.end_line:
+        answer.next_offset = answer.end_line
+    return answer

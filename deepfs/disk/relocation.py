@@ -249,8 +249,11 @@ class Relocator:
         write = fill_from(task.src, source, deadline)
         if task.existing is None:
             return finish(create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable))
-        _check_writable(task.target)
-        finish(replace(task.target, write, task.existing, durable=self._durable))
+        old = task.target.open(UPDATE)
+        try:
+            finish(replace(task.target, write, old, durable=self._durable))
+        finally:
+            release(old)
         return True
 
     def _copied_link(self, task: _Task) -> bool:

@@ -223,7 +223,7 @@ def test_copies_of_private_files_are_private_from_the_start(
         fill(target, {"small": b"old", "large": b"old"})
     for path in [*source.iterdir(), *target.glob("*")]:
         path.chmod(0o600 if path.parent == source else there or 0)
-    modes = recorded_modes(monkeypatch, target)
+    modes = recorded_modes(monkeypatch, tmp_path)
     assert command("cp", "-rT", "--verify", verify, f"file://{source}", target).status == 0
     assert modes == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in target.iterdir()} == {0o600}

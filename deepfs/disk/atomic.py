@@ -44,6 +44,7 @@ __all__ = [
     "create",
     "discard",
     "fill",
+    "is_mounted",
     "link_into_place",
     "replace",
 ]
@@ -111,7 +112,7 @@ class TemporaryFile:
         try:
             self.rename(place)
         except OSError:
-            if not _is_mounted(old, place):
+            if not is_mounted(old, place):
                 raise
             _overwrite(old, self.descriptor)
 
@@ -168,7 +169,7 @@ def replace(place: Place, write: Fill, old: int, *, durable: bool) -> Steps[None
             check_written(new.descriptor)
             new.rename(place)
     except (OSError, PermissionDeniedError):
-        if not _is_mounted(old, place):
+        if not is_mounted(old, place):
             raise
     else:
         if durable:
@@ -185,7 +186,7 @@ def replace(place: Place, write: Fill, old: int, *, durable: bool) -> Steps[None
         yield ToFlush(old)
 
 
-def _is_mounted(file: int, place: Place) -> bool:
+def is_mounted(file: int, place: Place) -> bool:
     """Whether the open file at `place` is mounted by itself, in a directory of another mount."""
     mounts = _mount_of(file), _mount_of(place.directory)
     return None not in mounts and mounts[0] != mounts[1]

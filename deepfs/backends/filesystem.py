@@ -41,7 +41,7 @@ from deepfs.text import media, paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, chunk_bytes, directory_given
 from deepfs.text.edits import replace
-from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
+from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, mode_of_new_files
 from deepfs.text.judging import Judge, current_judge, unjudged
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.paths import host_path
@@ -169,7 +169,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is judged, where a policy left its judge."""
-        return self._disk.judged(current_judge())
+        return self._disk.judged(current_judge()).making_files(mode_of_new_files.get())
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.

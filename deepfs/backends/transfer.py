@@ -39,6 +39,7 @@ from deepfs.text.entries import (
     directories_of,
     empty_directories,
     files_of,
+    making_files,
 )
 from deepfs.text.judging import aside, current_judge, given_under
 from deepfs.text.lines import BOM, decode, digest, version
@@ -284,10 +285,13 @@ class _Transfer:
 
     async def _copy_batch(self, batch: Sequence[TreeEntry]) -> None:
         if _size(batch[0]) >= _STREAMED_BYTES:
-            await self._stream(batch[0].path)
+            with making_files(batch[0].mode):
+                await self._stream(batch[0].path)
         else:
             contents = await self._download([entry.path for entry in batch])
-            await self._put(contents)
+            for mode in dict.fromkeys(entry.mode for entry in batch):
+                with making_files(mode):
+                    await self._put({entry.path: contents[entry.path] for entry in batch if entry.mode == mode})
             self._copied |= {path: version(content) for path, content in contents.items()}
         if not self._replaces:
             modes = [(self._at_target(entry.path), entry.mode) for entry in batch if entry.mode is not None]

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,8 +22,9 @@ from deepfs.cli.copy_plans import STREAMED_BYTES, PlannedFile, Totals, TreePlan,
 from deepfs.cli.screen import counted
 from deepfs.cli.session import Session
 from deepfs.errors import DeepFSError, ErrorCode, quoted
-from deepfs.text.entries import EntryChange, directories_of, empty_directories
+from deepfs.text.entries import EntryChange, directories_of, empty_directories, making_files
 from deepfs.text.lines import digest, version
+from deepfs.types import FileUploadResponse
 
 __all__ = ["FullError", "TreeCopy", "interruptible", "shown_progress", "totals_text"]
 
@@ -35,7 +37,7 @@ _STREAMS_AT_ONCE: Final = 2
 _CHANGES_AT_ONCE: Final = 32
 """How many files are deleted at once."""
 _OWN_BITS: Final = 0o700
-"""What a new directory permits its owner while the copy goes on."""
+"""What a new directory permits its owner while the copy goes on, and a file that will be replaced."""
 _ENDS_ALL: Final = frozenset({ErrorCode.QUOTA_EXCEEDED, ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT})
 """The errors after which nothing more is stored: a full storage, and those for which no file of a batch was."""
 
@@ -155,13 +157,18 @@ class TreeCopy:
         """Store files; return those that were stored."""
         if not contents:
             return {}
+        await self._close_to_others(contents)
+        outcomes: list[FileUploadResponse] = []
+        files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
         async with self._storing:
-            uploads = [(file.target, content) for file, content in contents.items()]
-            outcomes = await self._plan.target.backend.aupload_files(uploads)
+            for mode, group in groupby(files, key=attrgetter("mode")):
+                with making_files(mode):
+                    uploads = [(file.target, contents[file]) for file in group]
+                    outcomes += await self._plan.target.backend.aupload_files(uploads)
         stored: dict[PlannedFile, bytes] = {}
-        for (file, content), outcome in zip(contents.items(), outcomes, strict=True):
+        for file, outcome in zip(files, outcomes, strict=True):
             if outcome.error is None:
-                stored[file] = content
+                stored[file] = contents[file]
             else:
                 self._plan.fail(file.path, f"{self._plan.shown_target(file)}: {error_text(outcome.error)}", file)
         code = outcomes[-1].error
@@ -190,7 +197,9 @@ class TreeCopy:
                 failed.append(error)
                 raise
 
-        outcome = await self._plan.target.backend.aupload_stream(file.target, chunks())
+        await self._close_to_others([file])
+        with making_files(file.mode):
+            outcome = await self._plan.target.backend.aupload_stream(file.target, chunks())
         if failed:
             self._plan.fail(file.path, error_text(failed[0].code), file)
         elif outcome.error is not None:
@@ -259,7 +268,17 @@ class TreeCopy:
 
     async def _set_modes(self, files: Iterable[PlannedFile]) -> None:
         """Set the permission bits of files that are at the target."""
-        await self._change([EntryChange(file.target, "set_mode", file.new_mode) for file in files if file.new_mode])
+        modes = [(file.target, file.new_mode) for file in files]
+        await self._change([EntryChange(path, "set_mode", mode) for path, mode in modes if mode is not None])
+
+    async def _close_to_others(self, files: Iterable[PlannedFile]) -> None:
+        """Take from the files that will be replaced what the new ones permit nobody but their owner."""
+        changes: list[EntryChange] = []
+        for file in files:
+            existing = None if file.existing is None else file.existing.mode
+            if existing is not None and file.mode is not None and (narrow := existing & (file.mode | _OWN_BITS)) != existing:
+                changes.append(EntryChange(file.target, "set_mode", narrow))
+        await self._change(changes)
 
     async def _change(self, changes: Sequence[EntryChange]) -> None:
         if not changes:

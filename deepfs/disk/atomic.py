@@ -1,5 +1,8 @@
 """Atomic writes: content goes into a temporary file beside its destination, which is then put in place in one step.
 
+A file that is mounted by itself, as containers do with single files, cannot be replaced by another one. It is written
+in place.
+
 A temporary file that was not put in place is removed. A process that is killed leaves its temporary files behind. Each
 is locked while a process works on it, so abandoned ones can be recognised. They are removed at the first write of a
 process in a directory, and then at most every ten minutes.
@@ -8,6 +11,7 @@ process in a directory, and then at most every ten minutes.
 import errno
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,30 +28,40 @@ from deepfs.disk.os_calls import (
     release,
     temporary_name,
 )
+from deepfs.disk.reading import blocks
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.resolve import Place
+from deepfs.errors import PermissionDeniedError
 
 __all__ = [
     "NEW_MODE",
+    "PRIVATE",
     "Fill",
     "Sweeper",
     "TemporaryFile",
     "check_written",
-    "copy_group_and_mode",
+    "copy_access",
     "create",
     "discard",
     "fill",
+    "is_mounted",
     "link_into_place",
     "replace",
 ]
 
 NEW_MODE = 0o666
 """The mode of a new file, before the umask is applied."""
+PRIVATE = 0o600
+"""The mode of a file until it gets that of the file which it replaces."""
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 # EINVAL: the group does not exist in the user namespace of this process.
 _NO_SUCH_GROUP = frozenset({errno.EPERM, errno.EINVAL})
+
+_ACL = "system.posix_acl_access"
+_LABELS = frozenset({"security.selinux", "security.SMACK64"})
+"""The labels of security modules, by which they decide who may use a file. A process may not always set them."""
 
 _SWEEP_EVERY_S = 600.0
 _STALE_AFTER_S = 60.0
@@ -93,6 +107,15 @@ class TemporaryFile:
         os.rename(self.name, place.name, src_dir_fd=self.directory, dst_dir_fd=place.directory)
         self._is_renamed = True
 
+    def put_over(self, place: Place, old: int) -> None:
+        """Put the file at `place`, where the file `old` is, open for writing; one that is mounted gets the content."""
+        try:
+            self.rename(place)
+        except OSError:
+            if not is_mounted(old, place):
+                raise
+            _overwrite(old, self.descriptor)
+
     def __exit__(self, *_: object) -> None:
         try:
             release(self.descriptor)
@@ -135,17 +158,68 @@ def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) ->
     return True
 
 
-def replace(place: Place, write: Fill, old: os.stat_result, *, durable: bool) -> Steps[None]:
-    """Replace the file at `place`, whose status is `old`; keep its mode, without set-id bits, and its group."""
-    with TemporaryFile(place.directory, 0o600) as new:
-        write(new.descriptor)
-        copy_group_and_mode(new.descriptor, old)
+def replace(place: Place, write: Fill, old: int, *, durable: bool) -> Steps[None]:
+    """Replace the file at `place`, open for writing as `old`; those who may use it stay the same."""
+    try:
+        with TemporaryFile(place.directory, PRIVATE) as new:
+            copy_access(place.path, old, new.descriptor)
+            write(new.descriptor)
+            if durable:
+                yield ToFlush(new.descriptor)
+            check_written(new.descriptor)
+            new.rename(place)
+    except (OSError, PermissionDeniedError):
+        if not is_mounted(old, place):
+            raise
+    else:
         if durable:
-            yield ToFlush(new.descriptor)
-        check_written(new.descriptor)
-        new.rename(place)
+            yield ToFlush(place.directory, is_directory=True)
+        return
+    # The content is made in memory first: if that fails, the file is as it was.
+    content = os.memfd_create("deepfs")
+    try:
+        write(content)
+        _overwrite(old, content)
+    finally:
+        release(content)
     if durable:
-        yield ToFlush(place.directory, is_directory=True)
+        yield ToFlush(old)
+
+
+def is_mounted(file: int, place: Place) -> bool:
+    """Whether the open file at `place` is mounted by itself, in a directory of another mount."""
+    mounts = _mount_of(file), _mount_of(place.directory)
+    return None not in mounts and mounts[0] != mounts[1]
+
+
+def _mount_of(descriptor: int) -> str | None:
+    """What identifies the mount that an open file is on; None if the system does not tell."""
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}") as facts:
+            return next((line for line in facts if line.startswith("mnt_id:")), None)
+    except OSError:
+        return None
+
+
+def _overwrite(file: int, content: int) -> None:
+    """Give an open file the content of another one, in place: a reader may see a part of it, and a crash leave one.
+
+    The room is taken first, so that a full disk changes nothing.
+    """
+    before, size = os.fstat(file), os.fstat(content).st_size
+    if size > before.st_size:
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError as error:
+            os.ftruncate(file, before.st_size)
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    os.fchmod(file, stat.S_IMODE(before.st_mode) & ~_SET_IDS)
+    os.lseek(content, 0, os.SEEK_SET)
+    os.lseek(file, 0, os.SEEK_SET)
+    for block in blocks(content):
+        fill(block)(file)
+    os.ftruncate(file, size)
 
 
 def link_into_place(directory: int, name: str, place: Place) -> bool:
@@ -178,22 +252,60 @@ def _claim_and_rename(directory: int, name: str, place: Place) -> bool:
     return True
 
 
-def copy_group_and_mode(descriptor: int, old: os.stat_result) -> None:
-    """Give a new file the group and the mode of the old one, without set-id bits; its owner is that of the process.
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
 
-    New content with set-id bits would be a program that runs with the rights of whoever owned the old one. If the group
-    may not be given, its bits were meant for other users, so the new group gets no more than everybody.
+
+def copy_access(path: str, old: int, new: int) -> None:
+    """Give a new, still private file what says who may use the old one, and the attributes that users gave it.
+
+    That is the group, the mode without set-id bits, the access control list, the labels of security modules and the
+    attributes `user.*`. The owner is that of the process. New content with set-id bits, or with capabilities, would be a
+    program that runs with the rights of whoever owned the old one. If the group may not be given, its bits were meant
+    for other users, so the new group gets no more than everybody.
+
+    Raises PermissionDeniedError about `path` if something cannot be carried over.
     """
-    new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode) & ~(stat.S_ISUID | stat.S_ISGID)
-    if new.st_gid != old.st_gid:
+    # User attributes come first: the mode may forbid to set them.
+    _copy_attributes(path, old, new)
+    status, found = os.fstat(old), os.fstat(new)
+    mode = stat.S_IMODE(status.st_mode) & ~_SET_IDS
+    if found.st_gid != status.st_gid:
         try:
-            os.fchown(descriptor, -1, old.st_gid)
+            os.fchown(new, -1, status.st_gid)
         except OSError as error:
             if error.errno not in _NO_SUCH_GROUP:
                 raise
             mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
-    if stat.S_IMODE(new.st_mode) != mode:
-        os.fchmod(descriptor, mode)
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(new, mode)
+
+
+def _copy_attributes(path: str, old: int, new: int) -> None:
+    if sys.platform != "linux":
+        return
+    wanted, found = _attributes(old), _attributes(new)
+    if _ACL in found.keys() - wanted.keys():
+        # What the directory gives to new files would let in others.
+        os.removexattr(new, _ACL)
+    for name, value in sorted(wanted.items(), reverse=True):
+        if found.get(name) != value:
+            try:
+                os.setxattr(new, name, value)
+            except OSError as error:
+                if name not in _LABELS:
+                    raise PermissionDeniedError(path, f"its attribute {name} cannot be kept") from error
+
+
+def _attributes(descriptor: int) -> dict[str, bytes]:
+    """The attributes of an open file that a change of its content keeps."""
+    try:
+        names = os.listxattr(descriptor)
+        kept = [name for name in names if name.startswith(("user.", "system.")) or name in _LABELS]
+        return {name: os.getxattr(descriptor, name) for name in kept}
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return {}
 
 
 def check_written(descriptor: int) -> None:

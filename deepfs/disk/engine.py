@@ -7,7 +7,7 @@ from io import BufferedReader, FileIO
 from itertools import groupby
 from typing import BinaryIO
 
-from deepfs.disk.atomic import Sweeper
+from deepfs.disk.atomic import NEW_MODE, Sweeper
 from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
@@ -56,9 +56,10 @@ class Disk:
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
-    for these locks. Replacing a file keeps its mode, without set-id bits, and its group if that is permitted; the
-    owner becomes that of the process, other hard links to it keep the old content, and extended attributes are lost.
-    With `durable` a change is on the disk when its method returns.
+    for these locks. Replacing a file keeps its mode, without set-id bits, its group if that is permitted, its access
+    control list and its user attributes; the owner becomes that of the process, and other hard links to it keep the old
+    content. A file that is mounted by itself, as containers mount single files, is written in place instead. With
+    `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
     path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
@@ -74,6 +75,7 @@ class Disk:
         check_platform()
         self._sweeper = Sweeper()
         self._durable = durable
+        self._new_mode = NEW_MODE
         self._views: dict[Judge, Disk] = {}
         self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
 
@@ -81,7 +83,7 @@ class Disk:
         self._root = root
         self.in_memory: FilesInMemory = FilesInMemory(root)
         """The same files, read without waiting."""
-        self._writer = Writer(root, self._sweeper, durable=self._durable)
+        self._writer = Writer(root, self._sweeper, durable=self._durable, new_mode=self._new_mode)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 
     def judged(self, judge: Judge | None) -> "Disk":
@@ -101,6 +103,19 @@ class Disk:
                 self._views.clear()
             view = self._views[judge] = copy(self)
             view._work_in(self._root.judged(judge))
+        return view
+
+    def making_files(self, mode: int | None) -> "Disk":
+        """The same files, where writes and uploads make new files with these permission bits, less those of the umask.
+
+        Args:
+            mode: The permission bits. None is this disk itself.
+        """
+        if mode is None:
+            return self
+        view = copy(self)
+        view._new_mode = mode & 0o777
+        view._writer = Writer(self._root, self._sweeper, durable=self._durable, new_mode=view._new_mode)
         return view
 
     @property
@@ -318,7 +333,7 @@ class Disk:
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
-        return Upload(self._root, path, self._sweeper, durable=self._durable)
+        return Upload(self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode)
 
     def edit_file(
         self,

@@ -92,8 +92,8 @@ READ: int = os.O_RDONLY | _NEVER_WAIT
 """Read a file."""
 UPDATE: int = os.O_RDWR | _NEVER_WAIT
 """Read a file that is about to be replaced; fails unless the file may be written."""
-NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
-"""Write a file that must not exist yet."""
+NEW: int = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW
+"""Write a file that must not exist yet, and perhaps read what was written."""
 READ_DIRECTORY: int = os.O_RDONLY | _DIRECTORY | _NEVER_WAIT
 """List a directory."""
 SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, link_into_place, replace
+from deepfs.disk.atomic import Sweeper, create, discard, is_mounted, link_into_place, replace
 from deepfs.disk.file_locks import LockHeldError, locked_places
 from deepfs.disk.flushing import finish, sync_directory
 from deepfs.disk.judged_trees import check_tree
@@ -181,6 +181,7 @@ class Relocator:
                 raise leaf(error, task.src) from error
             if error.errno != errno.EXDEV:
                 raise
+            _check_removable(task)
         else:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
@@ -249,8 +250,11 @@ class Relocator:
         write = fill_from(task.src, source, deadline)
         if task.existing is None:
             return finish(create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable))
-        _check_writable(task.target)
-        finish(replace(task.target, write, task.existing, durable=self._durable))
+        old = task.target.open(UPDATE)
+        try:
+            finish(replace(task.target, write, old, durable=self._durable))
+        finally:
+            release(old)
         return True
 
     def _copied_link(self, task: _Task) -> bool:
@@ -308,6 +312,19 @@ def _check_destination(task: _Task, *, overwrite: bool) -> None:
 def _check_writable(place: Place) -> None:
     """Raise OSError if the file at `place` may not be written, although its directory may."""
     release(place.open(UPDATE))
+
+
+def _check_removable(task: _Task) -> None:
+    """Raise before a move copies a file that it could not remove afterwards, since it is mounted by itself."""
+    if not stat.S_ISREG(task.status.st_mode):
+        return
+    with StorageErrors(task.src):
+        source = task.source.open(READ)
+        try:
+            if is_mounted(source, task.source):
+                raise OSError(errno.EBUSY, "it is mounted")
+        finally:
+            release(source)
 
 
 def _renamed(task: _Task) -> bool:

@@ -242,7 +242,10 @@ class DiskWatch:
         raise BackendError(self._path, "it changes all the time")
 
     def _begun_anew(self, deadline: Deadline) -> list[ChangeEvent]:
-        """Begin anew, since a directory on the way was made, removed or replaced. Returns what this changed."""
+        """Begin anew, since a directory on the way was made, removed or replaced. Returns what this changed.
+
+        That ends in a `resync`: a reader may have seen files that came and went in between.
+        """
         before = self._top
         found = self._begin(deadline)
         was, is_now = (top is not None and top.only is None for top in (before, self._top))
@@ -253,7 +256,7 @@ class DiskWatch:
         gone = [ChangeEvent(path, "deleted") for path in sorted(old - new)]
         # A file that was there before may be another one, in a directory that took the place of its own.
         kept = (ChangeEvent(event.path, "modified") if event.path in old else event for event in found)
-        return [*gone, *kept]
+        return [*gone, *kept, ChangeEvent(self._path, "resync")]
 
     def _go_down(self) -> bool:
         """Watch the directories on the way to the path, as far as they exist. False if one was made meanwhile.
@@ -450,6 +453,9 @@ class DiskWatch:
         # Also after it went: in an exchange of two names, one comes before the other goes.
         if self._look(path) == "directory":
             self._scan(directory.directories.setdefault(raw.name, _Directory(path)), found, deadline)
+        if raw.mask & (_CREATE | _MOVED_TO):
+            # A reader may have seen files in it that went before it was watched.
+            found.append(ChangeEvent(path, "resync"))
 
     def _follow_file(self, directory: _Directory, raw: _Raw, found: list[ChangeEvent]) -> None:
         path, name, files = paths.join(directory.path, raw.name), raw.name, directory.files

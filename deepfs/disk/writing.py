@@ -7,10 +7,11 @@ from contextlib import ExitStack, suppress
 
 from deepfs.disk.atomic import (
     NEW_MODE,
+    PRIVATE,
     Sweeper,
     TemporaryFile,
     check_written,
-    copy_group_and_mode,
+    copy_access,
     create,
     fill,
     link_into_place,
@@ -30,12 +31,13 @@ __all__ = ["Upload", "Writer", "change_entry"]
 
 
 class Writer:
-    """Writes and edits single files below a root."""
+    """Writes and edits single files below a root; `new_mode` is the mode of new ones, before the umask is applied."""
 
-    def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool) -> None:
+    def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
         self._root = root
         self._sweeper = sweeper
         self._durable = durable
+        self._new_mode = new_mode
 
     def write(
         self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
@@ -60,7 +62,7 @@ class Writer:
             if place.found is None:
                 if if_match is not None:
                     raise ConflictError(path)
-                return (yield from create(place, fill(data), durable=self._durable))
+                return (yield from create(place, fill(data), mode=self._new_mode, durable=self._durable))
             check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
@@ -72,7 +74,7 @@ class Writer:
             return False
         with old:
             _check_version(path, old.descriptor, if_match, deadline)
-            yield from replace(place, fill(data), old.status, durable=self._durable)
+            yield from replace(place, fill(data), old.descriptor, durable=self._durable)
         return True
 
     def edit(
@@ -93,7 +95,7 @@ class Writer:
             self._sweeper.visit(place)
             _check_version(path, old.descriptor, if_match, deadline)
             data = change(read_descriptor(path, old.descriptor, old.status.st_size, limit))
-            yield from replace(place, fill(data), old.status, durable=self._durable)
+            yield from replace(place, fill(data), old.descriptor, durable=self._durable)
 
 
 def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
@@ -114,7 +116,7 @@ def _check_version(path: str, descriptor: int, if_match: str | None, deadline: D
 class Upload:
     """A new file for `path`, written in parts by one thread at a time; `close` removes it unless `put` succeeded."""
 
-    def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool) -> None:
+    def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
         self._root = root
         self._path = path
         self._durable = durable
@@ -123,7 +125,9 @@ class Upload:
             with StorageErrors(path):
                 self._stage = self._stack.enter_context(_stage(root, path))
                 sweeper.visit(self._stage)
-                self._new = self._stack.enter_context(TemporaryFile(self._stage.directory, NEW_MODE))
+                self._replaces = self._stage.found
+                mode = new_mode if self._replaces is None else PRIVATE
+                self._new = self._stack.enter_context(TemporaryFile(self._stage.directory, mode))
         except BaseException:
             self._stack.close()
             raise
@@ -152,14 +156,16 @@ class Upload:
     def _is_put(self, place: Place, deadline: Deadline) -> bool:
         """Try once to put the file in place; return False if the entry at `place` changed between two steps."""
         if place.found is None:
+            if self._replaces is not None:  # It was deleted meanwhile.
+                os.fchmod(self._new.descriptor, stat.S_IMODE(self._replaces.st_mode) & _PERMISSIONS)
             return link_into_place(self._stage.directory, self._new.name, place)
         check_regular(self._path, place.found)
         old = _lock(self._path, place, deadline)
         if old is None:
             return False
         with old:
-            copy_group_and_mode(self._new.descriptor, old.status)
-            self._new.rename(place)
+            copy_access(self._path, old.descriptor, self._new.descriptor)
+            self._new.put_over(place, old.descriptor)
         return True
 
     def close(self) -> None:
@@ -198,10 +204,11 @@ def change_entry(root: Root, change: EntryChange, *, durable: bool) -> None:
 
 def _make_directory(root: Root, path: str, mode: int | None, durable: bool) -> None:
     with StorageErrors(path), root.locate_target(path) as place:
-        os.mkdir(place.name, _PERMISSIONS, dir_fd=place.directory)
+        # The owner must be able to add entries to it.
+        wanted = _PERMISSIONS if mode is None else mode & _PERMISSIONS | stat.S_IRWXU
+        os.mkdir(place.name, wanted, dir_fd=place.directory)
         if mode is not None:
-            # The owner must be able to add entries to it.
-            _change_mode(place, mode | stat.S_IRWXU)
+            _change_mode(place, wanted)
         sync_directory(place.directory, durable)
 
 

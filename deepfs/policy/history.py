@@ -1,13 +1,13 @@
 """A history of files: their contents before each change."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from logging import getLogger
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
@@ -28,7 +28,15 @@ from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified
-from deepfs.text.entries import Omission, TreeListing, files_of, is_probing, joined
+from deepfs.text.entries import (
+    EntryChange,
+    Omission,
+    TreeListing,
+    files_of,
+    is_probing,
+    joined,
+    making_files,
+)
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
@@ -45,6 +53,14 @@ _log = getLogger("deepfs")
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
 _READABLE = frozenset({*_NO_FILE, "too_large"})
 """Errors of a read that do not mean that reading is forbidden."""
+_PRIVATE_FILE, _PRIVATE_DIRECTORY = 0o600, 0o700
+_OWN_BITS = 0o700
+_ATTEMPTS = 100
+"""How often a change is tried anew because another process changed the file after it was kept."""
+_NO_MODE = "none"
+_CHANGED_MEANWHILE = frozenset({ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS})
+_is_mode = re.compile("[0-7]{1,4}").fullmatch
+_is_number = re.compile(r"[0-9]{8,18}").fullmatch
 _parsed = re.compile(r"(?P<number>\d{8,})-(?P<at>\d{8}T\d{6}\.\d{6}Z)-(?P<digest>[0-9a-f]{32})").fullmatch
 
 
@@ -64,6 +80,7 @@ class _Kept(NamedTuple):
 
     path: str
     place: str
+    number: int
     name: str
     content_version: str
     is_streamed: bool
@@ -77,9 +94,13 @@ class HistoryBackend(WrapperBackend):
     its path may be read through `inner` now, and restored if the path may be written, whichever object stored it. Reads
     of `versions` without this object are not subject to these rules.
 
-    Deleted and moved files can be restored at the path that they had. Changes of one path, through any object over the
-    same `versions` in this process, run one after another, so no version is missed. Changes made without this object
-    create no version; the content that they leave is kept at the next change through it. Commands (`execute`) create
+    Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
+    and a restored file is open to no more accounts than its version was. Changes of one path, through any object of this
+    process over the same storage of versions, run one after another, so no version is missed. Processes may share both
+    storages, if these are `atomic_between_processes`: their writes, edits and deletions of files miss no version either.
+    Uploads, copies and moves over a file, and deletions of directories, may miss what another process stores at that
+    moment. Changes made without this object create no version; the content that they leave is kept at the next change
+    through it. Commands (`execute`) create
     none either. A file over the limits of `inner` can only be replaced by `aupload_stream`, which keeps a file of any
     size in chunks; such a version is listed and stored in `versions`, but it is too large for `aread_version` and
     `arestore`.
@@ -119,9 +140,6 @@ class HistoryBackend(WrapperBackend):
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
         self._keep = keep
-        # All objects over the same `versions` share these locks, even with different rules: the numbers are shared.
-        self._locks = path_locks(("history", id(self._versions)))
-        self._numbering = path_locks(("numbers of a history", id(self._versions)))
         self.is_synchronous = self.is_synchronous and self._versions.is_synchronous
 
     def bound_to_this_thread(self) -> bool:
@@ -155,7 +173,8 @@ class HistoryBackend(WrapperBackend):
             PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
-        return [found for found, _ in await self._saved(await self._place(path))]
+        versions, _ = await self._saved(await self._place(path))
+        return [found for found, _ in versions]
 
     async def aread_version(self, path: str, number: int) -> bytes:
         """Read what a file contained.
@@ -172,7 +191,8 @@ class HistoryBackend(WrapperBackend):
         await self._check_readable(path)
         place = await self._place(path)
         named = f"{paths.normalize(path)} (version {number})"
-        for found, name in await self._saved(place):
+        versions, _ = await self._saved(place)
+        for found, name in versions:
             if found.number == number:
                 return await self._stored(paths.join(place, name), named)
         raise NotFoundError(named)
@@ -229,10 +249,34 @@ class HistoryBackend(WrapperBackend):
             content = await self.aread_version(path, number)
         except DeepFSError as error:
             return failure(WriteResult, error)
-        (stored,) = await self.aupload_files([(path, content)])
+        mode, now = await self._mode_of_version(path, number), await self._mode(path)
+        if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
+            await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
+        with making_files(mode):
+            (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
             return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
+        if mode is not None and now is None:  # The umask may have left less than that.
+            await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
         return WriteResult(path=path)
+
+    @aside
+    async def _mode(self, path: str) -> int | None:
+        """The permission bits of the file at `path`, if there is a file that has any."""
+        [real] = await self.inner.aresolve_paths([path])
+        if real is None:
+            return None
+        try:
+            entry = (await self.inner.alist_tree(real)).entries[0]
+        except NotFoundError:
+            return None
+        return entry.mode if entry.kind == "file" else None
+
+    @aside
+    async def _mode_of_version(self, path: str, number: int) -> int | None:
+        read = await self._versions.aread(paths.join(await self._place(path), f"{number:08d}"))
+        text = read.file_data.content if read.file_data is not None else ""
+        return int(text, 8) if _is_mode(text) else None
 
     # --- keeping ---
 
@@ -242,24 +286,56 @@ class HistoryBackend(WrapperBackend):
         touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
         if not touched or is_probing.get():
             return await call(*args, **options)
-        async with self._locks.hold(*touched, *[await self._place(path) for path in touched]):
-            kept: list[_Kept] = []
-            done = False
-            try:
-                for place, path in enumerate(touched):
-                    removed = operation == "delete" or (operation == "move" and place == 0)
-                    with judging_as("source" if removed else "target"):
-                        await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
-                result = await call(*args, **options)
-                done = getattr(result, "ok", False)
-                return result
-            finally:
-                await self._settle(kept, {each.path: done for each in kept})
+        async with await self._hold(touched):
+            for _ in range(_ATTEMPTS):
+                result = await self._changed(operation, touched, call, *args, **options)
+                if result is not None:
+                    return result
+        raise ConflictError(touched[0])
+
+    async def _changed(
+        self, operation: str, touched: list[str], call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
+    ) -> T | None:
+        """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
+        kept: list[_Kept] = []
+        done, undone = False, False
+        try:
+            for place, path in enumerate(touched):
+                removed = operation == "delete" or (operation == "move" and place == 0)
+                with judging_as("source" if removed else "target"):
+                    await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
+            condition = self._condition(touched, call, kept, options)
+            result = await call(*args, **{**options, **condition})
+            undone = bool(condition) and getattr(result, "code", None) in _CHANGED_MEANWHILE
+            done = getattr(result, "ok", False)
+            return None if undone else result
+        finally:
+            await self._settle(kept, {each.path: done for each in kept}, undone=undone)
+
+    def _condition(
+        self, touched: Sequence[str], call: object, kept: Sequence[_Kept], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The options by which a change that is a single step replaces just what was kept, whatever others do."""
+        is_one_step = call in (self.inner.awrite, self.inner.aedit, self.inner.adelete)
+        if not (is_one_step and self.inner.capabilities.atomic_between_processes) or options.get("if_match"):
+            return {}
+        if kept:
+            # What lies in a directory that is deleted has no common version.
+            return {"if_match": kept[0].content_version} if kept[0].path == touched[0] else {}
+        return {"overwrite": False} if options.get("overwrite") else {}
+
+    async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
+        """Lock the files at some paths against changes through all histories that have their versions in one storage."""
+        scope = await self._versions.astorage_place(self._directory)
+        ends = [await self.inner.astorage_place(path) for path in touched]
+        keys = frozenset[Hashable]([await self._place(path) for path in touched]).union(*(end.keys for end in ends))
+        above = frozenset[Hashable]().union(*(end.above for end in ends))
+        return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         touched = {path: _touched([path]) for path, _ in files}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
-        async with self._locks.hold(*normal, *[await self._place(path) for path in normal]):
+        async with await self._hold(normal):
             kept: list[_Kept] = []
             done: dict[str, bool] = {}
             try:
@@ -277,7 +353,7 @@ class HistoryBackend(WrapperBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         path = paths.normalize(path)
-        async with self._locks.hold(path, await self._place(path)):
+        async with await self._hold([path]):
             kept: list[_Kept] = []
             done = False
             try:
@@ -312,7 +388,7 @@ class HistoryBackend(WrapperBackend):
         if copied and copied != [digest]:
             last = kept.pop()
             with unjudged():
-                await shielded(partial(self._versions.adelete, paths.join(last.place, last.name)))
+                await shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
     async def _streamed_version(self, path: str) -> str | None:
@@ -356,19 +432,22 @@ class HistoryBackend(WrapperBackend):
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
-    async def _settle(self, kept: list[_Kept], done: dict[str, bool]) -> None:
-        """Delete the stored content of changes that did not happen; after the others, delete the oldest versions."""
+    async def _settle(self, kept: list[_Kept], done: dict[str, bool], *, undone: bool = False) -> None:
+        """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
+
+        With `undone`, it is certain that none of them happened.
+        """
         if kept:
-            await shielded(partial(self._settle_each, kept, done))
+            await shielded(partial(self._settle_each, kept, done, undone))
 
     @aside
-    async def _settle_each(self, kept: list[_Kept], done: dict[str, bool]) -> None:
+    async def _settle_each(self, kept: list[_Kept], done: dict[str, bool], undone: bool) -> None:
         for each in kept:
             try:
-                if done.get(each.path) or await self._has_changed(each):
+                if not undone and (done.get(each.path) or await self._has_changed(each)):
                     await self._prune(each.place)
                 else:
-                    await self._versions.adelete(paths.join(each.place, each.name))
+                    await self._forget(each.place, each.number, each.name)
             except Exception:
                 # The change itself is over; at worst an unneeded version stays.
                 _log.exception("the history of a file could not be tidied up")
@@ -414,43 +493,63 @@ class HistoryBackend(WrapperBackend):
         *,
         is_streamed: bool = False,
     ) -> None:
-        """Call `store` with a new path for this content, unless the newest version has the same content."""
-        place = await self._place(path)
-        async with self._numbering.hold(place):
-            saved = await self._saved(place)
-            if saved and saved[-1][1].endswith(digest):
-                return
-            number = saved[-1][0].number + 1 if saved else 1
+        """Call `store` with a new path for this content.
+
+        The number of the version is that of a file, which holds the mode, and which only one process can create.
+        """
+        place, mode = await self._place(path), await self._mode(path)
+        versions, claims = await self._saved(place)
+        numbers = {*claims, *(found.number for found, _ in versions)}
+        if not numbers:
+            private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
+            await self._versions.achange_entries(private)
+        number = max(numbers, default=0) + 1
+        with making_files(_PRIVATE_FILE):
+            while not (claimed := await self._versions.awrite(paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE)).ok:
+                if claimed.code is not ErrorCode.ALREADY_EXISTS:
+                    raise BackendError(path, f"it could not be kept in the history: {claimed.error}")
+                number += 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Appended before the call: if the result is lost, the file may have been stored all the same.
-            kept.append(_Kept(path, place, name, digest, is_streamed))
+            kept.append(_Kept(path, place, number, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error is not None:
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
     async def _prune(self, place: str) -> None:
-        async with self._numbering.hold(place):
-            for _, old in (await self._saved(place))[: -self._keep]:
-                await self._versions.adelete(paths.join(place, old))
+        versions, claims = await self._saved(place)
+        if len(versions) > self._keep:
+            oldest = versions[-self._keep][0].number
+            old = [name for _, name in versions[: -self._keep]]
+            for name in [*old, *(f"{number:08d}" for number in claims if number < oldest)]:
+                await self._versions.adelete(paths.join(place, name))
+
+    async def _forget(self, place: str, number: int, name: str) -> None:
+        """Delete a version, and then the file that claims its number."""
+        for each in (name, f"{number:08d}"):
+            await self._versions.adelete(paths.join(place, each))
 
     async def _place(self, path: str) -> str:
         """The directory of the versions of a file, the same for all links to it."""
         (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
-    async def _saved(self, place: str) -> list[tuple[Version, str]]:
-        """The versions in the directory `place`, each with its file name, oldest first."""
+    async def _saved(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
+        """The versions in the directory `place`, each with its file name, oldest first; and the numbers that are taken."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
             raise BackendError(None, f"The history could not be read: {listing.error}")
-        found = []
+        found, claims = [], []
         for info in listing.entries or ():
-            if parsed := _parsed(paths.name(info.path)):
+            name = paths.name(info.path)
+            if parsed := _parsed(name):
                 # `strptime` has a lock, which a forked child may find taken for ever.
                 at = datetime.fromisoformat(parsed["at"])
                 kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
-                found.append((kept, paths.name(info.path)))
-        return sorted(found, key=lambda each: each[0].number)
+                found.append((kept, name))
+            elif _is_number(name):
+                claims.append(int(name))
+        return sorted(found, key=lambda each: each[0].number), claims
 
 
 class _Digest:

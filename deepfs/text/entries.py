@@ -4,7 +4,8 @@ A `TreeListing` has what the listing of a directory leaves out: links, special f
 cannot be listed at all. The functions are pure; `backends/transfer.py` carries a plan out.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from typing import Literal, TypeAlias
@@ -33,6 +34,8 @@ __all__ = [
     "is_probing",
     "is_valid",
     "joined",
+    "making_files",
+    "mode_of_new_files",
     "omission_of_name",
     "relation",
     "unnamed_omission",
@@ -186,6 +189,25 @@ def _refused(src: str, code: ErrorCode, reason: str, other: str | None = None, *
 
 is_probing: ContextVar[bool] = ContextVar("deepfs_is_probing", default=False)
 """Whether the current change is of a temporary file, of which no version is kept."""
+
+
+mode_of_new_files: ContextVar[int | None] = ContextVar("deepfs_mode_of_new_files", default=None)
+"""The permission bits of the files that the current operation makes, if it knows them. A mode that is set afterwards
+comes too late: others could have opened the file by then."""
+
+
+@contextmanager
+def making_files(mode: int | None) -> Iterator[None]:
+    """A context for storing files: new ones have these permission bits, where the storage has any, from the start.
+
+    Args:
+        mode: The permission bits; None is what the storage gives to new files.
+    """
+    token = mode_of_new_files.set(mode)
+    try:
+        yield
+    finally:
+        mode_of_new_files.reset(token)
 
 
 class StoragePlace(Struct, frozen=True):

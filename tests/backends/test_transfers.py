@@ -23,7 +23,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
 from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
-from support.disks import tree
+from support.disks import recorded_modes, tree
 from support.v1_backend import DuckS3
 
 pytestmark = pytest.mark.anyio
@@ -184,6 +184,20 @@ async def test_large_files_are_moved_between_disk_and_memory(root: Path, tmp_pat
     assert (await backend.amove("/m/d", "/o/d")).ok
     assert (await in_thread(lambda: (tmp_path / "o" / "d" / "large").read_bytes())) == large
     assert (await in_thread(tree, root)) == {}
+
+
+@pytest.mark.parametrize("size", [10, 3 * 1024 * 1024], ids=["small", "streamed"])
+@pytest.mark.parametrize("is_text", [True, False], ids=["text", "bytes"])
+async def test_copies_of_private_files_are_private_from_the_start(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, is_text: bool
+) -> None:
+    await in_thread(lambda: (root / "d" / "key").write_bytes((b"x" if is_text else b"\xff") * size))
+    await in_thread(lambda: (root / "d" / "key").chmod(0o600))
+    backend = CompositeBackend(FilesystemBackend(root), {"/other/": FilesystemBackend(tmp_path / "other")})
+    modes = recorded_modes(monkeypatch, tmp_path / "other")
+    assert (await backend.acopy("/d/key", "/other/copy")).ok
+    assert (await backend.amove("/d/key", "/other/key")).ok
+    assert modes == {0o600}
 
 
 async def test_a_replaced_file_keeps_its_mode(root: Path, tmp_path: Path) -> None:

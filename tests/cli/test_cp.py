@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.copies import HOSTILE, command, contents, fill, tree
+from support.disks import recorded_modes
 
 if TYPE_CHECKING:
     from support.object_stores import S3Server
@@ -208,6 +210,23 @@ def test_what_the_options_leave_alone(tmp_path: Path) -> None:
         assert command("cp", "-rT", option, source, f"file://{target}#/").status == 0
         assert contents(target)["a"] == expected, option
     assert contents(target) == contents(source)
+
+
+@pytest.mark.parametrize("verify", ["read", "none"])
+@pytest.mark.parametrize("there", [None, 0o644, 0o600])
+def test_copies_of_private_files_are_private_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int | None, verify: str
+) -> None:
+    files = {"small": b"s", "large": b"l" * 9_000_000}
+    source, target = fill(tmp_path / "source", files), tmp_path / "target"
+    if there is not None:
+        fill(target, {"small": b"old", "large": b"old"})
+    for path in [*source.iterdir(), *target.glob("*")]:
+        path.chmod(0o600 if path.parent == source else there or 0)
+    modes = recorded_modes(monkeypatch, tmp_path)
+    assert command("cp", "-rT", "--verify", verify, f"file://{source}", target).status == 0
+    assert modes == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in target.iterdir()} == {0o600}
 
 
 def test_links_are_told_and_the_rest_is_copied(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs import FilesystemBackend
+from deepfs.disk import Deadline, Disk
 from deepfs.disk import watching as disk_watching
 from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
 from deepfs.testing.conformance.watching import WatchReader, watching
@@ -95,9 +96,35 @@ async def test_directories_that_are_moved_in_and_out_are_told_file_by_file(root:
         await outside((tmp_path / "gone" / "deep" / "c.txt").write_text, "not seen any more")
         assert await told(reader, root) == []
         await outside((tmp_path / "gone").rename, root / "back")
-        assert _kinds(await told(reader, root)) == [("/back/b.txt", "created"), ("/back/deep/c.txt", "created")]
+        assert _kinds(await told(reader, root)) == [
+            ("/back", "resync"), ("/back/b.txt", "created"), ("/back/deep/c.txt", "created"),
+        ]  # fmt: skip
         await outside((root / "back" / "deep" / "c.txt").write_text, "seen again")
         assert _kinds(await told(reader, root)) == [("/back/deep/c.txt", "modified")]
+
+
+GOING: dict[str, Callable[[Path, Path], object]] = {
+    "removed": lambda root, _: shutil.rmtree(root / "new"),
+    "renamed": lambda root, _: (root / "new").rename(root / "other"),
+    "moved away": lambda root, away: (root / "new").rename(away / "new"),
+    "without a file": lambda root, _: (root / "new" / "sub" / "seen.txt").unlink(),
+    "as a file": lambda root, _: (shutil.rmtree(root / "new"), (root / "new").touch()),
+}
+
+
+@pytest.mark.parametrize("goes", GOING.values(), ids=GOING)
+@pytest.mark.parametrize("path", ["/", "/new"])
+def test_of_a_new_directory_that_a_reader_saw_no_deletion_is_missed(
+    root: Path, tmp_path: Path, path: str, goes: Callable[[Path, Path], object]
+) -> None:
+    watch = Disk(str(root)).watch(path)
+    watch.start(Deadline())
+    (root / "new" / "sub").mkdir(parents=True)
+    (root / "new" / "sub" / "seen.txt").touch()
+    goes(root, tmp_path)  # A reader may have seen the file by now.
+    events = [event for _ in range(3) for event in watch.changes(Deadline())]
+    watch.close()
+    assert ("/new", "resync") in _kinds(events)
 
 
 async def test_names_that_are_exchanged_are_followed(root: Path) -> None:

@@ -2,6 +2,7 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.text.entries import EntryChange
 from support.deadlines import ScriptedDeadline
-from support.disks import open_descriptors, public_directory, seen_by_nobody, tree
+from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree
 
 STALE = ".~deepfs-0123456789abcdef"
 
@@ -131,6 +133,118 @@ def test_replacing_keeps_the_mode(root: Path, disk: Disk, bits: int) -> None:
     assert mode(root / "file") == bits & 0o1777
     disk.edit_file("/file", bytes.upper)
     assert mode(root / "file") == bits & 0o1777
+
+
+def put(disk: Disk, path: str, data: bytes) -> None:
+    upload = disk.upload(path)
+    try:
+        upload.write(data)
+        upload.put(Deadline())
+    finally:
+        upload.close()
+
+
+PRIVATE: dict[str, Callable[[Disk], object]] = {
+    "write": lambda disk: disk.write_file("/file", b"new", overwrite=True),
+    "edit": lambda disk: disk.edit_file("/file", bytes.upper),
+    "stream": lambda disk: put(disk, "/file", b"new"),
+    "copy": lambda disk: disk.copy("/file", "/copy"),
+    "copy over a file": lambda disk: disk.copy("/dir/public", "/file", overwrite=True),
+    "copy of a tree": lambda disk: disk.copy("/secrets", "/copy"),
+    "new file": lambda disk: disk.making_files(0o600).write_file("/new", b"new"),
+    "new stream": lambda disk: put(disk.making_files(0o600), "/new", b"new"),
+}
+
+
+@pytest.mark.parametrize("change", PRIVATE.values(), ids=PRIVATE)
+def test_the_content_of_a_private_file_is_never_open_to_others(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, change: Callable[[Disk], object]
+) -> None:
+    (root / "secrets").mkdir(mode=0o700)
+    (root / "secrets" / "key").write_bytes(b"key")
+    (root / "dir" / "public").write_bytes(b"public")
+    for path in (root / "file", root / "secrets" / "key"):
+        path.chmod(0o600)
+    modes = recorded_modes(monkeypatch, root)
+    change(disk)
+    assert modes == {0o600}
+
+
+def test_a_stream_whose_file_is_deleted_meanwhile_has_its_mode(root: Path, disk: Disk) -> None:
+    (root / "file").chmod(0o640)
+    upload = disk.upload("/file")
+    (root / "file").unlink()
+    upload.put(Deadline())
+    upload.close()
+    assert mode(root / "file") == 0o640
+
+
+def test_a_private_directory_is_private_from_the_start(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda name, bits, **options: (made.append(bits), mkdir(name, bits, **options)))
+    disk.change_entry(EntryChange("/new", "make_directory", 0o700))
+    assert made == [0o700]
+
+
+ACL = "system.posix_acl_access"
+
+
+def acl(*entries: tuple[int, int, int]) -> bytes:
+    """An access control list of tags, permissions and ids, as the system stores it."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+NO_ID = 0xFFFFFFFF
+OPEN_TO_ONE = acl((1, 6, NO_ID), (2, 4, 12345), (4, 0, NO_ID), (16, 4, NO_ID), (32, 0, NO_ID))
+"""The owner reads and writes, user 12345 reads, the group and others may do nothing."""
+
+REPLACING: dict[str, Callable[[Disk], object]] = {
+    name: PRIVATE[name] for name in ("write", "edit", "stream", "copy over a file")
+}
+
+
+@pytest.mark.parametrize("change", REPLACING.values(), ids=REPLACING)
+def test_replacing_keeps_access_control_lists_and_user_attributes(
+    root: Path, disk: Disk, change: Callable[[Disk], object]
+) -> None:
+    (root / "dir" / "public").write_bytes(b"public")
+    os.setxattr(root / "file", ACL, OPEN_TO_ONE)
+    os.setxattr(root / "file", "user.origin", b"here")
+    change(disk)
+    assert (root / "file").read_bytes() != b"old"
+    assert os.getxattr(root / "file", ACL) == OPEN_TO_ONE
+    assert os.getxattr(root / "file", "user.origin") == b"here"
+    assert mode(root / "file") == 0o640
+
+
+@pytest.mark.parametrize("change", REPLACING.values(), ids=REPLACING)
+def test_replacing_lets_nobody_in_by_the_default_list_of_a_directory(
+    root: Path, disk: Disk, change: Callable[[Disk], object]
+) -> None:
+    (root / "dir" / "public").write_bytes(b"public")
+    (root / "file").chmod(0o640)
+    os.setxattr(root, "system.posix_acl_default", OPEN_TO_ONE)
+    change(disk)
+    assert ACL not in os.listxattr(root / "file")
+    assert mode(root / "file") == 0o640
+
+
+@pytest.mark.parametrize("change", REPLACING.values(), ids=REPLACING)
+def test_a_file_whose_attributes_cannot_be_kept_is_not_replaced(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, change: Callable[[Disk], object]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no attributes here")
+
+    (root / "dir" / "public").write_bytes(b"public")
+    os.setxattr(root / "file", "user.origin", b"here")
+    monkeypatch.setattr(os, "setxattr", refuse)
+    with pytest.raises(PermissionDeniedError, match=r"'/file'.*user\.origin cannot be kept"):
+        change(disk)
+    assert tree(root) == {"dir": None, "dir/public": b"public", "file": b"old"}
 
 
 def test_replacing_keeps_the_group_if_that_is_allowed_and_never_the_owner(

@@ -1,7 +1,8 @@
 """HistoryBackend keeps, shows and restores former versions of changed files."""
 
+import stat
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ import anyio.to_thread
 import pytest
 from msgspec.structs import replace
 
-from deepfs import FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend, run_sync
+from deepfs import (
+    FilesystemBackend,
+    FilesystemPermission,
+    MemoryBackend,
+    PermissionedBackend,
+    SqliteBackend,
+    run_sync,
+)
 from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import EditResult, FileUploadResponse
+from support.processes import started
 
 pytestmark = pytest.mark.anyio
 
@@ -236,7 +245,7 @@ async def test_a_tampered_version_is_detected() -> None:
     history = HistoryBackend(MemoryBackend(), archive)
     await history.awrite("/a", "1")
     await history.adelete("/a")
-    [kept] = (await archive.aglob("/.history/**")).matches or []
+    [kept] = (await archive.aglob("/.history/**/*-*")).matches or []
     await archive.awrite(kept.path, "forged", overwrite=True)
     with pytest.raises(BackendError, match="was changed"):
         await history.aread_version("/a", 1)
@@ -362,3 +371,135 @@ async def test_upload_responses_are_matched_by_their_order() -> None:
     [outcome] = await history.aupload_files([("/f", b"after")])
     assert outcome.error is None
     assert [await history.aread_version("/f", each.number) for each in await history.ahistory("/f")] == [b"before"]
+
+
+EDITOR = """
+import sys
+import anyio
+from deepfs import FilesystemBackend, SqliteBackend
+from deepfs.policy import HistoryBackend
+
+async def main(root, archive, name, edits):
+    history = HistoryBackend(FilesystemBackend(root), SqliteBackend(archive), keep=1000)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(edits):
+        assert (await history.aedit("/a", "|", f"{name}{number},|")).ok
+
+anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+"""
+
+
+async def check_every_content_is_kept(history: HistoryBackend, path: str, edits: int) -> None:
+    """Each content that an edit of the process `EDITOR` replaced is a version with a number of its own."""
+    versions = await history.ahistory(path)
+    assert len({version.number for version in versions}) == len(versions) == edits
+    (now,) = await history.adownload_files([path])
+    parts = (now.content or b"").removesuffix(b"|").split(b",")[:-1]
+    assert len(parts) == edits
+    replaced = [b"".join(b"%s," % part for part in parts[:count]) + b"|" for count in range(edits)]
+    assert await contents(history, path) == replaced
+
+
+async def test_histories_over_one_storage_keep_every_content(tmp_path: Path) -> None:
+    def made() -> HistoryBackend:
+        return HistoryBackend(FilesystemBackend(tmp_path / "files"), SqliteBackend(tmp_path / "archive.db"), keep=1000)
+
+    histories = [made(), made()]
+    await histories[0].awrite("/a", "|")
+
+    async def edit(history: HistoryBackend, name: str) -> None:
+        for number in range(15):
+            assert (await history.aedit("/a", "|", f"{name}{number},|")).ok
+
+    async with anyio.create_task_group() as group:
+        for history, name in zip(histories, "ab", strict=True):
+            group.start_soon(edit, history, name)
+    await check_every_content_is_kept(made(), "/a", 30)
+    for history in histories:
+        await history.aclose()
+
+
+def test_processes_with_one_history_keep_every_content(tmp_path: Path) -> None:
+    files, archive = tmp_path / "files", tmp_path / "archive.db"
+    history = HistoryBackend(FilesystemBackend(files), SqliteBackend(archive), keep=1000)
+    history.write("/a", "|")
+    with ExitStack() as stack:
+        editors = [stack.enter_context(started(EDITOR, files, archive, name, 15)) for name in "ab"]
+        for editor in editors:
+            assert editor.stdout is not None
+            assert editor.stdout.readline() == "ready\n"
+        for editor in editors:
+            assert editor.stdin is not None
+            editor.stdin.write("\n")
+            editor.stdin.flush()
+        assert [editor.wait() for editor in editors] == [0, 0]
+    run_sync(check_every_content_is_kept, history, "/a", 30)
+    run_sync(history.aclose)
+
+
+@pytest.mark.parametrize("change", ["write", "edit", "delete"])
+async def test_a_change_keeps_what_another_process_stored_meanwhile(tmp_path: Path, change: str) -> None:
+    other = FilesystemBackend(tmp_path)
+
+    class Late(WrapperBackend):
+        """Another process writes between the look at the file and the change."""
+
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            if operation == change and not (await other.aedit("/a", "1", "2")).ok:
+                assert (await other.aread("/a")).ok
+            return await call(*args, **options)
+
+    await other.awrite("/a", "1 x")
+    history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
+    changes: dict[str, Callable[[], Awaitable[Any]]] = {
+        "write": lambda: history.awrite("/a", "3", overwrite=True),
+        "edit": lambda: history.aedit("/a", "x", "y"),
+        "delete": lambda: history.adelete("/a"),
+    }
+    assert (await changes[change]()).ok
+    assert await contents(history, "/a") == [b"2 x"]
+
+
+async def test_a_file_that_another_process_makes_meanwhile_is_kept(tmp_path: Path) -> None:
+    other = FilesystemBackend(tmp_path)
+
+    class Late(WrapperBackend):
+        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+            if operation == "write":
+                await other.awrite("/a", "theirs")
+            return await call(*args, **options)
+
+    history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
+    assert (await history.awrite("/a", "mine", overwrite=True)).ok
+    assert await contents(history, "/a") == [b"theirs"]
+
+
+def bits(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_versions_are_private_and_restored_with_their_modes(tmp_path: Path) -> None:
+    files, archive = tmp_path / "files", tmp_path / "archive"
+    history = HistoryBackend(FilesystemBackend(files), FilesystemBackend(archive), "/kept/here")
+    for name, mode in (("secret", 0o600), ("program", 0o755), ("shared", 0o666)):
+        history.write(f"/{name}", name)
+        (files / name).chmod(mode)
+        history.delete(f"/{name}")
+        assert run_sync(history.arestore, f"/{name}", 1).ok
+        assert bits(files / name) == mode
+    stored = list((archive / "kept/here").rglob("*"))
+    assert {bits(path) for path in stored if path.is_file()} == {0o600}
+    assert {bits(archive / "kept/here"), *(bits(path) for path in stored if path.is_dir())} == {0o700}
+
+
+def test_restoring_over_a_file_opens_nothing_to_others(tmp_path: Path) -> None:
+    history = HistoryBackend(FilesystemBackend(tmp_path), MemoryBackend())
+    history.write("/a", "secret")
+    (tmp_path / "a").chmod(0o600)
+    history.write("/a", "known", overwrite=True)
+    (tmp_path / "a").chmod(0o644)
+    assert run_sync(history.arestore, "/a", 1).ok
+    assert bits(tmp_path / "a") == 0o600
+    assert run_sync(history.arestore, "/a", 2).ok
+    assert bits(tmp_path / "a") == 0o600

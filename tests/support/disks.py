@@ -3,15 +3,17 @@
 import ctypes
 import errno
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-__all__ = ["Faults", "Swapping", "open_descriptors", "public_directory", "seen_by_nobody", "tree"]
+__all__ = ["Faults", "Swapping", "open_descriptors", "public_directory", "recorded_modes", "seen_by_nobody", "tree"]
 
 _NOBODY = 65534
 _AT_FDCWD = -100
@@ -58,6 +60,35 @@ def public_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
         yield Path(name)
+
+
+def recorded_modes(monkeypatch: pytest.MonkeyPatch, root: Path) -> set[int]:
+    """The permission bits that regular files beneath `root` have whenever content goes in or they get a name."""
+    found: set[int] = set()
+
+    def note(path: str, status: os.stat_result) -> None:
+        if stat.S_ISREG(status.st_mode) and path.startswith(f"{root}/"):
+            found.add(stat.S_IMODE(status.st_mode))
+
+    def writing(call: Callable[..., int]) -> Callable[..., int]:
+        def write(descriptor: int, data: Any, *rest: Any) -> int:
+            note(os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor))
+            return call(descriptor, data, *rest)
+
+        return write
+
+    def naming(call: Callable[..., None]) -> Callable[..., None]:
+        def name(src: str, dst: str, *, src_dir_fd: int, **options: Any) -> None:
+            directory = os.readlink(f"/proc/self/fd/{src_dir_fd}")
+            note(f"{directory}/{src}", os.stat(src, dir_fd=src_dir_fd, follow_symlinks=False))
+            call(src, dst, src_dir_fd=src_dir_fd, **options)
+
+        return name
+
+    monkeypatch.setattr(os, "write", writing(os.write))
+    monkeypatch.setattr(os, "link", naming(os.link))
+    monkeypatch.setattr(os, "rename", naming(os.rename))
+    return found
 
 
 class Swapping:

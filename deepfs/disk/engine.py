@@ -11,6 +11,7 @@ from deepfs.disk.atomic import NEW_MODE, Sweeper
 from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
+from deepfs.disk.programs import add_root, import_late_modules
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.removal import delete
@@ -77,6 +78,8 @@ class Disk:
         self._durable = durable
         self._new_mode = NEW_MODE
         self._views: dict[Judge, Disk] = {}
+        self._has_changed = False
+        add_root(self, root)
         self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
 
     def _work_in(self, root: Root) -> None:
@@ -329,10 +332,12 @@ class Disk:
         deadline: Deadline | None = None,
     ) -> Steps[None]:
         """Like `write_file`, in steps, so that several changes can be flushed together."""
+        self._prepare()
         return self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
+        self._prepare()
         return Upload(self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode)
 
     def edit_file(
@@ -369,6 +374,7 @@ class Disk:
         deadline: Deadline | None = None,
     ) -> Steps[None]:
         """Like `edit_file`, in steps, so that several changes can be flushed together."""
+        self._prepare()
         self._make_root_of(path)
         return self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
@@ -423,6 +429,7 @@ class Disk:
             AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
             InvalidPathError: `dst` lies inside `src`.
         """
+        self._prepare()
         self._make_root_of(src, dst)
         self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, copied=copied)
 
@@ -442,8 +449,15 @@ class Disk:
             IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
             InvalidPathError: `dst` lies inside `src`.
         """
+        self._prepare()
         self._make_root_of(src, dst)
         self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
+
+    def _prepare(self) -> None:
+        """Before the first change, import what a change could replace."""
+        if not self._has_changed:
+            import_late_modules()
+            self._has_changed = True
 
     def _make_root_of(self, *paths: str) -> None:
         """Make the root if one of the paths is `/`, since a change of `/` needs an existing directory."""

@@ -93,9 +93,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     session_idle_timeout: _Seconds = 1_800.0
 
     def __repr__(self) -> str:
-        """All but the tokens, which may be shown in logs."""
-        shown = {name: value for name, value in asdict(self).items() if name != "tokens"}
-        return f"HttpSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return f"HttpSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """All but the tokens: `rich` shows it in logs and in the local variables of tracebacks."""
+        return [(name, value) for name, value in asdict(self).items() if name != "tokens"]
 
     @property
     def is_local(self) -> bool:

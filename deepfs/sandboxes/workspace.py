@@ -5,7 +5,7 @@ import os
 import stat
 import weakref
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -20,6 +20,7 @@ from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
+from deepfs.disk.programs import import_late_modules, passed
 from deepfs.disk.removal import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
@@ -41,7 +42,9 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 """Seconds between two checks of the size of the workspace."""
 _REST: Final = 10
-"""The pause after a check is at least this many times as long as the check."""
+"""The pause after a check is this many times as long as the check, unless the disk fills up meanwhile."""
+_ENTRY: Final = 1024
+"""The bytes of memory that a file in a temporary directory takes besides its content."""
 
 _MOST_HIDDEN: Final = 3
 """Checks in a row in which a command may hide its open files: while its box is made, it does so for a moment."""
@@ -145,6 +148,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         """Make the workspace for a command. Raises NotSupportedError if a command could replace a `read_only` path."""
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
+        import_late_modules()
         _check_outside(self._read_only, self._given_root)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
@@ -238,35 +242,76 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             _log.warning("%s: no control group limits memory, only the data of each process is limited", self._id)
         return ("memory",)
 
-    async def _watch_disk(self, processes: Callable[[], Iterable[int]], *others: DiskUse) -> str:
+    async def _watch_disk(
+        self, processes: Callable[[], Iterable[int]], *others: DiskUse, entries: Callable[[], int] | None = None
+    ) -> str:
         """Return the reason to stop a command when the files in the workspace, or in `others`, take too much space.
 
-        `processes` are the PIDs of the command: files without a name that it has open count too.
+        `processes` are the PIDs of the command: files without a name that it has open count too. `entries` counts the
+        files in its temporary directories, if these limit the bytes and not the number of files.
         """
-        pause, hidden = _LOOK_S, 0
+        watched = [_Watched(use, processes) for use in (self._use, *others)]
+        pause, rests_until, hidden = _LOOK_S, 0.0, 0
         while hidden < _MOST_HIDDEN:
             await anyio.sleep(pause)
             begun = perf_counter()
+            if begun < rests_until and not await pool.run(_is_any_urgent, watched):
+                continue
             try:
-                for use in (self._use, *others):
-                    if reason := await pool.run_long(_excess, use, processes):
+                for each in watched:
+                    if reason := await pool.run_long(each.excess):
                         return reason
+                if entries is not None and await pool.run(entries) * _ENTRY > self._allowed.temporary:
+                    return f"its temporary files take more than {self._allowed.temporary:,} bytes"
                 hidden = 0
             except PermissionError:
                 hidden += 1
-            pause = max(_LOOK_S, _REST * (perf_counter() - begun))
+            took = perf_counter() - begun
+            pause, rests_until = max(_LOOK_S, took), perf_counter() + _REST * took
         return "it hides which files it has open"
 
 
-def _excess(deadline: Deadline, use: DiskUse, processes: Callable[[], Iterable[int]]) -> str:
-    """Why a command must be stopped, or an empty text. Raises PermissionError if it hides which files it has open."""
-    used = use.measure(deadline)
+class _Watched:
+    """The room that a running command may take in a directory, as known from the last look at it."""
+
+    def __init__(self, use: DiskUse, processes: Callable[[], Iterable[int]]) -> None:
+        self._use = use
+        self._processes = processes
+        self._left = 0
+        """The bytes that were left at the last look."""
+        self._free = 0
+        """The bytes that were free on the disk then."""
+
+    def is_urgent(self) -> bool:
+        """Whether the disk has lost as much room since the last look as was left, by whomsoever."""
+        return self._free - _free_bytes(self._use.directory) > self._left
+
+    def excess(self, deadline: Deadline) -> str:
+        """Why the command must be stopped, or an empty text.
+
+        Raises PermissionError if it hides which files it has open.
+        """
+        free, used, limit = _free_bytes(self._use.directory), self._use.measure(deadline), self._use.limit
+        try:
+            device = os.stat(self._use.directory).st_dev
+        except OSError:
+            return "its workspace is gone"
+        if used <= limit:
+            used += held_bytes(self._processes(), device)
+        self._left, self._free = limit - used, free
+        return f"its files take more than {limit:,} bytes" if used > limit else ""
+
+
+def _is_any_urgent(watched: Iterable[_Watched]) -> bool:
+    return any(each.is_urgent() for each in watched)
+
+
+def _free_bytes(directory: str) -> int:
     try:
-        device = os.stat(use.directory).st_dev
-    except OSError:
-        return "its workspace is gone"
-    is_beyond = used > use.limit or used + held_bytes(processes(), device) > use.limit
-    return f"its files take more than {use.limit:,} bytes" if is_beyond else ""
+        status = os.statvfs(directory)
+    except OSError:  # It is gone, which the next look tells.
+        return 0
+    return status.f_bfree * status.f_frsize
 
 
 def _check_outside(read_only: Sequence[str], workspace: str) -> None:
@@ -284,29 +329,7 @@ def leads_by(path: str, workspace: str) -> bool:
         workspace: The directory that commands change; itself it may be the path.
     """
     root = os.path.realpath(workspace)
-    return any(directory == root or paths.is_beneath(directory, root) for directory in _passed(path))
-
-
-def _passed(path: str) -> Iterator[str]:
-    """The real paths of the directories in which the parts of a path are looked up, and those of the links in it."""
-    names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
-    while names and links <= _MOST_LINKS:
-        name = names.pop()
-        if name in ("", ".", ".."):
-            at = os.path.dirname(at) if name == ".." else at
-            continue
-        yield at
-        try:
-            target = os.readlink(os.path.join(at, name))
-        except OSError:  # It is no link, or it is missing.
-            at = os.path.join(at, name)
-            continue
-        names += reversed(target.split("/"))
-        at, links = "/" if target.startswith("/") else at, links + 1
-
-
-_MOST_LINKS: Final = 40
-"""As many as Linux follows in a path."""
+    return any(directory == root or paths.is_beneath(directory, root) for directory in passed(path))
 
 
 def _make_private(directory: str) -> None:

@@ -8,7 +8,6 @@ parsed is not used.
 import os
 import re
 import select
-import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from time import sleep
 from types import TracebackType
 from typing import NamedTuple
 
+from deepfs.disk.programs import find_programs
 from deepfs.errors import DeadlineError
 from deepfs.search.query import MAX_LINE
 from deepfs.threads.deadline import Deadline
@@ -355,14 +355,12 @@ _TRIAL = {
 
 
 def find_ripgrep() -> Ripgrep | None:
-    """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used."""
-    return _find(os.environ.get("PATH", os.defpath))
+    """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
+    found = map(_usable, find_programs("rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
+    return next((ripgrep for ripgrep in found if ripgrep is not None), None)
 
 
 @lru_cache(maxsize=8)
-def _find(path: str) -> Ripgrep | None:
-    # A program in a relative directory of the PATH could be one that an agent wrote.
-    absolute = os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep)))
-    found = (shutil.which("rg", path=place) for place in (absolute, sysconfig.get_path("scripts")))
-    usable = (Ripgrep(program) for program in found if program is not None)
-    return next((ripgrep for ripgrep in usable if ripgrep.is_understood()), None)
+def _usable(program: str) -> Ripgrep | None:
+    ripgrep = Ripgrep(program)
+    return ripgrep if ripgrep.is_understood() else None

@@ -15,6 +15,7 @@ from anyio.abc import SocketStream
 from anyio.streams.text import TextReceiveStream
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from rich.pretty import pretty_repr
 from starlette.applications import Starlette
 
 from deepfs import MemoryBackend
@@ -251,7 +252,10 @@ async def test_tokens() -> None:
     for wrong in ("", TOKEN[:-1], f"{TOKEN} ", "sha256:" + hashlib.sha256(TOKEN.encode()).hexdigest(), "\udcff"):
         assert await tokens.verify_token(wrong) is None
     assert TOKEN not in str(vars(tokens))
-    assert TOKEN not in repr(McpSettings(http=HttpSettings(tokens=[TOKEN])))
+    settings = McpSettings(http=HttpSettings(tokens=[TOKEN]))
+    for shown in (repr(settings), pretty_repr(settings)):
+        assert TOKEN not in shown
+        assert "port=8000" in shown
 
 
 async def test_an_application_is_mounted() -> None:

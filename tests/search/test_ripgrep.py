@@ -327,20 +327,20 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
 def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No directory of scripts in this Python environment, and an empty cache."""
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "no scripts"))
-    module._find.cache_clear()
+    module._usable.cache_clear()
 
 
 def test_ripgrep_is_found_on_the_path_or_else_among_the_scripts(
     ripgrep: Ripgrep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_scripts: None
 ) -> None:
     (tmp_path / "rg").symlink_to(ripgrep._program)
+    real = os.path.realpath(ripgrep._program)
     monkeypatch.setenv("PATH", "/none")
     assert find_ripgrep() is None
     monkeypatch.setenv("PATH", f"/none:{tmp_path}")
     found = find_ripgrep()
     assert found is not None
-    assert found._program == str(tmp_path / "rg")
-    module._find.cache_clear()
+    assert found._program == real
     monkeypatch.setenv("PATH", "/none")
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "scripts" else "/none")
     assert find_ripgrep() is not None
@@ -389,7 +389,7 @@ def test_an_unsuitable_program_on_the_path_is_skipped(
 ) -> None:
     scripts = str(Path(ripgrep._program).parent)
     monkeypatch.setattr(sysconfig, "get_path", lambda _: scripts)
-    module._find.cache_clear()
+    module._usable.cache_clear()
     monkeypatch.setenv("PATH", str(program("exit 1").parent))
     found = find_ripgrep()
     assert found is not None

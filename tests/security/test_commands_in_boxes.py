@@ -17,7 +17,7 @@ from deepfs.sandboxes.box import private_devices
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from support.accounts import ACCOUNTS, output_as
 from support.promises import keeps
-from support.system_calls import CALLED, NUMBERS, attempts
+from support.system_calls import CALLED, EVERY_CALL, NUMBERS, attempts, wrongly_allowed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("BubblewrapSandbox")]
 accounts = pytest.mark.parametrize("account", ACCOUNTS)
@@ -240,6 +240,11 @@ async def test_refused_calls_fail(account: str) -> None:
 async def test_other_calls_succeed(account: str) -> None:
     here = [call for call in ALLOWED if call[0] in NUMBERS]
     assert await printed(account, attempts(here)) == [0] * len(here)
+
+
+@accounts
+async def test_every_call_that_the_filter_refuses_fails(account: str) -> None:
+    assert wrongly_allowed(await printed(account, EVERY_CALL)) == {}
 
 
 _KILLED_BY = """

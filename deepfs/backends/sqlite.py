@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
-from deepfs.backends._sqlite_schema import index_pending
+from deepfs.backends._sqlite_schema import code_of
 from deepfs.backends._sqlite_search import (
     STAT_COLUMNS,
     Candidates,
@@ -71,15 +71,20 @@ class _SqliteFiles(BlockingStorage):
             if kind == "search":  # Pages are read one by one: a long transaction would keep the log from being emptied.
                 yield
                 return
+            if kind == "look":
+                session.execute("BEGIN")
+                yield
+                return
             # A change locks the database before it reads, so that what it read is still true when it writes.
-            session.execute("BEGIN IMMEDIATE" if kind == "change" else "BEGIN")
+            session.execute("BEGIN IMMEDIATE")
+            pages = session.pages()
             yield
             if session.connection.in_transaction:
-                session.execute("COMMIT")
-            if kind == "change":
-                if session.has_index:
-                    index_pending(session.connection)
-                database.checkpoint(session)
+                database.check_room(session, pages)
+                with self._room_made():
+                    session.execute("COMMIT")
+            database.index(session)
+            database.checkpoint(session)
 
     def failed(self, error: Exception) -> Exception:
         return error_for(error) if isinstance(error, sqlite3.Error) else super().failed(error)
@@ -139,15 +144,23 @@ class _SqliteFiles(BlockingStorage):
     # --- writing ---
 
     def apply(self, changes: Sequence[Change]) -> None:
-        session = self._session
-        try:
-            session.execute("UPDATE state SET last_version = last_version + 1")
-            [version] = session.execute("SELECT last_version FROM state").fetchone()
+        with self._room_made():
+            self._session.execute("UPDATE state SET last_version = last_version + 1")
+            [version] = self._session.execute("SELECT last_version FROM state").fetchone()
             for change in changes:
                 self._apply(change, version)
-        except BaseException:
+
+    @contextmanager
+    def _room_made(self) -> Iterator[None]:
+        """On an error, roll back. If the disk is full and the log can be emptied, have the operation planned anew."""
+        try:
+            yield
+        except BaseException as error:
             # The plan may go on after an error, and must not commit a part of the changes.
-            session.roll_back()
+            self._session.roll_back()
+            is_full = isinstance(error, sqlite3.Error) and code_of(error) == sqlite3.SQLITE_FULL
+            if is_full and self._database().empty_log(self._session):
+                raise ChangedError("/", "the disk was full") from error
             raise
 
     def _apply(self, change: Change, version: int) -> None:

@@ -376,7 +376,7 @@ def test_only_pending_files_are_read_to_index_them(backend: SqliteBackend, file:
 def test_many_pending_files_are_indexed_in_several_transactions(
     backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "_PART_BYTES", 10_000)
+    monkeypatch.setattr(databases, "PART_BYTES", 10_000)
     left, index = [], schema._index
 
     def indexed(connection: sqlite3.Connection, last: int) -> None:

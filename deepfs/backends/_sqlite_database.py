@@ -122,6 +122,8 @@ class Database:
                 finally:
                     session.roll_back()
                 is_usable = True
+            except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
+                raise BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT]) from error
             except sqlite3.Error as error:
                 is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
                 raise
@@ -168,8 +170,10 @@ class Database:
             identity = _identity(self.file)
             if identity is None:
                 raise BackendError(None, "The database was deleted while it was opened")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, UnicodeDecodeError):
+                raise BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT]) from error
             raise
         return Session(self.file, connection, identity, has_index)
 

@@ -183,7 +183,7 @@ def _is_due(connection: sqlite3.Connection) -> bool:
 def _index_part(part: int, connection: sqlite3.Connection) -> None:
     """Index the first pending files."""
     cost, last = 0, _LAST_ID
-    for number, size in connection.execute("SELECT id, size FROM pending ORDER BY id"):
+    for number, size in connection.execute("SELECT id, CAST(size AS INTEGER) FROM pending ORDER BY id"):
         cost, last = cost + size + _FILE_COST, number
         if cost >= part:
             break

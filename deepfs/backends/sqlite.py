@@ -11,7 +11,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
 from deepfs.backends._sqlite_schema import code_of
 from deepfs.backends._sqlite_search import (
+    MIME_TYPE,
     STAT_COLUMNS,
+    TIMES,
     Candidates,
     behind,
     marks,
@@ -97,7 +99,7 @@ class _SqliteFiles(BlockingStorage):
     def get(self, paths: Sequence[str]) -> TaggedFiles:
         files: dict[str, FileDataV2] = {}
         tags: dict[str, int] = {}
-        for row in self._rows(paths, "path, version, content, bytes, created_at, modified_at, mime_type"):
+        for row in self._rows(paths, f"path, version, content, bytes, {TIMES}, {MIME_TYPE}"):
             files[row[0]] = _file(*row[2:])
             tags[row[0]] = row[1]
         return TaggedFiles(files, tags)
@@ -145,8 +147,7 @@ class _SqliteFiles(BlockingStorage):
 
     def apply(self, changes: Sequence[Change]) -> None:
         with self._room_made():
-            self._session.execute("UPDATE state SET last_version = last_version + 1")
-            [version] = self._session.execute("SELECT last_version FROM state").fetchone()
+            version = self._next_version()
             for change in changes:
                 self._apply(change, version)
 
@@ -162,6 +163,16 @@ class _SqliteFiles(BlockingStorage):
             if is_full and self._database().empty_log(self._session):
                 raise ChangedError("/", "the disk was full") from error
             raise
+
+    def _next_version(self) -> int:
+        """A version that no file ever had."""
+        last = self._session.execute("SELECT last_version FROM state WHERE typeof(last_version) = 'integer'").fetchone()
+        if last is None:  # Another program has changed it.
+            self._session.execute("DELETE FROM state")
+            self._session.execute("INSERT INTO state SELECT coalesce(max(CAST(version AS INTEGER)), 0) FROM files")
+        self._session.execute("UPDATE state SET last_version = last_version + 1")
+        [version] = self._session.execute("SELECT last_version FROM state").fetchone()
+        return int(version)
 
     def _apply(self, change: Change, version: int) -> None:
         query = "SELECT id, version FROM files WHERE namespace = ? AND path = ?"
@@ -207,11 +218,13 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
 
 
 def _file(
-    content: str | None, data: bytes | None, created_at: str | None, modified_at: str | None, mime_type: str | None
+    content: object, data: object, created_at: str | None, modified_at: str | None, mime_type: str | None
 ) -> FileDataV2:
-    if content is not None:
-        return FileDataV2(content, "utf-8", created_at, modified_at, mime_type)
-    return FileDataV2(b64encode(data or b"").decode("ascii"), "base64", created_at, modified_at, mime_type)
+    # Both columns may hold any type, and numbers are what their text is.
+    stored = data if content is None else content
+    if isinstance(stored, bytes):
+        return FileDataV2(b64encode(stored).decode("ascii"), "base64", created_at, modified_at, mime_type)
+    return FileDataV2(str(stored), "utf-8", created_at, modified_at, mime_type)
 
 
 def _row(path: str, data: FileDataV2, version: int) -> _Row:

@@ -281,6 +281,58 @@ def test_an_index_that_is_not_up_to_date_is_told(backend: SqliteBackend, file: P
     assert run_sync(backend.acheck) == ["content_index is not up to date"]
 
 
+@pytest.mark.parametrize("column", ["size", "version", "created_at", "modified_at", "mime_type", "content"])
+@pytest.mark.parametrize("value", ["x'ff00'", "'many'", "1.5", "-1", "'9223372036854775808'"])
+def test_values_of_any_type_raise_nothing(file: Path, always_indexed: None, column: str, value: str) -> None:
+    with SqliteBackend(file, "ada") as ada, SqliteBackend(file, "bob") as bob:
+        for backend in (ada, bob):
+            assert backend.write("/a.txt", "one\n").ok
+            assert backend.write("/b.txt", "two\n").ok
+        rows(file, f"UPDATE files SET {column} = {value} WHERE namespace = 'ada' AND path = '/a.txt'")
+        assert [entry.path for entry in ada.ls("/").entries] == ["/a.txt", "/b.txt"]
+        assert ada.read("/a.txt").ok
+        assert ada.download_files(["/a.txt"])[0].error is None
+        assert _found(ada, "two") == ["/b.txt"]
+        assert [entry.path for entry in ada.glob("*").matches] == ["/a.txt", "/b.txt"]
+        for number in range(70):
+            assert bob.write(f"/{number}.txt", "words").ok
+        assert ada.write("/a.txt", "new", overwrite=True).ok
+        assert ada.move("/a.txt", "/c.txt").ok
+        assert ada.read_raw("/c.txt").data["content"] == "new"
+        assert ada.delete("/c.txt").ok
+
+
+@pytest.mark.parametrize("path", ["x'ff00'", "'no path'", "''"])
+def test_rows_with_other_paths_hinder_nothing(backend: SqliteBackend, file: Path, path: str) -> None:
+    columns = "namespace, path, size, content"
+    rows(file, f"INSERT INTO files ({columns}) VALUES ('files', {path}, 3, 'one')")
+    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
+    assert _found(backend, "one") == ["/a.txt"]
+    assert backend.move("/a.txt", "/b.txt").ok
+    assert backend.delete("/b.txt").ok
+
+
+@pytest.mark.parametrize(
+    "change", ["DELETE FROM state", "UPDATE state SET last_version = 'many'", "UPDATE state SET last_version = 1.5"]
+)
+def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend, file: Path, change: str) -> None:
+    assert backend.edit("/a.txt", "one", "two").ok
+    [(before,)] = rows(file, "SELECT version FROM files")
+    rows(file, change)
+    assert backend.edit("/a.txt", "two", "three").ok
+    assert rows(file, "SELECT version FROM files") == [(before + 1,)]
+
+
+def test_a_damaged_schema_is_told(backend: SqliteBackend, file: Path) -> None:
+    backend.close()
+    content = file.read_bytes()
+    at = content.index(b"CREATE TABLE files")
+    file.write_bytes(content[:at] + b"\xff\xfe\xff" + content[at + 3 :])
+    for result in (backend.read("/a.txt"), backend.write("/b.txt", "x"), backend.grep("x")):
+        assert result.code == "backend_error"
+        assert "damaged" in str(result.error)
+
+
 # --- the index --------------------------------------------------------------------------------------------------------
 
 

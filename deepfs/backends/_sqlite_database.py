@@ -16,12 +16,20 @@ from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from deepfs.backends._sqlite_schema import PART_BYTES, check_sqlite, code_of, index_pending, not_current, prepare
+from deepfs.backends._sqlite_schema import (
+    PART_BYTES,
+    check_current,
+    check_sqlite,
+    code_of,
+    index_pending,
+    not_current,
+    prepare,
+)
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 
-__all__ = ["Database", "Durability", "Session", "database_at", "error_for"]
+__all__ = ["Database", "Durability", "Session", "damaged", "database_at", "error_for"]
 
 Durability: TypeAlias = Literal["full", "normal"]
 
@@ -37,14 +45,19 @@ _REASONS: Final = {
     sqlite3.SQLITE_TOOBIG: "The file is larger than SQLite can store",
 }
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_BUSY_RECOVERY: Final = "the database is locked by another program"
+_LOCKED: Final = "The database is locked by another program; try again later"
+
+
+def damaged() -> BackendError:
+    """The error of a database that contradicts itself."""
+    return BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT])
 
 
 def error_for(error: sqlite3.Error) -> Exception:
     """Return the error to raise for an error of SQLite; ChangedError if the database is locked at the moment."""
     code = code_of(error)
     if code in _BUSY:
-        return ChangedError("/", _BUSY_RECOVERY)
+        return ChangedError.because(None, _LOCKED)
     if code == sqlite3.SQLITE_READONLY:
         return PermissionDeniedError(
             "/", "the database or its directory is read-only; SQLite writes there even to read"
@@ -82,6 +95,11 @@ class Session:
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Execute a statement with its parameters."""
         return self.connection.execute(statement, parameters)
+
+    def begin(self, statement: str) -> None:
+        """Begin a transaction. Raises BackendError if the database is none of this version by now."""
+        self.execute(statement)
+        check_current(self.connection)
 
     def pages(self) -> int:
         """How many pages the database has, with the changes of the transaction."""
@@ -123,7 +141,7 @@ class Database:
                     session.roll_back()
                 is_usable = True
             except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
-                raise BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT]) from error
+                raise damaged() from error
             except sqlite3.Error as error:
                 is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
                 raise
@@ -173,7 +191,7 @@ class Database:
         except BaseException as error:
             connection.close()
             if isinstance(error, UnicodeDecodeError):
-                raise BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT]) from error
+                raise damaged() from error
             raise
         return Session(self.file, connection, identity, has_index)
 

@@ -19,6 +19,7 @@ __all__ = [
     "INDEX_FAILURES",
     "PART_BYTES",
     "SCHEMA_VERSION",
+    "check_current",
     "check_sqlite",
     "code_of",
     "index_pending",
@@ -183,7 +184,7 @@ def _is_due(connection: sqlite3.Connection) -> bool:
 def _index_part(part: int, connection: sqlite3.Connection) -> None:
     """Index the first pending files."""
     cost, last = 0, _LAST_ID
-    for number, size in connection.execute("SELECT id, CAST(size AS INTEGER) FROM pending ORDER BY id"):
+    for number, size in connection.execute("SELECT id, coalesce(CAST(size AS INTEGER), 0) FROM pending ORDER BY id"):
         cost, last = cost + size + _FILE_COST, number
         if cost >= part:
             break
@@ -281,6 +282,13 @@ def _schema_version(connection: sqlite3.Connection) -> int:
     if application or version or tables:
         raise BackendError(None, "The file is a database of another program")
     return 0
+
+
+def check_current(connection: sqlite3.Connection) -> None:
+    """Raise BackendError if the database is none of this version by now."""
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if version != SCHEMA_VERSION:
+        _schema_version(connection)
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
-from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
-from deepfs.backends._sqlite_schema import code_of
+from deepfs.backends._sqlite_database import Database, Durability, Session, damaged, database_at, error_for
+from deepfs.backends._sqlite_schema import check_current, code_of
 from deepfs.backends._sqlite_search import (
     MIME_TYPE,
     STAT_COLUMNS,
@@ -71,14 +71,15 @@ class _SqliteFiles(BlockingStorage):
         with database.session() as session:
             self._session = session
             if kind == "search":  # Pages are read one by one: a long transaction would keep the log from being emptied.
+                check_current(session.connection)
                 yield
                 return
             if kind == "look":
-                session.execute("BEGIN")
+                session.begin("BEGIN")
                 yield
                 return
             # A change locks the database before it reads, so that what it read is still true when it writes.
-            session.execute("BEGIN IMMEDIATE")
+            session.begin("BEGIN IMMEDIATE")
             pages = session.pages()
             yield
             if session.connection.in_transaction:
@@ -147,9 +148,12 @@ class _SqliteFiles(BlockingStorage):
 
     def apply(self, changes: Sequence[Change]) -> None:
         with self._room_made():
+            is_locked = self._session.connection.in_transaction
             version = self._next_version()
             for change in changes:
-                self._apply(change, version)
+                if not self._apply(change, version):
+                    # While the database is locked, nobody changes what was read.
+                    raise damaged() if is_locked else ChangedError(change.path)
 
     @contextmanager
     def _room_made(self) -> Iterator[None]:
@@ -174,14 +178,17 @@ class _SqliteFiles(BlockingStorage):
         [version] = self._session.execute("SELECT last_version FROM state").fetchone()
         return int(version)
 
-    def _apply(self, change: Change, version: int) -> None:
+    def _apply(self, change: Change, version: int) -> bool:
+        """Make a change; return False if its condition does not hold."""
         query = "SELECT id, version FROM files WHERE namespace = ? AND path = ?"
         number, before = self._session.execute(query, (self._namespace, change.path)).fetchone() or (None, None)
-        _check_condition(change, before)
+        if not _holds(change, before):
+            return False
         if change.after is not None:
             self._store(change.path, _row(change.path, change.after, version), number)
         elif number is not None:
             self._session.execute("DELETE FROM files WHERE id = ?", (number,))
+        return True
 
     def _store(self, path: str, row: _Row, number: int | None) -> None:
         """Insert a row, or update the one with this number."""
@@ -191,12 +198,11 @@ class _SqliteFiles(BlockingStorage):
             self._session.execute(_UPDATE, (*row, number))
 
 
-def _check_condition(change: Change, version: int | None) -> None:
-    """Raise ChangedError if the condition of a change does not hold where a file has this version, or there is none."""
-    if change.condition == "create" and version is not None:
-        raise ChangedError(change.path)
-    if change.condition == "version" and version != change.origin:
-        raise ChangedError(change.path)
+def _holds(change: Change, version: int | None) -> bool:
+    """Whether the condition of a change holds where a file has this version, or there is none."""
+    if change.condition == "create":
+        return version is None
+    return change.condition != "version" or version == change.origin
 
 
 _FIRST_CHILDREN: Final = 100

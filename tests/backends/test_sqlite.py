@@ -186,6 +186,18 @@ def test_other_files_are_left_alone(file: Path, make: Callable[[Path], Any], rea
         assert file.read_bytes() == before
 
 
+def test_a_database_that_a_later_version_took_over_is_left_alone(backend: SqliteBackend, file: Path) -> None:
+    rows(file, "PRAGMA user_version = 99")
+    for result in [change(backend) for change in CHANGES] + [
+        backend.ls("/"),
+        backend.read("/a.txt"),
+        backend.grep("x"),
+    ]:
+        assert result.code == "backend_error"
+        assert "later version" in result.error
+    assert rows(file, "SELECT path FROM files") == [("/a.txt",)]
+
+
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     result = SqliteBackend(tmp_path / "no" / "files.db").write("/a.txt", "x")
     assert result.code == "backend_error"
@@ -231,7 +243,7 @@ def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBacke
         for change in CHANGES:
             result = change(backend)
             assert result.code == "conflict"
-            assert "locked by another program" in result.error
+            assert result.error == "Error: The database is locked by another program; try again later"
         with pytest.raises(ConflictError):
             run_sync(backend.acheck)
         assert backend.read("/a.txt").ok
@@ -321,6 +333,16 @@ def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend,
     rows(file, change)
     assert backend.edit("/a.txt", "two", "three").ok
     assert rows(file, "SELECT version FROM files") == [(before + 1,)]
+
+
+def test_a_damaged_index_of_paths_holds_no_change_up(backend: SqliteBackend, file: Path) -> None:
+    for number in range(30):
+        assert backend.write(f"/dir/{number:02}.txt", "x").ok
+    backend.close()
+    file.write_bytes(file.read_bytes().replace(b"/dir/10.txt", b"/dir/99.txt"))  # It is not where it would be found.
+    for result in (backend.delete("/dir"), backend.move("/dir", "/moved")):
+        assert result.code == "backend_error"
+        assert "damaged" in str(result.error)
 
 
 def test_a_damaged_schema_is_told(backend: SqliteBackend, file: Path) -> None:

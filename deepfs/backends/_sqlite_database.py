@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
@@ -83,13 +84,22 @@ _MOST_IDLE: Final = 8
 class Session:
     """A connection, used by one operation at a time."""
 
-    def __init__(self, file: str, connection: sqlite3.Connection, identity: tuple[int, int], has_index: bool) -> None:
+    def __init__(
+        self,
+        file: str,
+        connection: sqlite3.Connection,
+        identity: tuple[int, int],
+        has_index: bool,
+        stamp: tuple[int, ...] | None = None,
+    ) -> None:
         self.file: str = file
         self.connection: sqlite3.Connection = connection
         self.identity: tuple[int, int] = identity
         """The device and the number of the file that the connection has opened."""
         self.has_index: bool = has_index
         """Whether the database has a search index that this SQLite can use."""
+        self.stamp: tuple[int, ...] | None = stamp
+        """The state of the file when it was opened without any lock; None for a connection that uses locks."""
         _open.add(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -139,7 +149,9 @@ class Database:
                     yield session
                 finally:
                     session.roll_back()
-                is_usable = True
+                if session.stamp is not None and session.stamp != _stamp(self.file):
+                    raise ChangedError.because(None, _LOCKED)
+                is_usable = session.stamp is None
             except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
                 raise damaged() from error
             except sqlite3.Error as error:
@@ -176,8 +188,21 @@ class Database:
         check_sqlite()
         if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
             raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
+        try:
+            return self._connect(self.file)
+        except sqlite3.OperationalError as error:
+            stamp = _stamp(self.file)
+            # SQLite writes even to read, unless it is told that nobody changes the file. So that is true afterwards.
+            is_possible = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and stamp[-1] == 0
+            if not is_possible or os.access(os.path.dirname(self.file), os.W_OK):
+                raise
+            return self._connect(f"{Path(self.file).as_uri()}?immutable=1", stamp)
+
+    def _connect(self, name: str, stamp: tuple[int, ...] | None = None) -> Session:
         # Operations on a connection are one after another, on whichever thread makes them.
-        connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            name, timeout=0, isolation_level=None, check_same_thread=False, uri=stamp is not None
+        )
         try:
             has_index = prepare(connection)
             connection.execute(f"PRAGMA synchronous = {self._durability}")
@@ -193,7 +218,7 @@ class Database:
             if isinstance(error, UnicodeDecodeError):
                 raise damaged() from error
             raise
-        return Session(self.file, connection, identity, has_index)
+        return Session(self.file, connection, identity, has_index, stamp)
 
     def close(self) -> None:
         """Close the connections that are not in use. An operation opens a new one."""
@@ -338,6 +363,15 @@ def _identity(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """What shows whether a database is changed; the last number is the size of its log."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size(f"{file}-wal")
 
 
 def _room(file: str) -> int:

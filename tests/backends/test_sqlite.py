@@ -24,6 +24,7 @@ from deepfs.backends import _sqlite_search as planner
 from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError, ConflictError
+from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.promises import keeps
@@ -234,6 +235,15 @@ def test_a_read_only_database_refuses_changes(backend: SqliteBackend) -> None:
         assert change(backend).code == "permission_denied"
     assert backend.read("/a.txt").ok
     assert _found(backend, "one") == ["/a.txt"]
+
+
+def test_what_is_read_without_locks_did_not_change(backend: SqliteBackend, file: Path) -> None:
+    database = backend._database()
+    with database.session() as session:
+        session.stamp = databases._stamp(str(file))
+    with pytest.raises(ChangedError), database.session() as session:
+        session.stamp = databases._stamp(str(file))
+        assert backend.write("/b.txt", "x").ok
 
 
 def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBackend, file: Path) -> None:

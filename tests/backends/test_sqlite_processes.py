@@ -325,6 +325,33 @@ def test_forks_at_any_moment_lose_nothing(file: Path, forks: int) -> None:
         assert process.communicate()[0] == "passed True\n"
 
 
+_READ_ONLY: Final = """
+from deepfs import SqliteBackend
+
+backend = SqliteBackend("/mnt/files.db")
+for _ in range(2):
+    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
+    assert backend.read("/a.txt").file_data.content == "one"
+    assert [match.path for match in backend.grep("one").matches] == ["/a.txt"]
+    assert backend.write("/b.txt", "x").code == "permission_denied"
+print("passed")
+"""
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_database_on_a_read_only_mount_is_read(file: Path, is_used: bool) -> None:
+    backend = SqliteBackend(file)
+    assert backend.write("/a.txt", "one").ok
+    if not is_used:
+        backend.close()
+    box = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", str(file.parent), "/mnt")
+    with started(_READ_ONLY, prefix=box) as process:
+        assert process.communicate()[0] == "passed\n"
+    assert backend.write("/b.txt", "x").ok
+    backend.close()
+
+
 _FULL_DISK: Final = """
 import errno
 import os

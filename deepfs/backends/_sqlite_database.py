@@ -12,15 +12,25 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from deepfs.backends._sqlite_schema import check_sqlite, code_of, not_current, prepare
+from deepfs.backends._sqlite_schema import (
+    PART_BYTES,
+    check_current,
+    check_sqlite,
+    code_of,
+    index_pending,
+    not_current,
+    prepare,
+)
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 
-__all__ = ["Database", "Durability", "Session", "database_at", "error_for"]
+__all__ = ["Database", "Durability", "Session", "damaged", "database_at", "error_for"]
 
 Durability: TypeAlias = Literal["full", "normal"]
 
@@ -36,14 +46,19 @@ _REASONS: Final = {
     sqlite3.SQLITE_TOOBIG: "The file is larger than SQLite can store",
 }
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_BUSY_RECOVERY: Final = "the database is locked by another program"
+_LOCKED: Final = "The database is locked by another program; try again later"
+
+
+def damaged() -> BackendError:
+    """The error of a database that contradicts itself."""
+    return BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT])
 
 
 def error_for(error: sqlite3.Error) -> Exception:
     """Return the error to raise for an error of SQLite; ChangedError if the database is locked at the moment."""
     code = code_of(error)
     if code in _BUSY:
-        return ChangedError("/", _BUSY_RECOVERY)
+        return ChangedError.because(None, _LOCKED)
     if code == sqlite3.SQLITE_READONLY:
         return PermissionDeniedError(
             "/", "the database or its directory is read-only; SQLite writes there even to read"
@@ -56,6 +71,10 @@ def error_for(error: sqlite3.Error) -> Exception:
 _CACHE_KB: Final = 8192
 _WAL_BYTES: Final = 4 * 1024 * 1024
 """The size of the write-ahead log from which its pages are copied into the database."""
+_RESERVE: Final = 1024 * 1024
+"""The room on the disk that changes leave which make the database grow, so that files can still be deleted."""
+_LITTLE_ROOM: Final = 2 * _WAL_BYTES + _RESERVE
+"""With less room than this, the log is copied after each change, since what it holds is on the disk twice."""
 _SMALLEST: Final = 512
 """The size of the smallest page of a database."""
 _MOST_IDLE: Final = 8
@@ -65,18 +84,37 @@ _MOST_IDLE: Final = 8
 class Session:
     """A connection, used by one operation at a time."""
 
-    def __init__(self, file: str, connection: sqlite3.Connection, identity: tuple[int, int], has_index: bool) -> None:
+    def __init__(
+        self,
+        file: str,
+        connection: sqlite3.Connection,
+        identity: tuple[int, int],
+        has_index: bool,
+        stamp: tuple[int, ...] | None = None,
+    ) -> None:
         self.file: str = file
         self.connection: sqlite3.Connection = connection
         self.identity: tuple[int, int] = identity
         """The device and the number of the file that the connection has opened."""
         self.has_index: bool = has_index
         """Whether the database has a search index that this SQLite can use."""
+        self.stamp: tuple[int, ...] | None = stamp
+        """The state of the file when it was opened without any lock; None for a connection that uses locks."""
         _open.add(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
         """Execute a statement with its parameters."""
         return self.connection.execute(statement, parameters)
+
+    def begin(self, statement: str) -> None:
+        """Begin a transaction. Raises BackendError if the database is none of this version by now."""
+        self.execute(statement)
+        check_current(self.connection)
+
+    def pages(self) -> int:
+        """How many pages the database has, with the changes of the transaction."""
+        [pages] = self.execute("PRAGMA page_count").fetchone()
+        return int(pages)
 
     def roll_back(self) -> None:
         """End the transaction, if there is one, without its changes."""
@@ -111,7 +149,11 @@ class Database:
                     yield session
                 finally:
                     session.roll_back()
-                is_usable = True
+                if session.stamp is not None and session.stamp != _stamp(self.file):
+                    raise ChangedError.because(None, _LOCKED)
+                is_usable = session.stamp is None
+            except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
+                raise damaged() from error
             except sqlite3.Error as error:
                 is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
                 raise
@@ -146,8 +188,21 @@ class Database:
         check_sqlite()
         if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
             raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
+        try:
+            return self._connect(self.file)
+        except sqlite3.OperationalError as error:
+            stamp = _stamp(self.file)
+            # SQLite writes even to read, unless it is told that nobody changes the file. So that is true afterwards.
+            is_possible = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and stamp[-1] == 0
+            if not is_possible or os.access(os.path.dirname(self.file), os.W_OK):
+                raise
+            return self._connect(f"{Path(self.file).as_uri()}?immutable=1", stamp)
+
+    def _connect(self, name: str, stamp: tuple[int, ...] | None = None) -> Session:
         # Operations on a connection are one after another, on whichever thread makes them.
-        connection = sqlite3.connect(self.file, timeout=0, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            name, timeout=0, isolation_level=None, check_same_thread=False, uri=stamp is not None
+        )
         try:
             has_index = prepare(connection)
             connection.execute(f"PRAGMA synchronous = {self._durability}")
@@ -158,10 +213,12 @@ class Database:
             identity = _identity(self.file)
             if identity is None:
                 raise BackendError(None, "The database was deleted while it was opened")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, UnicodeDecodeError):
+                raise damaged() from error
             raise
-        return Session(self.file, connection, identity, has_index)
+        return Session(self.file, connection, identity, has_index, stamp)
 
     def close(self) -> None:
         """Close the connections that are not in use. An operation opens a new one."""
@@ -194,12 +251,53 @@ class Database:
         size = _size(f"{self.file}-wal")
         if size < self._wal_size:
             self._wal_size = 0
-        if size < self._wal_size + _WAL_BYTES:
+        if size < self._wal_size + _WAL_BYTES and self.has_room():
             return
         with suppress(sqlite3.Error, BackendError, ChangedError), self.session() as writer:
             writer.execute("BEGIN IMMEDIATE")
             self._wal_size = size
             session.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def empty_log(self, session: Session) -> bool:
+        """Give the room of the write-ahead log back to the disk, if all of it can be copied; return whether it was."""
+        size = _size(f"{self.file}-wal")
+        with suppress(sqlite3.Error):
+            return not session.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and size > 0
+        return False
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for more than the next changes."""
+        return _room(self.file) >= _LITTLE_ROOM
+
+    def index(self, session: Session) -> None:
+        """Bring the search index up to date, if it is due and there is room for it."""
+        if not session.has_index:
+            return
+        if self.has_room():
+            index_pending(session.connection, PART_BYTES)
+            return
+        # Files that were deleted stay in the database until the index has been told.
+        sizes = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+        [free] = session.execute(sizes).fetchone()
+        if free >= _RESERVE:
+            index_pending(session.connection, _RESERVE // 4)
+
+    def check_room(self, session: Session, pages: int) -> None:
+        """Raise BackendError if the disk is too full for a change, before it is committed.
+
+        Nothing could be deleted later if the log filled the disk: a deletion is added to the log as well, and the log
+        starts anew only when the database has got the pages that it holds.
+
+        Args:
+            session: The connection, in the transaction of the change.
+            pages: How many pages the database had before.
+        """
+        grown = session.pages()
+        if grown > pages:
+            [page] = session.execute("PRAGMA page_size").fetchone()
+            missing = max(0, grown * page - _size(self.file)) + (grown - pages) * page
+            if _room(self.file) < missing + _RESERVE:
+                raise BackendError(None, _REASONS[sqlite3.SQLITE_FULL])
 
     # --- copies and checks ---
 
@@ -265,6 +363,19 @@ def _identity(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """What shows whether a database is changed; the last number is the size of its log."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size(f"{file}-wal")
+
+
+def _room(file: str) -> int:
+    return disk_usage(file).free
 
 
 def _size(file: str) -> int:

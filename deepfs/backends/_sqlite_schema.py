@@ -8,7 +8,7 @@ at once. Searches look at the files that are noted one by one.
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from logging import getLogger
 from typing import Final, TypeVar
 
@@ -17,7 +17,9 @@ from deepfs.errors import BackendError
 __all__ = [
     "INDEXED_BYTES",
     "INDEX_FAILURES",
+    "PART_BYTES",
     "SCHEMA_VERSION",
+    "check_current",
     "check_sqlite",
     "code_of",
     "index_pending",
@@ -42,7 +44,7 @@ _MOST_PENDING: Final = 64
 """How many files are indexed at once."""
 _MOST_PENDING_BYTES: Final = 1024 * 1024
 """About how many bytes of contents may wait to be indexed, since each search reads them."""
-_PART_BYTES: Final = 8 * 1024 * 1024
+PART_BYTES: Final = 8 * 1024 * 1024
 """About how many bytes one transaction adds to the index, since other processes wait meanwhile."""
 _FILE_COST: Final = 1024
 """The bytes as which a file counts besides its contents."""
@@ -157,17 +159,18 @@ _INDEX_PENDING: Final = (
 )
 
 
-def index_pending(connection: sqlite3.Connection) -> None:
+def index_pending(connection: sqlite3.Connection, part: int) -> None:
     """Bring the index up to date if many files are pending.
 
     If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them.
 
     Args:
         connection: The connection, in no transaction: what was stored must not depend on the index.
+        part: About how many bytes one transaction adds.
     """
     try:
         while _is_due(connection):
-            _in_transaction(connection, "BEGIN IMMEDIATE", _index_part)
+            _in_transaction(connection, "BEGIN IMMEDIATE", partial(_index_part, part))
     except sqlite3.Error as error:
         if code_of(error) != sqlite3.SQLITE_BUSY:  # The process that has locked the database tries it next.
             _say_not_indexed()
@@ -178,12 +181,12 @@ def _is_due(connection: sqlite3.Connection) -> bool:
     return bool(count >= _MOST_PENDING or size >= _MOST_PENDING_BYTES)
 
 
-def _index_part(connection: sqlite3.Connection) -> None:
+def _index_part(part: int, connection: sqlite3.Connection) -> None:
     """Index the first pending files."""
     cost, last = 0, _LAST_ID
-    for number, size in connection.execute("SELECT id, size FROM pending ORDER BY id"):
+    for number, size in connection.execute("SELECT id, coalesce(CAST(size AS INTEGER), 0) FROM pending ORDER BY id"):
         cost, last = cost + size + _FILE_COST, number
-        if cost >= _PART_BYTES:
+        if cost >= part:
             break
     _index(connection, last)
 
@@ -279,6 +282,13 @@ def _schema_version(connection: sqlite3.Connection) -> int:
     if application or version or tables:
         raise BackendError(None, "The file is a database of another program")
     return 0
+
+
+def check_current(connection: sqlite3.Connection) -> None:
+    """Raise BackendError if the database is none of this version by now."""
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if version != SCHEMA_VERSION:
+        _schema_version(connection)
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -17,9 +17,18 @@ from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of
 
-__all__ = ["STAT_COLUMNS", "Candidates", "behind", "marks", "padded", "stat_rows"]
+__all__ = ["MIME_TYPE", "STAT_COLUMNS", "TIMES", "Candidates", "behind", "marks", "padded", "stat_rows"]
 
-STAT_COLUMNS: Final = "path, size, modified_at, created_at, version, mime_type"
+# Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
+_SIZE: Final = """
+    CASE WHEN typeof(size) = 'integer' AND size >= 0 THEN size
+    ELSE coalesce(length(bytes), length(CAST(content AS BLOB)), 0) END
+"""
+_MODIFIED, _CREATED, MIME_TYPE = (
+    f"CASE typeof({name}) WHEN 'text' THEN {name} END" for name in ("modified_at", "created_at", "mime_type")
+)
+TIMES: Final = f"{_CREATED}, {_MODIFIED}"
+STAT_COLUMNS: Final = f"path, {_SIZE}, {_MODIFIED}, {_CREATED}, version, {MIME_TYPE}"
 
 _SAMPLE: Final = 200
 """How many files are tested before it is decided how to search."""

@@ -8,10 +8,12 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
-from deepfs.backends._sqlite_database import Database, Durability, Session, database_at, error_for
-from deepfs.backends._sqlite_schema import index_pending
+from deepfs.backends._sqlite_database import Database, Durability, Session, damaged, database_at, error_for
+from deepfs.backends._sqlite_schema import check_current, code_of
 from deepfs.backends._sqlite_search import (
+    MIME_TYPE,
     STAT_COLUMNS,
+    TIMES,
     Candidates,
     behind,
     marks,
@@ -69,17 +71,23 @@ class _SqliteFiles(BlockingStorage):
         with database.session() as session:
             self._session = session
             if kind == "search":  # Pages are read one by one: a long transaction would keep the log from being emptied.
+                check_current(session.connection)
+                yield
+                return
+            if kind == "look":
+                session.begin("BEGIN")
                 yield
                 return
             # A change locks the database before it reads, so that what it read is still true when it writes.
-            session.execute("BEGIN IMMEDIATE" if kind == "change" else "BEGIN")
+            session.begin("BEGIN IMMEDIATE")
+            pages = session.pages()
             yield
             if session.connection.in_transaction:
-                session.execute("COMMIT")
-            if kind == "change":
-                if session.has_index:
-                    index_pending(session.connection)
-                database.checkpoint(session)
+                database.check_room(session, pages)
+                with self._room_made():
+                    session.execute("COMMIT")
+            database.index(session)
+            database.checkpoint(session)
 
     def failed(self, error: Exception) -> Exception:
         return error_for(error) if isinstance(error, sqlite3.Error) else super().failed(error)
@@ -92,7 +100,7 @@ class _SqliteFiles(BlockingStorage):
     def get(self, paths: Sequence[str]) -> TaggedFiles:
         files: dict[str, FileDataV2] = {}
         tags: dict[str, int] = {}
-        for row in self._rows(paths, "path, version, content, bytes, created_at, modified_at, mime_type"):
+        for row in self._rows(paths, f"path, version, content, bytes, {TIMES}, {MIME_TYPE}"):
             files[row[0]] = _file(*row[2:])
             tags[row[0]] = row[1]
         return TaggedFiles(files, tags)
@@ -139,25 +147,48 @@ class _SqliteFiles(BlockingStorage):
     # --- writing ---
 
     def apply(self, changes: Sequence[Change]) -> None:
-        session = self._session
-        try:
-            session.execute("UPDATE state SET last_version = last_version + 1")
-            [version] = session.execute("SELECT last_version FROM state").fetchone()
+        with self._room_made():
+            is_locked = self._session.connection.in_transaction
+            version = self._next_version()
             for change in changes:
-                self._apply(change, version)
-        except BaseException:
+                if not self._apply(change, version):
+                    # While the database is locked, nobody changes what was read.
+                    raise damaged() if is_locked else ChangedError(change.path)
+
+    @contextmanager
+    def _room_made(self) -> Iterator[None]:
+        """On an error, roll back. If the disk is full and the log can be emptied, have the operation planned anew."""
+        try:
+            yield
+        except BaseException as error:
             # The plan may go on after an error, and must not commit a part of the changes.
-            session.roll_back()
+            self._session.roll_back()
+            is_full = isinstance(error, sqlite3.Error) and code_of(error) == sqlite3.SQLITE_FULL
+            if is_full and self._database().empty_log(self._session):
+                raise ChangedError("/", "the disk was full") from error
             raise
 
-    def _apply(self, change: Change, version: int) -> None:
+    def _next_version(self) -> int:
+        """A version that no file ever had."""
+        last = self._session.execute("SELECT last_version FROM state WHERE typeof(last_version) = 'integer'").fetchone()
+        if last is None:  # Another program has changed it.
+            self._session.execute("DELETE FROM state")
+            self._session.execute("INSERT INTO state SELECT coalesce(max(CAST(version AS INTEGER)), 0) FROM files")
+        self._session.execute("UPDATE state SET last_version = last_version + 1")
+        [version] = self._session.execute("SELECT last_version FROM state").fetchone()
+        return int(version)
+
+    def _apply(self, change: Change, version: int) -> bool:
+        """Make a change; return False if its condition does not hold."""
         query = "SELECT id, version FROM files WHERE namespace = ? AND path = ?"
         number, before = self._session.execute(query, (self._namespace, change.path)).fetchone() or (None, None)
-        _check_condition(change, before)
+        if not _holds(change, before):
+            return False
         if change.after is not None:
             self._store(change.path, _row(change.path, change.after, version), number)
         elif number is not None:
             self._session.execute("DELETE FROM files WHERE id = ?", (number,))
+        return True
 
     def _store(self, path: str, row: _Row, number: int | None) -> None:
         """Insert a row, or update the one with this number."""
@@ -167,12 +198,11 @@ class _SqliteFiles(BlockingStorage):
             self._session.execute(_UPDATE, (*row, number))
 
 
-def _check_condition(change: Change, version: int | None) -> None:
-    """Raise ChangedError if the condition of a change does not hold where a file has this version, or there is none."""
-    if change.condition == "create" and version is not None:
-        raise ChangedError(change.path)
-    if change.condition == "version" and version != change.origin:
-        raise ChangedError(change.path)
+def _holds(change: Change, version: int | None) -> bool:
+    """Whether the condition of a change holds where a file has this version, or there is none."""
+    if change.condition == "create":
+        return version is None
+    return change.condition != "version" or version == change.origin
 
 
 _FIRST_CHILDREN: Final = 100
@@ -194,11 +224,13 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
 
 
 def _file(
-    content: str | None, data: bytes | None, created_at: str | None, modified_at: str | None, mime_type: str | None
+    content: object, data: object, created_at: str | None, modified_at: str | None, mime_type: str | None
 ) -> FileDataV2:
-    if content is not None:
-        return FileDataV2(content, "utf-8", created_at, modified_at, mime_type)
-    return FileDataV2(b64encode(data or b"").decode("ascii"), "base64", created_at, modified_at, mime_type)
+    # Both columns may hold any type, and numbers are what their text is.
+    stored = data if content is None else content
+    if isinstance(stored, bytes):
+        return FileDataV2(b64encode(stored).decode("ascii"), "base64", created_at, modified_at, mime_type)
+    return FileDataV2(str(stored), "utf-8", created_at, modified_at, mime_type)
 
 
 def _row(path: str, data: FileDataV2, version: int) -> _Row:

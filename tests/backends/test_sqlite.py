@@ -24,6 +24,7 @@ from deepfs.backends import _sqlite_search as planner
 from deepfs.backends import flat_storage
 from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError, ConflictError
+from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from support.promises import keeps
@@ -186,6 +187,18 @@ def test_other_files_are_left_alone(file: Path, make: Callable[[Path], Any], rea
         assert file.read_bytes() == before
 
 
+def test_a_database_that_a_later_version_took_over_is_left_alone(backend: SqliteBackend, file: Path) -> None:
+    rows(file, "PRAGMA user_version = 99")
+    for result in [change(backend) for change in CHANGES] + [
+        backend.ls("/"),
+        backend.read("/a.txt"),
+        backend.grep("x"),
+    ]:
+        assert result.code == "backend_error"
+        assert "later version" in result.error
+    assert rows(file, "SELECT path FROM files") == [("/a.txt",)]
+
+
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     result = SqliteBackend(tmp_path / "no" / "files.db").write("/a.txt", "x")
     assert result.code == "backend_error"
@@ -224,6 +237,15 @@ def test_a_read_only_database_refuses_changes(backend: SqliteBackend) -> None:
     assert _found(backend, "one") == ["/a.txt"]
 
 
+def test_what_is_read_without_locks_did_not_change(backend: SqliteBackend, file: Path) -> None:
+    database = backend._database()
+    with database.session() as session:
+        session.stamp = databases._stamp(str(file))
+    with pytest.raises(ChangedError), database.session() as session:
+        session.stamp = databases._stamp(str(file))
+        assert backend.write("/b.txt", "x").ok
+
+
 def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBackend, file: Path) -> None:
     backend._retries = RetryPolicy(contention=0.1)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -231,7 +253,7 @@ def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBacke
         for change in CHANGES:
             result = change(backend)
             assert result.code == "conflict"
-            assert "locked by another program" in result.error
+            assert result.error == "Error: The database is locked by another program; try again later"
         with pytest.raises(ConflictError):
             run_sync(backend.acheck)
         assert backend.read("/a.txt").ok
@@ -279,6 +301,68 @@ def test_an_index_that_is_not_up_to_date_is_told(backend: SqliteBackend, file: P
     assert run_sync(backend.acheck) == []
     rows(file, "INSERT INTO content_index (rowid, content) VALUES (99, 'text that is in no file')")
     assert run_sync(backend.acheck) == ["content_index is not up to date"]
+
+
+@pytest.mark.parametrize("column", ["size", "version", "created_at", "modified_at", "mime_type", "content"])
+@pytest.mark.parametrize("value", ["x'ff00'", "'many'", "1.5", "-1", "'9223372036854775808'"])
+def test_values_of_any_type_raise_nothing(file: Path, always_indexed: None, column: str, value: str) -> None:
+    with SqliteBackend(file, "ada") as ada, SqliteBackend(file, "bob") as bob:
+        for backend in (ada, bob):
+            assert backend.write("/a.txt", "one\n").ok
+            assert backend.write("/b.txt", "two\n").ok
+        rows(file, f"UPDATE files SET {column} = {value} WHERE namespace = 'ada' AND path = '/a.txt'")
+        assert [entry.path for entry in ada.ls("/").entries] == ["/a.txt", "/b.txt"]
+        assert ada.read("/a.txt").ok
+        assert ada.download_files(["/a.txt"])[0].error is None
+        assert _found(ada, "two") == ["/b.txt"]
+        assert [entry.path for entry in ada.glob("*").matches] == ["/a.txt", "/b.txt"]
+        for number in range(70):
+            assert bob.write(f"/{number}.txt", "words").ok
+        assert ada.write("/a.txt", "new", overwrite=True).ok
+        assert ada.move("/a.txt", "/c.txt").ok
+        assert ada.read_raw("/c.txt").data["content"] == "new"
+        assert ada.delete("/c.txt").ok
+
+
+@pytest.mark.parametrize("path", ["x'ff00'", "'no path'", "''"])
+def test_rows_with_other_paths_hinder_nothing(backend: SqliteBackend, file: Path, path: str) -> None:
+    columns = "namespace, path, size, content"
+    rows(file, f"INSERT INTO files ({columns}) VALUES ('files', {path}, 3, 'one')")
+    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
+    assert _found(backend, "one") == ["/a.txt"]
+    assert backend.move("/a.txt", "/b.txt").ok
+    assert backend.delete("/b.txt").ok
+
+
+@pytest.mark.parametrize(
+    "change", ["DELETE FROM state", "UPDATE state SET last_version = 'many'", "UPDATE state SET last_version = 1.5"]
+)
+def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend, file: Path, change: str) -> None:
+    assert backend.edit("/a.txt", "one", "two").ok
+    [(before,)] = rows(file, "SELECT version FROM files")
+    rows(file, change)
+    assert backend.edit("/a.txt", "two", "three").ok
+    assert rows(file, "SELECT version FROM files") == [(before + 1,)]
+
+
+def test_a_damaged_index_of_paths_holds_no_change_up(backend: SqliteBackend, file: Path) -> None:
+    for number in range(30):
+        assert backend.write(f"/dir/{number:02}.txt", "x").ok
+    backend.close()
+    file.write_bytes(file.read_bytes().replace(b"/dir/10.txt", b"/dir/99.txt"))  # It is not where it would be found.
+    for result in (backend.delete("/dir"), backend.move("/dir", "/moved")):
+        assert result.code == "backend_error"
+        assert "damaged" in str(result.error)
+
+
+def test_a_damaged_schema_is_told(backend: SqliteBackend, file: Path) -> None:
+    backend.close()
+    content = file.read_bytes()
+    at = content.index(b"CREATE TABLE files")
+    file.write_bytes(content[:at] + b"\xff\xfe\xff" + content[at + 3 :])
+    for result in (backend.read("/a.txt"), backend.write("/b.txt", "x"), backend.grep("x")):
+        assert result.code == "backend_error"
+        assert "damaged" in str(result.error)
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -376,7 +460,7 @@ def test_only_pending_files_are_read_to_index_them(backend: SqliteBackend, file:
 def test_many_pending_files_are_indexed_in_several_transactions(
     backend: SqliteBackend, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "_PART_BYTES", 10_000)
+    monkeypatch.setattr(databases, "PART_BYTES", 10_000)
     left, index = [], schema._index
 
     def indexed(connection: sqlite3.Connection, last: int) -> None:

@@ -325,6 +325,79 @@ def test_forks_at_any_moment_lose_nothing(file: Path, forks: int) -> None:
         assert process.communicate()[0] == "passed True\n"
 
 
+_READ_ONLY: Final = """
+from deepfs import SqliteBackend
+
+backend = SqliteBackend("/mnt/files.db")
+for _ in range(2):
+    assert [entry.path for entry in backend.ls("/").entries] == ["/a.txt"]
+    assert backend.read("/a.txt").file_data.content == "one"
+    assert [match.path for match in backend.grep("one").matches] == ["/a.txt"]
+    assert backend.write("/b.txt", "x").code == "permission_denied"
+print("passed")
+"""
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_database_on_a_read_only_mount_is_read(file: Path, is_used: bool) -> None:
+    backend = SqliteBackend(file)
+    assert backend.write("/a.txt", "one").ok
+    if not is_used:
+        backend.close()
+    box = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", str(file.parent), "/mnt")
+    with started(_READ_ONLY, prefix=box) as process:
+        assert process.communicate()[0] == "passed\n"
+    assert backend.write("/b.txt", "x").ok
+    backend.close()
+
+
+_FULL_DISK: Final = """
+import errno
+import os
+import sys
+from itertools import count
+from deepfs import SqliteBackend, run_sync
+
+def fill(name):
+    for number in count():
+        result = backend.write(f"/{name}-{number}.txt", f"line {number} of a text\\n" * 4000)
+        if not result.ok:
+            assert "full" in result.error, result.error
+            return number
+
+def fill_the_rest():
+    with open("/mnt/other", "wb", buffering=0) as other:
+        try:
+            while True:
+                other.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+backend = SqliteBackend("/mnt/files.db")
+stored = fill("a")
+assert stored > 20
+kept = backend.read_raw("/a-0.txt").data["content"]
+if sys.argv[1] == "others":
+    fill_the_rest()
+assert backend.read_raw("/a-0.txt").data["content"] == kept
+deleted = [backend.delete(f"/a-{number}.txt").ok for number in range(1, stored)]
+assert all(deleted), sum(deleted)
+assert backend.edit("/a-0.txt", "line 0 of", "line 1 of", replace_all=True).ok
+assert fill("b") >= stored - 10
+assert run_sync(backend.acheck) == []
+print("passed")
+"""
+
+
+@pytest.mark.needs("BubblewrapSandbox")
+@pytest.mark.parametrize("by", ["deepfs", "others"])
+def test_files_can_be_deleted_where_the_disk_is_full(by: str) -> None:
+    box = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size", "12000000", "--tmpfs", "/mnt")
+    with started(_FULL_DISK, by, prefix=box) as process:
+        assert process.communicate()[0] == "passed\n"
+
+
 def test_a_process_that_ends_leaves_one_file(file: Path) -> None:
     script = "import sys\nfrom deepfs import SqliteBackend\nassert SqliteBackend(sys.argv[1]).write('/a.txt', 'x').ok"
     with started(script, file) as process:

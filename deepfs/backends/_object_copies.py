@@ -83,6 +83,8 @@ class Copies:
     """
 
     def __init__(self, database: StorageBackend, place: str) -> None:
+        if not isinstance(database, StorageBackend):
+            raise TypeError(f"index must be a PostgresBackend or a SqliteBackend, not {type(database).__name__}")
         if not database._finds:
             raise ValueError("index must be a backend that finds files by an index of its own: Postgres or SQLite")
         self._database = database

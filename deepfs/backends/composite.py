@@ -165,12 +165,17 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             if not below:
                 raise
             listings = []
-        listings += [await self._mounted_tree(each, "/", deleting) for each in below]
+        omission: Omission | None = None
+        for each in below:
+            try:
+                listings.append(await self._mounted_tree(each, "/", deleting))
+            except DeepFSError as error:
+                omission = joined(omission, Omission(1, error.code, "a backend mounted in it cannot be listed"))
         entries = {entry.path: entry for listing in listings for entry in listing.entries}
         for up in {up for each in below for up in ("/", *paths.ancestors(each.prefix))}:
             if up == path or paths.is_beneath(up, path):
                 entries[up] = TreeEntry(up, "directory")
-        omission = joined(*(listing.omission for listing in listings))
+        omission = joined(omission, *(listing.omission for listing in listings))
         if deleting and (below or path == mount.prefix):
             omission = joined(Omission(1, ErrorCode.PERMISSION_DENIED, "a backend is mounted in it"), omission)
         return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)

@@ -15,7 +15,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, Kind, Listing, Storage
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.retries import RetryPolicy, policy_given
 from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_string
@@ -77,7 +77,7 @@ class FsspecBackend(StorageBackend):
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
         check_string("root", root)
-        self._retries = retries or RetryPolicy()
+        self._retries = policy_given(retries)
         check_bool("unsafe_overwrites", unsafe_overwrites)
         self._source = _source_of(url_or_filesystem, storage_options)
         self._inner = paths.normalize(root)

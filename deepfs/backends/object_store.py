@@ -25,7 +25,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy, until_accepted
+from deepfs.backends.retries import RetryPolicy, policy_given, until_accepted
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -36,7 +36,7 @@ from deepfs.errors import (
 )
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
-from deepfs.text.arguments import bytes_given, check_number, chunk_bytes
+from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
@@ -51,6 +51,12 @@ async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> 
     async for chunk in rest:
         if not await call_on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
             return
+
+
+def _check_place(name: str, given: object) -> None:
+    if callable(given):
+        raise TypeError(f"{name} must be a string: a function that returns one is not taken here")
+    check_string(name, given)
 
 
 class ObjectStoreBackend(StorageBackend):
@@ -78,7 +84,7 @@ class ObjectStoreBackend(StorageBackend):
 
     Raises:
         ModuleNotFoundError: Without the extra `objectstore`.
-        TypeError: `store` is no store.
+        TypeError: `store` is no store, or an argument is of another type. A function is not taken for a text.
         ValueError: For a URL, a prefix or options that cannot be used. No option's value is in its text.
     """
 
@@ -97,7 +103,8 @@ class ObjectStoreBackend(StorageBackend):
         **options: Any,
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
-        self._retries = retries or RetryPolicy()
+        _check_place("prefix", prefix)
+        self._retries = policy_given(retries)
         place = self._opened(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
@@ -376,6 +383,7 @@ class S3Backend(ObjectStoreBackend):
 
     Raises:
         ModuleNotFoundError: Without the extra `objectstore`.
+        TypeError: An argument is of another type. A function is not taken for a text.
         ValueError: For a bucket, a prefix or options that cannot be used.
     """
 
@@ -392,6 +400,9 @@ class S3Backend(ObjectStoreBackend):
         max_file_size_mb: int = 10,
         **options: Any,
     ) -> None:
+        _check_place("bucket", bucket)
+        if endpoint_url is not None:
+            _check_place("endpoint_url", endpoint_url)
         named = {"region": region, "endpoint": endpoint_url}
         options = {**{name: value for name, value in named.items() if value is not None}, **options}
         if endpoint_url is not None and endpoint_url.startswith("http://"):

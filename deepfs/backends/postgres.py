@@ -17,7 +17,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import checked_namespace, namespace_from
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.retries import RetryPolicy, policy_given
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
@@ -93,7 +93,7 @@ class PostgresBackend(StorageBackend):
             check_integer(name, number)
             if number < 1:
                 raise ValueError(f"{name} must be positive, not {number}")
-        self._retries = retries or RetryPolicy()
+        self._retries = policy_given(retries)
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
         self._given_namespace = namespace if callable(namespace) else _namespace(namespace)

@@ -12,7 +12,7 @@ from deepfs.sync import is_inline
 from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
 
-__all__ = ["Requests", "RetryPolicy", "until_accepted"]
+__all__ = ["Requests", "RetryPolicy", "policy_given", "until_accepted"]
 
 T = TypeVar("T")
 
@@ -61,6 +61,13 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         """
         # A watch tries for ever, so the number may be too large for a power.
         return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** min(failed - 1, 64)))
+
+
+def policy_given(given: RetryPolicy | None) -> RetryPolicy:
+    """The policy, or the default for None. Raises TypeError for anything else."""
+    if not isinstance(given, RetryPolicy | None):
+        raise TypeError(f"retries must be a RetryPolicy, not {type(given).__name__}")
+    return given or RetryPolicy()
 
 
 class Requests:

@@ -17,9 +17,10 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
 from deepfs.compat.factories import FactoryBackend
-from deepfs.errors import BackendError
+from deepfs.errors import BackendError, ErrorCode
 from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, WrapperBackend
 from deepfs.testing import FaultyBackend, LatencyBackend
+from deepfs.text.entries import Omission, TreeListing
 from deepfs.types import GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
@@ -372,3 +373,17 @@ async def test_an_unreachable_mount_does_not_hide_other_files() -> None:
     assert [info.path for info in (await shown.als("/")).entries or ()] == ["/broken/", "/f0.txt"]
     assert await tree.aresolve_paths(["/f0.txt", "/broken/a"]) == ["/f0.txt", None]
     assert [match.path for match in (await shown.agrep("needle")).matches or ()] == ["/f0.txt"]
+
+
+async def test_a_mount_that_cannot_be_listed_is_told_beside_the_others() -> None:
+    class Down(WrapperBackend):
+        async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+            raise BackendError(None, "The storage failed")
+
+    composite = CompositeBackend(MemoryBackend(), {"/d/m/": Down(MemoryBackend()), "/d/n/": MemoryBackend()})
+    for path in ("/d/a", "/d/m/b", "/d/n/c"):
+        assert (await composite.awrite(path, "x")).ok
+    listing = await composite.alist_tree("/")
+    assert [entry.path for entry in listing.entries] == ["/", "/d", "/d/a", "/d/n", "/d/n/c"]
+    assert listing.omission == Omission(1, ErrorCode.BACKEND_ERROR, "a backend mounted in it cannot be listed")
+    assert (await composite.acopy("/d", "/e")).code == ErrorCode.BACKEND_ERROR

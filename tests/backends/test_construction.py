@@ -9,7 +9,17 @@ import anyio
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StateBackend, StoreBackend
+from deepfs import (
+    CompositeBackend,
+    FilesystemBackend,
+    FsspecBackend,
+    MemoryBackend,
+    ObjectStoreBackend,
+    PostgresBackend,
+    S3Backend,
+    StateBackend,
+    StoreBackend,
+)
 from deepfs.policy import HistoryBackend
 
 pytestmark = pytest.mark.anyio
@@ -107,6 +117,28 @@ async def test_a_negative_or_nan_limit_is_refused(make: Callable[[Any], object],
 async def test_a_constructor_argument_of_the_wrong_type_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         make()
+
+
+PLACES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "bucket": (S3Backend, "bucket must be a string"),
+    "prefix": (lambda given: S3Backend("bucket", given), "prefix must be a string"),
+    "endpoint": (lambda given: S3Backend("bucket", endpoint_url=given or 0), "endpoint_url must be a string"),
+    "prefix of a URL": (lambda given: ObjectStoreBackend("memory://", given), "prefix must be a string"),
+    "index": (lambda given: ObjectStoreBackend("memory://", index=given or 0), "index must be a"),
+    "retries": (lambda given: ObjectStoreBackend("memory://", retries=given or 0), "retries must be a RetryPolicy"),
+    "of Postgres": (lambda given: PostgresBackend("postgresql:///x", "n", retries=given or 0), "retries must be a R"),
+    "of fsspec": (lambda given: FsspecBackend("memory://", retries=given or 0), "retries must be a RetryPolicy"),
+    "root": (lambda given: FsspecBackend("memory://", given), "root must be a string"),
+    "root_dir": (lambda given: FilesystemBackend(given or 0), "root_dir must be a path"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("given", [lambda runtime: "x", str, None, 42, True, b"x", ["x"], {"x": 1}, object()])
+async def test_nothing_else_is_taken_for_the_text_of_a_place(place: str, given: Any) -> None:
+    make, message = PLACES[place]
+    with pytest.raises(TypeError, match=message):
+        make(given)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])

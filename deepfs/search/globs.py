@@ -142,7 +142,7 @@ class Tree:
 
     def covers(self, directory: str) -> bool:
         """Whether the pattern matches `directory` and everything beneath it; True is certain, False is not."""
-        return self._has_all or bool(self._covers(directory[1:]))
+        return self._has_all or (directory != "/" and bool(self._covers(directory[1:])))
 
     def may_match_beneath(self, directory: str) -> bool:
         """Whether the pattern could match a path beneath `directory`; False is certain, True is not."""

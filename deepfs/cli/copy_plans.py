@@ -202,14 +202,25 @@ class TreePlan:
         totals: What is counted, also for other copies of the same command.
         source: What to copy: a file or a directory.
         target: Where its copy is to be; the directory that it is in exists, or need not.
+        is_put_into: Whether the user named the directory above the target, and not the target itself.
     """
 
-    def __init__(self, session: Session, terms: Terms, totals: Totals, source: Place, target: Place) -> None:
+    def __init__(
+        self,
+        session: Session,
+        terms: Terms,
+        totals: Totals,
+        source: Place,
+        target: Place,
+        *,
+        is_put_into: bool = False,
+    ) -> None:
         self.session: Session = session
         self.terms: Terms = terms
         self.totals: Totals = totals
         self.source: Place = source
         self.target: Place = target
+        self.is_put_into: bool = is_put_into
         self.entries: list[TreeEntry] = []
         """What can be copied, directories before what is in them."""
         self.existing: dict[str, TreeEntry] = {}
@@ -266,7 +277,14 @@ class TreePlan:
         if entry.kind == "special":
             return "it is neither a file nor a directory"
         there = self.existing.get(self.at_target(entry.path))
-        if there is None or there.kind == entry.kind or there.kind == "link":
+        if there is None:
+            return None
+        # Whoever may write at the target can have put a link there, to have something written elsewhere. So only the
+        # directory that the user named may be one.
+        is_named = entry.path == self.source.path and not self.is_put_into
+        if there.kind == "link" and (there.leads_to != entry.kind or (entry.kind == "directory" and not is_named)):
+            return f"{quoted(self.target.shown(there.path))} is a symbolic link, which is not followed"
+        if there.kind in (entry.kind, "link"):
             return None
         if entry.kind == "file":
             return "a directory cannot be replaced by a file"

@@ -29,6 +29,7 @@ from deepfs.cli.transfers import FullError, TreeCopy, interruptible, shown_progr
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeListing, relation
+from deepfs.text.judging import keeping_inside
 from deepfs.types import Result
 
 __all__ = ["Arguments", "copy", "cp", "mv"]
@@ -57,6 +58,8 @@ class _Job(Struct, frozen=True):
     source: Place
     listing: TreeListing
     target: Place
+    named: str
+    """The path of the target as the user named it, or of the directory that the copy is put into."""
     exists: _Kind | None
     """What is at the target."""
     is_one_storage: bool
@@ -172,7 +175,7 @@ class _Transfer:
         if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
             place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
-        return await self._checked(source, listing, place)
+        return await self._checked(source, listing, place, target.path)
 
     async def _listed(self, source: Place) -> tuple[Place, TreeListing]:
         """The source with its entries. A symbolic link that is given itself is followed by a copy."""
@@ -186,7 +189,7 @@ class _Transfer:
             raise _RefusedError(f"cannot stat {_shown(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
         return source, listing
 
-    async def _checked(self, source: Place, listing: TreeListing, target: Place) -> _Job:
+    async def _checked(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
@@ -202,7 +205,10 @@ class _Transfer:
         self._made.add(key)
         await _check_parent(target)
         is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
-        return _Job(source, listing, target, await kind_at(target.backend, target.path), is_one)
+        exists = await kind_at(target.backend, target.path)
+        if exists is None and (await listed(target.backend, target.path)).entries:
+            raise _RefusedError(f"not writing through dangling symbolic link {_shown(target)}")
+        return _Job(source, listing, target, named, exists, is_one)
 
     # --- going on with an interrupted copy ---------------------------------------------------------------------------
 
@@ -217,27 +223,32 @@ class _Transfer:
     # --- carrying out ------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, job: _Job, *, is_new: bool) -> None:
-        if job.source.backend is job.target.backend and self._terms.moves:
-            await self._rename(job)
-            return
-        if job.is_one_storage and await self._copied_there(job):
-            return
+        [real] = await job.target.backend.aresolve_paths([job.named])
+        inside = real or job.named
+        with keeping_inside(inside):
+            if job.source.backend is job.target.backend and self._terms.moves:
+                await self._rename(job)
+                return
+            if job.is_one_storage and await self._copied_there(job):
+                return
         marker = await to_thread.run_sync(_marker, job.source, job.target)
         if is_new and job.kind == "directory" and job.exists is None:
             await _mark(marker)
         failed = self._totals.failed
-        await self._copy(job)
+        await self._copy(job, inside)
         if failed == self._totals.failed:
             with suppress(OSError):
                 await marker.unlink(missing_ok=True)
 
-    async def _copy(self, job: _Job) -> None:
-        plan = TreePlan(self._session, self._terms, self._totals, job.source, job.target)
+    async def _copy(self, job: _Job, inside: str) -> None:
+        is_put_into = job.target.path != job.named
+        plan = TreePlan(self._session, self._terms, self._totals, job.source, job.target, is_put_into=is_put_into)
         await plan.make(job.listing)
         if self._terms.moves:
             plan.check_movable()
         copying = TreeCopy(plan)
-        await copying.run()
+        with keeping_inside(inside):
+            await copying.run()
         if self._terms.moves:
             await copying.delete_source()
 

@@ -276,7 +276,11 @@ class TreeCopy:
         changes: list[EntryChange] = []
         for file in files:
             existing = None if file.existing is None else file.existing.mode
-            if existing is not None and file.mode is not None and (narrow := existing & (file.mode | _OWN_BITS)) != existing:
+            if (
+                existing is not None
+                and file.mode is not None
+                and (narrow := existing & (file.mode | _OWN_BITS)) != existing
+            ):
                 changes.append(EntryChange(file.target, "set_mode", narrow))
         await self._change(changes)
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
 import struct
@@ -103,7 +104,7 @@ SEARCH: int = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 # --- names of temporary files ----------------------------------------------------------------------------------------
 
 PREFIX = ".~deepfs-"
-_LENGTH = len(PREFIX) + 16
+_is_temporary = re.compile(re.escape(PREFIX) + "[0-9a-f]{16}").fullmatch
 
 
 def temporary_name() -> str:
@@ -113,7 +114,7 @@ def temporary_name() -> str:
 
 def is_temporary(name: str) -> bool:
     """Whether `name` belongs to a temporary file, perhaps left by a process that was killed."""
-    return name.startswith(PREFIX) and len(name) == _LENGTH
+    return name.startswith(PREFIX) and _is_temporary(name) is not None
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

@@ -505,7 +505,11 @@ class HistoryBackend(WrapperBackend):
             await self._versions.achange_entries(private)
         number = max(numbers, default=0) + 1
         with making_files(_PRIVATE_FILE):
-            while not (claimed := await self._versions.awrite(paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE)).ok:
+            while not (
+                claimed := await self._versions.awrite(
+                    paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE
+                )
+            ).ok:
                 if claimed.code is not ErrorCode.ALREADY_EXISTS:
                     raise BackendError(path, f"it could not be kept in the history: {claimed.error}")
                 number += 1

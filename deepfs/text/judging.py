@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from deepfs.errors import DeepFSError, PermissionDeniedError
+from deepfs.text import paths
 
 __all__ = [
     "BothJudges",
@@ -22,6 +23,7 @@ __all__ = [
     "given_under",
     "judging",
     "judging_as",
+    "keeping_inside",
     "permits",
     "rebased",
     "unjudged",
@@ -150,6 +152,25 @@ class BothJudges:
         """Ask both."""
         self.first.check(path, role, shown)
         self.second.check(path, role, shown)
+
+
+def keeping_inside(directory: str) -> judging:
+    """A context in which nothing is put where links lead out of a directory.
+
+    Args:
+        directory: The path of the directory without links.
+    """
+    judge, inside = _judge.get(), _Inside(directory)
+    return judging(inside if judge is None else BothJudges(judge, inside))
+
+
+@dataclass(frozen=True)
+class _Inside:
+    directory: str
+
+    def check(self, path: str, role: Role, shown: str) -> None:
+        if role == "target" and path != self.directory and not paths.is_beneath(path, self.directory):
+            raise PermissionDeniedError(shown, "a link leads outside of the target")
 
 
 def permits(judge: Judge | None, path: str, role: Role = "source") -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.copies import HOSTILE, command, contents, fill, tree
-from support.disks import recorded_modes
+from support.disks import Swapping, recorded_modes
 
 if TYPE_CHECKING:
     from support.object_stores import S3Server
@@ -227,6 +227,74 @@ def test_copies_of_private_files_are_private_from_the_start(
     assert command("cp", "-rT", "--verify", verify, f"file://{source}", target).status == 0
     assert modes == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in target.iterdir()} == {0o600}
+
+
+# --- links that others put into the target ---
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a target in it, whose links lead out of the target, and sources of the same names."""
+    monkeypatch.chdir(tmp_path)
+    files = {"cfg/key": b"new", "missing": b"new", "there": b"new", "z/rest": b"new"}
+    fill(tmp_path / "source", files)
+    fill(tmp_path / "home", {"there": b"old", "keys/old": b"old"})
+    (tmp_path / "target").mkdir()
+    for name, leads_to in (("cfg", "keys"), ("missing", "missing"), ("there", "there")):
+        (tmp_path / "target" / name).symlink_to(Path("..", "home", leads_to))
+    command("cp", "-r", "source/.", "sqlite:///files.db#/")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "cp -rT source target",
+        "cp -r source/. target",
+        "cp -r --verify none source/. target",
+        "cp source/missing source/there target",
+        "cp source/missing target",
+        "cp source/missing target/missing",
+        "cp source/there target",
+        "cp -r source/cfg target",
+        "cp -r sqlite:///files.db#/. target",
+        "cp -r sqlite:///files.db#/cfg target",
+        "cp sqlite:///files.db#/missing target",
+        "cp sqlite:///files.db#/there target",
+        "cp -r source/. file://{}/target",
+        "mv source/cfg source/missing source/there target",
+        "mv source/there target",
+        "mv sqlite:///files.db#/cfg sqlite:///files.db#/there target",
+    ],
+)
+def test_nothing_is_written_through_links_in_the_target(planted: Path, arguments: str) -> None:
+    before, kept = tree(planted / "home"), contents(planted / "source")
+    ran = command(*arguments.format(planted).split())
+    assert ran.status == 1
+    assert "link" in ran.err or "Permission denied" in ran.err
+    assert tree(planted / "home") == before
+    assert contents(planted / "source") == kept
+    if "/." in arguments or "-rT" in arguments:
+        assert (planted / "target" / "z" / "rest").read_bytes() == b"new"
+
+
+def test_a_target_that_is_named_may_be_a_link(planted: Path) -> None:
+    (planted / "link").symlink_to("home")
+    assert command("cp", "source/there", "target/there").status == 0
+    assert command("cp", "-r", "source/z", "link").status == 0
+    assert contents(planted / "home") == {"keys/old": b"old", "there": b"new", "z/rest": b"new"}
+
+
+def test_links_that_appear_in_the_target_meanwhile_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    source = fill(tmp_path / "source", {f"d/{number}": b"x" for number in range(200)})
+    (tmp_path / "target" / "d").mkdir(parents=True)
+    with Swapping(tmp_path / "target" / "d", outside) as swapping:
+        for _ in range(3):
+            command("cp", "-rT", source, tmp_path / "target")
+    assert swapping.count > 0
+    assert list(outside.iterdir()) == []
 
 
 def test_links_are_told_and_the_rest_is_copied(tmp_path: Path) -> None:

@@ -105,11 +105,12 @@ def test_links_are_listed_with_the_kind_and_size_of_targets_inside(root: Path, d
 
 
 def test_temporary_files_and_names_that_are_not_utf8_are_hidden(root: Path, disk: Disk) -> None:
-    for name in (UNFINISHED, NOT_UTF8, ".~deepfs-notes", "naïve"):
+    for name in (UNFINISHED, NOT_UTF8, ".~deepfs-notes", ".~deepfs-my-notes-of-may1", "naïve"):
         (root / "dir" / name).write_bytes(b"")
     (root / "dir" / UNFINISHED.replace("0", "1")).mkdir()
-    assert names(disk, "/dir") == [".~deepfs-notes", "file", "naïve", "sub/"]
-    assert walked(disk, "/dir") == ["/dir/.~deepfs-notes", "/dir/file", "/dir/naïve", "/dir/sub/deep"]
+    own = [".~deepfs-notes", ".~deepfs-my-notes-of-may1"]
+    assert names(disk, "/dir") == [*own, "file", "naïve", "sub/"]
+    assert walked(disk, "/dir") == [f"/dir/{name}" for name in [*own, "file", "naïve", "sub/deep"]]
 
 
 def test_special_files_are_listed_without_size_and_not_walked(root: Path, disk: Disk) -> None:

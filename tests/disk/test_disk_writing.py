@@ -179,9 +179,7 @@ def test_a_stream_whose_file_is_deleted_meanwhile_has_its_mode(root: Path, disk:
     assert mode(root / "file") == 0o640
 
 
-def test_a_private_directory_is_private_from_the_start(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_directory_is_private_from_the_start(root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     mkdir = os.mkdir
     monkeypatch.setattr(os, "mkdir", lambda name, bits, **options: (made.append(bits), mkdir(name, bits, **options)))

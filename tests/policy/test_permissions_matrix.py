@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
@@ -239,6 +239,17 @@ def test_may_match_beneath_covers_every_match(pattern: str, path: str) -> None:
     if matches(pattern, path):
         above = ["/", *(path[:end] for end, sign in enumerate(path) if sign == "/" and end)]
         assert all(rule.may_match_beneath("read", directory) for directory in above)
+
+
+@settings(max_examples=300, deadline=None)
+@given(patterns | patterns.map(lambda pattern: f"{pattern}/"), st.sampled_from(["/", "/a", "/a/b", "/m"]))
+@example("/*/**/*/", "/")
+@example("/*/", "/")
+def test_what_a_rule_covers_it_matches(pattern: str, directory: str) -> None:
+    rule = FilesystemPermission(["read"], [pattern], "allow")
+    if rule.covers("read", directory):
+        beneath = [path for path in TREE if path.startswith(directory.rstrip("/") + "/")]
+        assert all(rule.matches("read", path) for path in [directory, *beneath, directory.rstrip("/") + "/x"])
 
 
 @pytest.mark.parametrize("rules", RULES[:5], ids=range(5))

@@ -140,8 +140,8 @@ class LandlockSandbox(WorkspaceSandbox):
     timeout, on cancellation, and when this process ends, it is ended with all that it started.
 
     A command can see that other files exist, with their sizes, times and link targets, but not the names in a
-    directory. It can also change the modes and times of files that belong to the account of this process. Use an
-    account of its own.
+    directory. It can also change the times of files that belong to the account of this process. Use an account of its
+    own.
 
     File operations are those of `FilesystemBackend`, confined to the workspace: they do not follow links that commands
     make out of it.
@@ -194,8 +194,11 @@ class LandlockSandbox(WorkspaceSandbox):
         _check_machine()
         self._prepare_workspace()
         interpreter = _interpreter(self._given_root)
-        temporary = mkdtemp(prefix="deepfs-tmp-")
-        end.callback(remove_directory, temporary)
+        # Commands may let anybody into the directory, which is why it has another one around it.
+        around = mkdtemp(prefix="deepfs-tmp-")
+        end.callback(remove_directory, around)
+        temporary = os.path.join(around, "tmp")
+        os.mkdir(temporary, 0o700)
         groups = Cgroup(self._allowed)
         end.callback(groups.remove)
         groups.make()
@@ -233,16 +236,21 @@ class LandlockSandbox(WorkspaceSandbox):
     ) -> dict[str, object]:
         """The arguments of the program in `enter.py`, by name."""
         machine = os.uname().machine
+        numbers = seccomp.ARCHITECTURES[machine].numbers
+        modes = seccomp.CHANGES_OF_MODES.items()
         return {
             "arguments": ["/bin/sh", "-c", command],
+            "changed": [os.path.realpath(path) for path in (self._given_root, temporary)],
             "env": self._variables(temporary),
             "filter": seccomp.program(machine, debugging=self._debugging, shared=True, network=self._network),
             "groups": groups.entrances,
             "inner": rulesets[1],
-            "keyctl": seccomp.ARCHITECTURES[machine].numbers["keyctl"],
+            "keyctl": numbers["keyctl"],
             "limits": _resource_limits(self._allowed, groups),
+            "modes": {numbers[name]: arguments for name, arguments in modes if name in numbers},
             "outer": rulesets[0],
             "parent": os.getpid(),
+            "seccomp": numbers["seccomp"],
         }
 
     def _allowed_files(self, temporary: str) -> Iterator[tuple[str, int]]:

@@ -21,6 +21,7 @@ from deepfs.sandboxes.system_calls import ALLOWED, NUMBERS
 
 __all__ = [
     "ARCHITECTURES",
+    "CHANGES_OF_MODES",
     "RULES",
     "SHARED",
     "SHARED_NETWORK",
@@ -168,6 +169,13 @@ SHARED_NETWORK: Final[dict[str, Rule]] = {**SHARED, "socket": Rule(errno.EAFNOSU
 
 They have no Unix sockets, and none of netlink, which tells about the processes and sockets of the whole machine.
 """
+CHANGES_OF_MODES: Final = {
+    "chmod": (None, 0, 1, None),
+    "fchmod": (0, None, 1, None),
+    "fchmodat": (0, 1, 2, None),
+    "fchmodat2": (0, 1, 2, 3),
+}
+"""Which arguments these calls have: a descriptor, a path, the mode, and flags."""
 
 
 class Architecture(Struct, frozen=True):
@@ -191,7 +199,7 @@ ARCHITECTURES: Final = {
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 """Where `struct seccomp_data` has the number of the call, the architecture, and the six arguments of 8 bytes each."""
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _ASK, _FAIL, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _NO_CALL = 0xFFFFFFFF
 """The number by which a tracer, or a restarted call, says that there is no call."""
 
@@ -206,7 +214,8 @@ def program(machine: str, *, debugging: bool = False, shared: bool = False, netw
     Args:
         machine: A key of `ARCHITECTURES`.
         debugging: Whether commands may trace other processes of theirs, all but the first of the box.
-        shared: Whether commands share the namespaces of this machine; `SHARED` or `SHARED_NETWORK` then applies too.
+        shared: Whether commands share the namespaces of this machine; `SHARED` or `SHARED_NETWORK` then applies too,
+            and another process is asked to make the `CHANGES_OF_MODES` that pass.
         network: Whether commands that share them may use the network.
 
     Raises:
@@ -215,17 +224,19 @@ def program(machine: str, *, debugging: bool = False, shared: bool = False, netw
     architecture = ARCHITECTURES[machine]
     further = (SHARED_NETWORK if network else SHARED) if shared else {}
     rules = RULES | further | (_DEBUGGING if debugging else {})
-    return b"".join(struct.pack("<HBBI", *instruction) for instruction in _instructions(architecture, rules))
+    instructions = _instructions(architecture, rules, asks=shared)
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
 
 
-def _instructions(architecture: Architecture, rules: dict[str, Rule]) -> Iterator[_Instruction]:
+def _instructions(architecture: Architecture, rules: dict[str, Rule], *, asks: bool) -> Iterator[_Instruction]:
     yield from ((_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, architecture.audit), (_RETURN, 0, 0, _KILL))
     yield from ((_LOAD, 0, 0, _NUMBER), (_IF_EQUAL, 0, 1, _NO_CALL), (_RETURN, 0, 0, _ALLOW))
     if architecture.foreign is not None:
         yield from ((_IF_AT_LEAST, 0, 1, architecture.foreign), (_RETURN, 0, 0, _KILL))
     for name, rule in rules.items():
         if name in architecture.numbers:
-            yield from _rule(architecture.numbers[name], rule)
+            allow = _ASK if asks and name in CHANGES_OF_MODES else _ALLOW
+            yield from _rule(architecture.numbers[name], rule, allow)
     passing = {architecture.numbers[name] for name in ALLOWED if name in architecture.numbers}
     # Of each range of numbers in turn that all pass or all fail, the first number after it.
     for number in range(max(passing) + 1):
@@ -235,9 +246,9 @@ def _instructions(architecture: Architecture, rules: dict[str, Rule]) -> Iterato
     yield (_RETURN, 0, 0, _FAIL | errno.ENOSYS)
 
 
-def _rule(number: int, rule: Rule) -> Iterator[_Instruction]:
-    """If the call is `number`, decide about it; else go on behind."""
-    refuse, allow = (_RETURN, 0, 0, _FAIL | rule.error), (_RETURN, 0, 0, _ALLOW)
+def _rule(number: int, rule: Rule, passing: int) -> Iterator[_Instruction]:
+    """If the call is `number`, decide about it, with the action `passing` if it is not refused; else go on behind."""
+    refuse, allow = (_RETURN, 0, 0, _FAIL | rule.error), (_RETURN, 0, 0, passing)
     decision = [refuse]
     if rule.tests:
         decision = [*_tests(rule.tests), *((allow, refuse) if rule.only else (refuse, allow))]

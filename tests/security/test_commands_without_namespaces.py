@@ -217,6 +217,64 @@ def test_paths_that_are_given_can_be_read_only(outside: Path) -> None:
     assert written[0] != 0
 
 
+# --- modes ---
+
+
+@keeps("change the modes of no other file")
+def test_modes_of_other_files_cannot_be_changed(outside: Path) -> None:
+    (outside / "file").chmod(0o640)
+    opened = f"os.open('{outside}/file', os.O_RDONLY)"
+    ways = (
+        f"chmod 666 {outside}/file",
+        f"ln -s {outside}/file link; chmod 666 link",
+        f"chmod 666 /proc/self/root{outside}/file",
+        f"ln -s {outside} top; chmod 666 top/file",
+        in_python(f"import os; os.fchmod({opened}, 0o666)"),
+        in_python(f"import os; os.chmod('/proc/self/fd/%d' % {opened}, 0o666)"),
+        in_python(f"import os; os.chmod('file', 0o666, dir_fd=os.open('{outside}', os.O_PATH))"),
+        in_python(f"{CALLED}\nimport os\nassert called({NUMBERS['fchmodat2']}, {opened}, b'', 0o666, 0x1000) == 0"),
+    )
+    found = run(*(f"! (\n{way}\n)" for way in ways), read_only=[str(outside)])
+    assert [code for code, _ in found] == [0] * len(ways), found
+    assert (outside / "file").stat().st_mode & 0o777 == 0o640
+
+
+@keeps("Other users of the machine look into no workspace")
+def test_a_workspace_cannot_be_opened_to_other_accounts() -> None:
+    opening = "chmod -f 777 .. . ../.. $PWD/.. $TMPDIR $TMPDIR/.. $TMPDIR/../..; stat -c %a .. $TMPDIR/.. . $TMPDIR"
+    assert run(opening) == [(0, "700\n700\n777\n777\n")]
+
+
+def test_errors_of_changed_modes_are_those_of_the_kernel() -> None:
+    source = """
+import errno, os
+def tried(path, mode=0o600, **options):
+    try:
+        os.chmod(path, mode, **options)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return oct(os.stat(path).st_mode & 0o7777)
+made = os.open("f", os.O_CREAT | os.O_RDWR, 0o600)
+print(tried("none"), tried("f/x"), tried("a" * 300), tried("x/" * 3000), tried(99), tried(""), tried("f", 0o4700))
+print(tried("f", 0o604), tried(made, 0o640), tried("f", 0o1777), tried(os.path.abspath("f"), 0o600))
+os.unlink("f")
+print(tried(made, 0o644))
+"""
+    [(_, output)] = run(in_python(source))
+    assert output.splitlines() == [
+        "ENOENT ENOTDIR ENAMETOOLONG ENAMETOOLONG EBADF ENOENT EPERM",
+        "0o604 0o640 0o1777 0o600",
+        "0o644",
+    ]
+
+
+def test_many_processes_change_modes_at_once() -> None:
+    source = "for n in $(seq 5); do (for m in $(seq 10); do chmod 600 f & done; wait) & done; wait; stat -c %a f"
+    assert run(f"touch f; {source}; timeout 0.01 sh -c 'while :; do chmod 644 f; done'; chmod 755 f; stat -c %a f") == [
+        (0, "600\n755\n")
+    ]
+
+
 # --- system calls ---
 
 REFUSED = (

@@ -38,7 +38,6 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
-    error_told,
     failure,
     replaced,
 )
@@ -84,8 +83,8 @@ def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
 
 
 replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())
-"""The writes, by object and path, that replace a file: the override of `write` that was called takes no `overwrite`, and
-the `write` of its base, which it calls, does."""
+"""The writes, by object and path, that replace a file though the override of `write` takes no `overwrite`: the `write`
+of its base, which it calls, does."""
 
 
 def _replacing(
@@ -261,8 +260,7 @@ def _conditional(amethod: Callable[..., Any], operation: str) -> Callable[..., A
         path = check_string("path", parameters.named((self, *args), kwargs)["path"])
         try:
             async with path_locks(("if_match", id(self))).hold(path):
-                if await _version_of(self, path) != if_match:
-                    raise ConflictError(path)
+                await _check_version(self, path, if_match)
                 return await amethod(self, *args, **{**kwargs, **options})
         except DeepFSError as error:
             return _failed(operation, error, None)
@@ -270,15 +268,13 @@ def _conditional(amethod: Callable[..., Any], operation: str) -> Callable[..., A
     return call
 
 
-async def _version_of(backend: Any, path: str) -> str:
-    """The version of a file, of its content if the backend tells none. Raises the error if it cannot be read."""
+async def _check_version(backend: Any, path: str, if_match: str) -> None:
+    """Raise ConflictError unless a file has this version, told by the backend or of its content."""
     read: ReadResult = await backend.aread(path, 0, 1)
-    if read.error is not None:
-        raise error_told(read)
-    if read.version is not None:
-        return read.version
-    [download] = await backend.adownload_files([path])
-    return version(download.unwrap())
+    if not read.ok or read.version != if_match:
+        [download] = await backend.adownload_files([path])
+        if version(download.unwrap()) != if_match:
+            raise ConflictError(path)
 
 
 def _either(method: Callable[..., Any], conditional: Callable[..., Any]) -> Callable[..., Any]:

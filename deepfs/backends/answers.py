@@ -47,6 +47,7 @@ from deepfs.types import (
 )
 
 __all__ = [
+    "MISSING",
     "PROBE",
     "NumberedText",
     "changed",
@@ -97,6 +98,10 @@ _EXISTS: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCod
 """A read fails with these only if a file is at the path."""
 _UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT, ErrorCode.UNSUPPORTED})
 """A read can fail with these whether or not a file is at the path."""
+
+
+MISSING: Final = (FileNotFoundError, LookupError)
+"""What a `read` from outside may raise where there is no file."""
 
 
 def shows_file(read: ReadResult) -> bool:
@@ -305,6 +310,9 @@ def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
         content = filedata.content_bytes(data, path)
         return ReadResult(file_data=data, version=getattr(answer, "version", None) or version(content))
     is_end = next_offset is None
+    if (count := line_count(data.content)) > limit + PROBE and getattr(answer, "start_line", None) is None:
+        # The backend knows no windows: what it gave is all that there is to show.
+        return ReadResult(file_data=data, start_line=offset + 1, end_line=offset + count)
     cut = _cut(data, offset, limit, whole=offset == 0 and is_end)
     cut.version = getattr(answer, "version", None) or cut.version
     if total is not None or not is_end:

@@ -14,7 +14,6 @@ from deepfs.backends.gathering import batched, gather
 from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AlreadyExistsError,
-    ConflictError,
     DeepFSError,
     ErrorCode,
     InvalidPathError,
@@ -45,14 +44,12 @@ from deepfs.text.judging import aside, current_judge, given_under
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
-    DeleteResult,
     FileDownloadResponse,
     FileUploadResponse,
     LsResult,
     Result,
     WriteResult,
     error_told,
-    failure,
 )
 
 __all__ = ["MAX_HELD_BYTES", "collected", "copy_tree", "downloaded", "move_tree"]
@@ -369,7 +366,7 @@ class _Transfer:
         stayed: list[_StoppedError] = []
         deleted = 0
         for path, copied in self._copied.items():
-            result = await self._deleted(path, copied)
+            result = await self._source.adelete(path, if_match=copied)
             if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
                 deleted += 1
                 continue
@@ -381,18 +378,6 @@ class _Transfer:
         if stayed:
             raise self._partly_moved(deleted, stayed[0])
         await self._check_gone(failed)
-
-    async def _deleted(self, path: str, copied: str) -> DeleteResult:
-        result = await self._source.adelete(path, if_match=copied)
-        if result.code is not ErrorCode.UNSUPPORTED:
-            return result
-        # This storage cannot compare and delete in one step: a change between the next two steps is lost.
-        try:
-            if version(await downloaded(self._source, path)) != copied:
-                raise ConflictError(path)
-        except DeepFSError as error:
-            return failure(DeleteResult, error)
-        return await self._source.adelete(path)
 
     def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
         """The error that says which files were moved, and which are at both ends."""

@@ -316,9 +316,6 @@ class TreeCopy:
     async def _delete(self, path: str) -> None:
         backend, copied = self._plan.source.backend, self._versions[path]
         result = await backend.adelete(path, if_match=copied)
-        if result.code is ErrorCode.UNSUPPORTED and await _digest_of(backend, path) == copied:
-            # This storage cannot compare and delete in one step: a change between the two is lost.
-            result = await backend.adelete(path)
         if not result.ok and result.code is not ErrorCode.FILE_NOT_FOUND:
             self._plan.fail(path, f"it was copied but not deleted: {error_text(result.code)}")
 

@@ -304,7 +304,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _has_children(self, path: str) -> bool:
         try:
             return bool(answers.children(await self._offered("ls")(path), path))
-        except NotDirectoryError:
+        except (NotDirectoryError, NotSupportedError):
             return False
 
     async def _first_line(self, path: str) -> ReadResult:
@@ -312,6 +312,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return await self.aread(path, 0, 1)
         except InvalidContentError:
             return ReadResult()
+        except answers.MISSING:
+            return failure(ReadResult, NotFoundError(path))
 
     async def _replace(self, path: str, content: str) -> WriteResult:
         """Replace a file by an upload, the only way in V1."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from deepfs.backends.answers import shows_file
 from deepfs.backends._class_setup import replacing
+from deepfs.backends.answers import MISSING, shows_file
 from deepfs.backends.older_protocols import Adapters, register, takes_option
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of
@@ -80,10 +80,6 @@ Another call that writes the same content to the path at the same time skips its
 """
 
 
-_MISSING: Final = (FileNotFoundError, LookupError)
-"""What the `read` of a class may raise where there is no file."""
-
-
 def _check_free(read: ReadResult, path: str) -> None:
     """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open.
 
@@ -121,7 +117,7 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
     async def awrite(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
         path, content = given(self, *args, **kwargs)
         if not overwrite:
-            with suppress(*_MISSING):
+            with suppress(*MISSING):
                 _check_free(await self.aread(path, 0, 1), path)
         with _deciding(self, path, content):
             return await method(self, *args, **kwargs)
@@ -130,7 +126,7 @@ def _creating(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
     def write(self: Any, *args: Any, overwrite: bool = False, **kwargs: Any) -> Any:
         path, content = given(self, *args, **kwargs)
         if not overwrite and not _is_decided(self, path, content):
-            with suppress(*_MISSING):
+            with suppress(*MISSING):
                 _check_free(self.read(path, 0, 1), path)
         return method(self, *args, **kwargs)
 

@@ -58,20 +58,27 @@ __all__ = [
 _BASES = (peer.BackendProtocol, peer.SandboxBackendProtocol)
 
 
+def _owner(kind: type, name: str) -> type | None:
+    """The class that defines a method."""
+    return next((base for base in kind.__mro__ if name in vars(base)), None)
+
+
 class DeepagentsBackend(AdaptedBackend):
     """A backend of deepagents as one of deepfs."""
 
     def _call(self, operation: str) -> Call | None:
         name = f"a{operation}"
         kind = type(self.adapted)
-        method = getattr(kind, operation, None)
-        if method is None or (operation == "delete" and method is peer.BackendProtocol.delete):
+        owners = {each: _owner(kind, each) for each in (operation, name)}
+        if operation == "delete" and {*owners.values()} <= {*_BASES, None}:
             return None
-        # An async method of the base classes only runs the sync one, in a thread that cannot be cancelled.
-        is_native = getattr(kind, name, None) not in [getattr(base, name, None) for base in _BASES]
-        if is_native and on_asyncio():
+        # An async method of the base classes only runs the sync one, in a thread that cannot be cancelled. One of a
+        # class above the one with the sync method does not know of that.
+        native, sync = owners[name], owners[operation]
+        is_native = native is not None and native not in _BASES and (sync is None or issubclass(native, sync))
+        if is_native and (on_asyncio() or sync is None or sync in _BASES):
             return caller_of(self.adapted, name)
-        return awaitable(getattr(self.adapted, operation))
+        return None if sync is None else awaitable(getattr(self.adapted, operation))
 
 
 class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):

@@ -19,7 +19,7 @@ from deepfs.middleware.skill_texts import MAX_SKILL_FILE_SIZE, SKILL_FILE, Skill
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line
-from deepfs.types import FileInfo, error_told
+from deepfs.types import FileInfo, GlobResult, error_told, failed_as
 
 __all__ = ["SkillReader", "SkillSource", "Source", "normal_path", "path_and_label", "shown_error"]
 
@@ -158,6 +158,10 @@ class SkillReader:
             calls.append(partial(self._backend.als, source))
         results: list[Any] = await gather(calls)
         found, *listings = results
+        if found.code is ErrorCode.UNSUPPORTED:  # A source may do no more than list and give files.
+            found, listings = GlobResult(matches=[]), [await self._backend.als(source)]
+            if listings[0].entries is None:
+                found = failed_as(GlobResult, listings[0])
         if found.code is ErrorCode.FILE_NOT_FOUND:
             return None
         if not found.ok and found.matches is None:

@@ -240,7 +240,7 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: LocalShellBackend(env={"A=B": "1"}), "env cannot hold 'A=B'"),
     (lambda: LocalShellBackend(env={"A": "1\0"}), "env cannot hold 'A'"),
     (lambda: LocalShellBackend(timeout=True), "timeout must be a number, not True"),
-    (lambda: LocalShellBackend(timeout=math.nan), "timeout must not be negative, not nan"),
+    (lambda: LocalShellBackend(timeout=math.nan), "timeout must be positive, not nan"),
     (lambda: LocalShellBackend(max_output_bytes=ANY or "1"), "max_output_bytes must be an integer, not '1'"),
     (lambda: LocalShellBackend(inherit_env=ANY or "no"), "inherit_env must be True or False, not 'no'"),
     (lambda: BubblewrapSandbox(env={"B": ANY or 1}), "the value of 'B' in env must be a string, not int"),

@@ -455,10 +455,31 @@ def test_options_at_their_defaults_are_not_passed_to_an_override_that_lacks_them
 def test_an_option_missing_from_an_override_is_an_error_that_names_it() -> None:
     files = WithoutOptions()
     files.write("/a", "x\n")
-    replaced = files.write("/a", "y\n", overwrite=True)
-    assert replaced.code is ErrorCode.UNSUPPORTED
-    assert "'overwrite'" in str(replaced.error)
-    assert files.grep("x", regex=True).code is ErrorCode.UNSUPPORTED
+    found = files.grep("x", regex=True)
+    assert found.code is ErrorCode.UNSUPPORTED
+    assert "'regex'" in str(found.error)
+
+
+@pytest.mark.anyio
+async def test_overwrite_reaches_the_write_of_the_base_through_an_override_that_lacks_it() -> None:
+    class Async(MemoryBackend):
+        async def awrite(self, path: str, content: str) -> WriteResult:  # type: ignore[override]
+            return await super().awrite(path, f"{content}!")
+
+    class Twice(WithoutOptions):
+        def write(self, file_path: str, content: str) -> WriteResult:
+            return super().write(file_path, content)
+
+    for files, end in ((WithoutOptions(), ""), (Async(), "!"), (Twice(), "")):
+        for backend in (files, WrapperBackend(files)):
+            assert (await backend.awrite("/a", "x", overwrite=True)).ok
+            assert (await backend.awrite("/a", "y")).code == "already_exists"
+            assert (await backend.awrite("/a", "y", overwrite=True)).ok
+            assert (await backend.awrite("/a", "z")).code == "already_exists"
+            version = (await backend.aread("/a")).version
+            assert (await backend.awrite("/a", "z", if_match=version)).ok
+            assert (await backend.aread("/a")).unwrap().content == f"z{end}"
+            assert (await backend.awrite("/a", "w", if_match=version)).code == "conflict"
 
 
 def test_if_match_holds_for_overrides_that_lack_it() -> None:

@@ -396,8 +396,10 @@ async def test_forged_listings_reach_no_other_mount(named: str) -> None:
     await forging.awrite("/d/a", "a")
     await memories.awrite("/AGENTS.md", "ours")
     backend = CompositeBackend(MemoryBackend(), {"/box/": forging, "/memories/": memories})
-    for transfer in (backend.acopy, backend.amove):
-        assert not (await transfer("/box/d", "/copy")).ok
+    for transfer, target in ((backend.acopy, "/copy"), (backend.amove, "/moved")):
+        await transfer("/box/d", target)
+        there = {info.path for info in (await backend.aglob("**", target)).matches or ()}
+        assert there <= {f"{target}/{name}" for name in ("a", "a/b", "memories")}
     assert await contents(memories, "/AGENTS.md") == [b"ours"]
 
 

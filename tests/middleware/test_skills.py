@@ -38,7 +38,7 @@ from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
-from deepfs.types import FileDownloadResponse
+from deepfs.types import FileDownloadResponse, LsResult
 from support.agents import Invoke, backend, invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.sandboxes import LocalSandbox
@@ -200,6 +200,19 @@ def test_skills_of_any_backend_are_shown_and_read(backend: BackendProtocol, invo
     assert "skills_metadata" not in state
     invoke(agent, GO, THREAD)
     assert len({*prompts(model)[1:]}) == 1
+
+
+def test_a_source_that_only_lists_and_gives_files(invoke: Invoke) -> None:
+    class Source(BackendProtocol):
+        def ls(self, path: str) -> Any:
+            return LsResult(entries=[{"path": "/skills/tea", "is_dir": True}])  # type: ignore[list-item]
+
+        def download_files(self, paths: list[str]) -> Any:
+            return [FileDownloadResponse(path, skill("tea")) for path in paths]
+
+    model, agent = agent_of(Source())
+    invoke(agent, GO, THREAD)
+    assert listed(prompts(model)[0]) == ["- tea (/skills/tea/SKILL.md): Does it."]
 
 
 def test_of_equal_names_the_later_source_wins(invoke: Invoke) -> None:

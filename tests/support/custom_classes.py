@@ -35,6 +35,7 @@ FILES = {
     "/docs/b.md": "two words\\n",
     "/docs/c.txt": "no end\\nof line",
     "/docs/deep/d.md": "two\\ntwo\\n",
+    "/long.md": "".join(f"line {number}\\n" for number in range(30)),
 }
 
 
@@ -49,6 +50,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read_file", {"file_path": "/a.md"}),
     ("read_file", {"file_path": "/a.md", "offset": 1, "limit": 2}),
     ("read_file", {"file_path": "/a.md", "offset": 2, "limit": 2}),
+    ("read_file", {"file_path": "/long.md", "offset": 5, "limit": 3}),
     ("read_file", {"file_path": "/docs/b.md"}),
     ("read_file", {"file_path": "/docs/c.txt"}),
     ("read_file", {"file_path": "/empty.md"}),
@@ -94,7 +96,9 @@ def made_case(seed: int) -> Case:
     if kind == "protocol" and "read(self" not in code:
         # What cannot be read is not replaced unless the call says so.
         calls = [(name, {**given, "overwrite": True} if name == "write_file" else given) for name, given in calls]
-    if not in_graph and chance.random() < 0.25:
+    if kind == "protocol" and "read(self" in code and not is_async and chance.random() < 0.15:
+        kind, code = "duck", code.replace("class Mine(BackendProtocol):", "class Mine:")
+    elif not in_graph and chance.random() < 0.25:
         code = f"{code}\n\n{_MOUNTED}"
         kind = f"mounted {kind}"
         calls = [(name, {key: _mounted(value) for key, value in arguments.items()}) for name, arguments in calls]
@@ -150,9 +154,13 @@ def _protocol(chance: Random, *, is_async: bool) -> tuple[str, bool]:
     if is_async:
         body = _asynchronous(body, methods)
     return (
-        f"{HEAD}\n\nclass Mine(BackendProtocol):\n{indent(body, '    ')}\n\n\ndef make(directory):\n    return Mine()\n",
+        _class("BackendProtocol", body),
         False,
     )
+
+
+def _class(base: str, body: str) -> str:
+    return f"{HEAD}\n\nclass Mine({base}):\n{indent(body, '    ')}\n\n\ndef make(directory):\n    return Mine()\n"
 
 
 def _asynchronous(body: str, methods: dict[str, str]) -> str:
@@ -226,12 +234,13 @@ def _read(chance: Random) -> str:
             "start_line=(offset + 1 if text else None), end_line=(offset + text.count(chr(10)) + "
             "(not text.endswith(chr(10))) if text else None)"
         )
+    window = chance.choice(["[offset : offset + limit]"] * 9 + ["[offset:]", ""])
     return "\n".join(
         [
             "def read(self, file_path, offset=0, limit=2000):",
             "    if file_path not in self.files:",
             f"        {_missing(chance, 'ReadResult')}",
-            '    text = "".join(self.files[file_path].splitlines(keepends=True)[offset : offset + limit])',
+            f'    text = "".join(self.files[file_path].splitlines(keepends=True){window})',
             f"    return ReadResult({', '.join(fields)})",
         ]
     )
@@ -333,6 +342,7 @@ _OVERRIDES = {
             result = super().read(file_path, offset, limit)
             if result.error or result.file_data is None:
                 return result
+            text = result.file_data["content"]
             REDACTED
         """,
     "write": """
@@ -350,7 +360,8 @@ _OVERRIDES = {
     "ls": """
         def ls(self, path):
             result = super().ls(path)
-            return LsResult(error=result.error, entries=[ENTRY for each in result.entries or [] if "empty" not in each["path"]])
+            kept = [ENTRY for each in result.entries or [] if "empty" not in each["path"]]
+            return LsResult(error=result.error, entries=kept)
         """,
     "glob": """
         def glob(self, pattern, path=None):
@@ -362,7 +373,8 @@ _OVERRIDES = {
             result = super().grep(pattern, path, glob)
             if result.error:
                 return result
-            return GrepResult(matches=[{**each, "text": each["text"].replace("words", "***")} for each in result.matches])
+            hidden = [{**each, "text": each["text"].replace("words", "***")} for each in result.matches]
+            return GrepResult(matches=hidden)
         """,
 }
 
@@ -371,9 +383,9 @@ def _subclass(chance: Random, *, is_async: bool) -> tuple[str, bool]:
     base = chance.choice(sorted(_BASES))
     redacted = chance.choice(
         [
-            'return ReadResult(file_data={"content": result.file_data["content"].replace("two", "***"), "encoding": "utf-8"})',
-            'return ReadResult(file_data={**result.file_data, "content": result.file_data["content"].replace("two", "***")})',
-            'result.file_data = {**result.file_data, "content": result.file_data["content"].upper()}\n            return result',
+            'return ReadResult(file_data={"content": text.replace("two", "***"), "encoding": "utf-8"})',
+            'return ReadResult(file_data={**result.file_data, "content": text.replace("two", "***")})',
+            'result.file_data = {**result.file_data, "content": text.upper()}\n            return result',
         ]
     )
     refused = chance.choice(
@@ -415,7 +427,7 @@ def _sandbox(chance: Random) -> Case:
     if is_async:
         body = _asynchronous(body, {"execute": "", "read": ""})
         # deepagents offers commands by the sync method alone.
-    code = f"{HEAD}\n\nclass Mine(SandboxBackendProtocol):\n{indent(body, '    ')}\n\n\ndef make(directory):\n    return Mine()\n"
+    code = _class("SandboxBackendProtocol", body)
     calls: list[tuple[str, dict[str, Any]]] = [
         ("execute", {"command": "x"}),
         ("execute", {"command": "no"}),

@@ -82,13 +82,15 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
     async def ask(self, key: KeyT, request: RequestT) -> ResultT:
         """Return the result of `request`. A cancelled caller waits until no thread works on the request any more."""
         await pool.stop_if_cancelled()
-        event = loop_callbacks().event()
+        event = loop_callbacks().end_of_work()
         call = self._put(key, request, event)
         try:
             await event.wait()
         except BaseException as reason:
             call.deadline.cancel()
-            if not call.take():
+            if call.take():
+                event.drop()
+            else:
                 await pool.wait_for_end(event, reason)
             raise
         return call.result()

@@ -249,7 +249,7 @@ class _AwaitedCall(Call[T]):
     """A call that a task of another loop awaits, so that no thread waits for it."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self._ended = loop_callbacks().event()
+        self._ended = loop_callbacks().end_of_work()
         waiting = waiting_threads.get()
         super().__init__(function)
         self.context.run(waiting_threads.set, waiting)
@@ -258,10 +258,13 @@ class _AwaitedCall(Call[T]):
         """Await the call. If the awaiting task is cancelled, the call is cancelled, and its end is awaited."""
         try:
             await self._ended.wait()
-        except BaseException:
-            if self._claim.take() is None and not self._is_done:
+        except BaseException as reason:
+            if self._claim.take() is not None:
+                self._ended.drop()
+            elif not self._is_done:
                 running.send(self._cancel)
-                await self._ended.wait_shielded()
+                if not isinstance(reason, GeneratorExit):
+                    await self._ended.wait_shielded()
             raise
         finally:
             running.forget(self)
@@ -295,7 +298,8 @@ async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
     call = _AwaitedCall(function)
     running = background_loop().take(call)
     if running is None:
-        raise RuntimeError("deepfs's event loop cannot be started any more")
+        call.fail(RuntimeError("deepfs's event loop cannot be started any more"))
+        return await call.result(_Running())
     return await call.result(running)
 
 

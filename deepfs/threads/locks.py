@@ -9,8 +9,10 @@ from itertools import takewhile
 from operator import is_not
 from weakref import WeakKeyDictionary, ref
 
+from anyio import move_on_after
+
 from deepfs.threads.forks import ForkSafeLock, after_fork
-from deepfs.threads.loop_bridge import loop_callbacks, waiting_threads
+from deepfs.threads.loop_bridge import LOOK_S, LoopCallbacks, present_callbacks, waiting_threads
 
 __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
@@ -18,9 +20,11 @@ __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 class Request:
     """A request to lock several paths, granted for all of them at once."""
 
-    __slots__ = ("claims", "is_granted", "notify", "obstacles", "thread")
+    __slots__ = ("claims", "is_granted", "loop", "notify", "obstacles", "thread")
 
     def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
+        self.loop: LoopCallbacks | None = None
+        """The event loop of the holder; None for a thread, which always comes to the end of its `with` block."""
         self.thread: int = threading.get_ident()
         """The thread of the holder, with or without an event loop."""
         self.claims: dict[str, bool] = _claims(paths)
@@ -86,11 +90,12 @@ class _Line(dict[Request, bool]):
             # In this order and without a call, after which a signal handler could raise.
             del self[request]
             self.exclusives -= 1
-            return self._front()
+            return self.first()
         self.pop(request, None)
-        return self._front() if self.exclusives and next(iter(self.values())) else ()
+        return self.first() if self.exclusives and next(iter(self.values())) else ()
 
-    def _front(self) -> list[Request]:
+    def first(self) -> list[Request]:
+        """The requests that nothing in the queue blocks."""
         front: list[Request] = []
         for request, exclusive in self.items():
             if not (exclusive and front):
@@ -149,7 +154,12 @@ class LockTable:
                 first = takewhile(partial(is_not, waiting), line) if waiting in line else ()
                 pending += (new := [other for other in first if other not in before])
                 before |= dict.fromkeys(new)
-        return {other.thread for other in before}
+        # A request whose loop was closed waits for nobody, whatever its thread does now.
+        return {other.thread for other in before if other.loop is None or not other.loop.is_closed()}
+
+    def drop_lost(self, request: Request) -> None:
+        """Remove the holders of what `request` waits for whose event loops will never do so, since they were closed."""
+        self._change(self._drop_lost, request)
 
     def requests(self, path: str) -> list[Request]:
         """The requests at `path`, granted or waiting, in order of arrival."""
@@ -206,6 +216,14 @@ class LockTable:
             self._lines[path] = line
         return line
 
+    def _drop_lost(self, request: Request) -> None:
+        for path in tuple(request.obstacles):
+            line = self._lines.get(path, ())
+            # Those behind the first ones get there in their turn.
+            for first in [line] if isinstance(line, Request) else line.first() if isinstance(line, _Line) else ():
+                if first.loop is not None and first.loop.is_lost():
+                    self._leave(first)
+
     def _leave(self, request: Request) -> None:
         for path in request.claims:
             line = self._lines.get(path)
@@ -250,10 +268,16 @@ class _Hold(Request):
         return not self.is_granted
 
     def _wait_blocking(self) -> None:
-        gate = threading.Lock()
-        gate.acquire()
-        while self._must_wait(gate.release, threading.get_ident()):
-            gate.acquire()
+        self._table.drop_lost(self)
+        while self._must_wait((gate := _closed_gate()).release, threading.get_ident()):
+            if not gate.acquire(timeout=LOOK_S):
+                self._table.drop_lost(self)
+
+
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
 
 
 class _BlockingHold(_Hold):
@@ -275,6 +299,7 @@ class _AsyncHold(_Hold):
     __slots__ = ()
 
     async def __aenter__(self) -> None:
+        self.loop = present_callbacks()
         try:
             if not self._enter():
                 await self._wait()
@@ -282,18 +307,21 @@ class _AsyncHold(_Hold):
             self._table.leave(self)
             raise
 
-    async def __aexit__(self, *_: object) -> None:
-        self._table.leave(self)
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # The garbage collector may close a coroutine whose work goes on; who waits next then looks after it.
+        if kind is None or self.loop is None or not self.loop.is_closed() or self.loop.is_lost():
+            self._table.leave(self)
 
     async def _wait(self) -> None:
-        try:
-            callbacks = loop_callbacks()
-        except RuntimeError:
-            # This coroutine is driven without an event loop, so the thread itself must wait.
+        if self.loop is None:  # This coroutine is driven without an event loop, so the thread itself must wait.
             self._wait_blocking()
             return
-        while self._must_wait((event := callbacks.event()).set):
-            await event.wait()
+        self._table.drop_lost(self)
+        while self._must_wait((event := self.loop.event()).set):
+            with move_on_after(LOOK_S):
+                await event.wait()
+                continue
+            self._table.drop_lost(self)
 
 
 class StepLock(ForkSafeLock):

@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from anyio import CancelScope, current_effective_deadline, get_cancelled_exc_class
 
@@ -23,12 +23,14 @@ from deepfs.threads.forks import after_fork
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
 
     from trio.lowlevel import Abort, Task, TrioToken
 
     AsyncioLoop: TypeAlias = asyncio.AbstractEventLoop
 
 __all__ = [
+    "LOOK_S",
     "Claim",
     "Countdown",
     "LoopCallbacks",
@@ -39,6 +41,7 @@ __all__ = [
     "loop_callbacks",
     "name_asyncio",
     "on_asyncio",
+    "present_callbacks",
     "running_asyncio_loop",
     "runs_loop",
     "start_task",
@@ -47,6 +50,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+LOOK_S: Final = 0.5
+"""Seconds between two looks at whether the loop of which something is expected was closed."""
 _WORK_S = 0.001
 """Seconds of its own work that a loop does before it runs other tasks."""
 
@@ -83,16 +88,23 @@ class ThreadEvent(ABC):
     def set(self) -> None:
         """Wake the waiting task; safe from any thread, also after the loop has ended."""
         if self._callbacks.is_here():
+            self.drop()
             self.fire()
         else:
             self.set_from_thread()
 
+    def drop(self) -> None:
+        """Note that the work whose end this event tells is over, or does not begin."""
+        self._callbacks.outside.discard(self)
+
     def set_from_thread(self) -> None:
         """Like `set`, for a thread that does not run the loop."""
+        self.drop()
         self._callbacks.send(self.fire)
 
     def set_at_next_wake(self) -> "LoopCallbacks":
         """Like `set_from_thread`, but do not wake the loop; returns the callbacks whose `wake` the caller must call."""
+        self.drop()
         self._callbacks.put(self.fire)
         return self._callbacks
 
@@ -140,6 +152,13 @@ class LoopCallbacks(ABC):
         self._worked = 0.0
         self._works = 0
         self._waiting: deque[ThreadEvent] = deque()
+        self.outside: set[object] = set()
+        """What stands for work that goes on elsewhere for tasks of this loop, even if the loop is closed."""
+
+    def is_lost(self) -> bool:
+        """Whether the loop was closed, and all work that its unfinished tasks had begun elsewhere is over."""
+        # In this order: a closed loop begins nothing.
+        return self.is_closed() and not self.outside
 
     def send(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback` after those that were sent before; safe from any thread.
@@ -227,6 +246,12 @@ class LoopCallbacks(ABC):
     @abstractmethod
     def event(self) -> ThreadEvent:
         """An event for a task of this loop."""
+
+    def end_of_work(self) -> ThreadEvent:
+        """An event that is set when work elsewhere is over, which counts as `outside` until then."""
+        event = self.event()
+        self.outside.add(event)
+        return event
 
     @abstractmethod
     def is_here(self) -> bool:
@@ -350,7 +375,7 @@ class _TrioCallbacks(LoopCallbacks):
 
 class _Thread(threading.local):
     loop_callbacks: LoopCallbacks | None = None
-    """The callbacks used last in this thread. A loop may get several such objects over time, which does no harm."""
+    """The callbacks used last in this thread."""
 
 
 _thread = _Thread()
@@ -365,6 +390,14 @@ def loop_callbacks() -> LoopCallbacks:
     if found is None or not found.is_here():
         found = _thread.loop_callbacks = _new()
     return found
+
+
+def present_callbacks() -> LoopCallbacks | None:
+    """Like `loop_callbacks`; None outside of an event loop."""
+    found = _thread.loop_callbacks
+    if found is not None and found.is_here():
+        return found
+    return loop_callbacks() if runs_loop() and not sys.is_finalizing() else None
 
 
 def name_asyncio() -> None:
@@ -435,11 +468,13 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
     if loop is here:
         return await (_outcome(_kept_task(loop, call)) if finishes and not _is_kept() else call())
     future = asyncio.run_coroutine_threadsafe(call(), loop)
+    outside = loop_callbacks().outside
+    outside.add(future)
+    future.add_done_callback(outside.discard)
     try:
         if here is not None:
-            wrapped = asyncio.wrap_future(future)
-            return await (_outcome(wrapped) if finishes else wrapped)
-        return await to_thread.run_sync(future.result, abandon_on_cancel=not finishes)
+            return await _outcome(asyncio.wrap_future(future), loop)
+        return await to_thread.run_sync(_awaited_result, future, loop, abandon_on_cancel=not finishes)
     finally:
         if not finishes:
             future.cancel()
@@ -478,12 +513,32 @@ def start_task(call: Callable[[], Awaitable[None]]) -> None:
     _kept_task(asyncio.get_running_loop(), call)
 
 
-async def _outcome(future: "asyncio.Future[T]") -> T:
-    """What `asyncio.shield` returns or raises, without what it logs since Python 3.14: errors that nobody waits for."""
+def _awaited_result(future: "Future[T]", loop: "AsyncioLoop") -> T:
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            _check_open(loop)
+
+
+def _check_open(loop: "AsyncioLoop") -> None:
+    if loop.is_closed():
+        raise RuntimeError("the event loop that makes this call was closed before it ended")
+
+
+async def _outcome(future: "asyncio.Future[T]", loop: "AsyncioLoop | None" = None) -> T:
+    """What `asyncio.shield` returns or raises, without what it logs since Python 3.14: errors that nobody waits for.
+
+    With `loop`, which must then come to the outcome, RuntimeError if it is closed.
+    """
     import asyncio
 
     try:
-        await asyncio.wait([future])
+        while not (await asyncio.wait([future], timeout=None if loop is None else LOOK_S))[0]:
+            assert loop is not None
+            _check_open(loop)
     except asyncio.CancelledError:
         future.add_done_callback(_retrieve)
         raise
@@ -507,9 +562,13 @@ async def _ended(task: "asyncio.Task[Any]") -> None:
 
 
 def _kept_task(loop: "AsyncioLoop", call: Callable[[], Awaitable[T]]) -> "asyncio.Task[T]":
+    if loop not in _kept:
+        for other in [other for other in _kept if other.is_closed()]:
+            _kept.pop(other, None)
+    kept = _kept.setdefault(loop, set())
     task = loop.create_task(_awaited(call))
-    _kept.add(task)
-    task.add_done_callback(_kept.discard)
+    kept.add(task)
+    task.add_done_callback(kept.discard)
     return task
 
 
@@ -521,11 +580,12 @@ def _is_kept() -> bool:
     """Whether the calling task is one that is not cancelled with its caller."""
     import asyncio
 
-    return asyncio.current_task() in _kept
+    task = asyncio.current_task()
+    return task is not None and task in _kept.get(task.get_loop(), ())
 
 
-_kept: "set[asyncio.Task[Any]]" = set()
-"""Strong references to running tasks, since asyncio holds its tasks only weakly."""
+_kept: "dict[AsyncioLoop, set[asyncio.Task[Any]]]" = {}
+"""Strong references to running tasks by their loop, since asyncio holds its tasks only weakly."""
 
 
 def _on_trio() -> bool:
@@ -540,12 +600,24 @@ def _new() -> LoopCallbacks:
     if _on_trio():
         from trio.lowlevel import current_trio_token
 
-        return _TrioCallbacks(current_trio_token())
+        return _known(current_trio_token(), _TrioCallbacks)
     import asyncio
 
-    return _AsyncioCallbacks(asyncio.get_running_loop())
+    return _known(asyncio.get_running_loop(), _AsyncioCallbacks)
+
+
+_callbacks: WeakKeyDictionary[Any, LoopCallbacks] = WeakKeyDictionary()
+"""The callbacks of each loop: what it has begun elsewhere must be known to all who ask."""
+
+
+def _known(loop: T, make: Callable[[T], LoopCallbacks]) -> LoopCallbacks:
+    found = _callbacks.get(loop)
+    if found is None:
+        found = _callbacks.setdefault(loop, make(loop))
+    return found
 
 
 @after_fork
 def _after_fork() -> None:
     _thread.loop_callbacks = None
+    _callbacks.clear()

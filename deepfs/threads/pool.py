@@ -119,15 +119,17 @@ async def _run(
 ) -> T:
     await stop_if_cancelled()
     loop = loop_callbacks()
-    event = loop.event()
+    event = loop.end_of_work()
     job: Job[T] = Job(loop.turn() if group is None else group, event.set_at_next_wake, function, args)
-    pool.submit(job)
     try:
+        pool.submit(job)
         await event.wait()
     except BaseException as reason:
         if deadline is not None:
             deadline.cancel()
-        if not job.withdraw() and not abandon_on_cancel:
+        if job.withdraw():
+            event.drop()
+        elif not abandon_on_cancel:
             await wait_for_end(event, reason)
         raise
     return job.result()
@@ -159,12 +161,12 @@ async def run_each(
 
 async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_on_cancel: bool) -> list[T]:
     loop = loop_callbacks()
-    left = Countdown(loop.event(), len(part))
+    left = Countdown(loop.end_of_work(), len(part))
     turn = loop.turn()
     jobs: list[Job[T]] = [Job(turn, left.count, function, (item,)) for item in part]
-    for job in jobs:
-        _pools.short.submit(job)
     try:
+        for job in jobs:
+            _pools.short.submit(job)
         await left.event.wait()
     except BaseException as reason:
         left.count(sum(job.withdraw() for job in jobs))

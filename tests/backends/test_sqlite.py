@@ -237,13 +237,16 @@ def test_a_read_only_database_refuses_changes(backend: SqliteBackend) -> None:
     assert _found(backend, "one") == ["/a.txt"]
 
 
-def test_what_is_read_without_locks_did_not_change(backend: SqliteBackend, file: Path) -> None:
-    database = backend._database()
-    with database.session() as session:
-        session.stamp = databases._stamp(str(file))
-    with pytest.raises(ChangedError), database.session() as session:
-        session.stamp = databases._stamp(str(file))
-        assert backend.write("/b.txt", "x").ok
+def _look_without_locks(backend: SqliteBackend, meanwhile: Callable[[], object]) -> None:
+    with backend._database().session() as session:
+        session.stamp = databases._stamp(session.file)
+        meanwhile()
+
+
+def test_what_is_read_without_locks_did_not_change(backend: SqliteBackend) -> None:
+    _look_without_locks(backend, int)
+    with pytest.raises(ChangedError):
+        _look_without_locks(backend, lambda: backend.write("/b.txt", "x"))
 
 
 def test_a_database_locked_by_another_program_is_a_conflict(backend: SqliteBackend, file: Path) -> None:

@@ -51,6 +51,7 @@ class Aborted(Exception):  # noqa: N818
 _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_INVALID: Final = 400
 _FORBIDDEN: Final = 403
 _BEYOND: Final = 416
 _REFUSED: Final = frozenset({"AlreadyExistsError", "PreconditionError"})
@@ -107,8 +108,8 @@ def failure_of(error: Exception, path: str) -> DeepFSError:
         key = quoted(found.group(1)) if found else "one with an empty name"
         return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
-    if kind not in _REASONS and not is_transient(error):
-        return BackendError(path, f"the object store failed ({status or kind})")
+    if status == _INVALID:  # A key that encrypts this object alone may be gone, for example.
+        return BackendError(path, f"the object store failed ({status})")
     return BackendError(None, _REASONS.get(kind) or f"The object store failed ({status or kind})")
 
 

@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 
 
 class TestCeph(RawObjects, BackendConformance, BackendStateMachine, FileAndDirectory):
-    steps = 100
+    steps = 40
 
     @pytest.fixture
     def backend(self, ceph_server: S3Server) -> S3Backend:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import aclosing, asynccontextmanager
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,7 +24,9 @@ from deepfs.cli.session import Session
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text.entries import EntryChange, directories_of, empty_directories, making_files
 from deepfs.text.lines import digest, version
-from deepfs.types import FileUploadResponse
+
+if TYPE_CHECKING:
+    from deepfs.types import FileUploadResponse
 
 __all__ = ["FullError", "TreeCopy", "interruptible", "shown_progress", "totals_text"]
 

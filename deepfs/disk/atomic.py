@@ -259,8 +259,8 @@ def copy_access(path: str, old: int, new: int) -> None:
     """Give a new, still private file what says who may use the old one, and the attributes that users gave it.
 
     That is the group, the mode without set-id bits, the access control list, the labels of security modules and the
-    attributes `user.*`. The owner is that of the process. New content with set-id bits, or with capabilities, would be a
-    program that runs with the rights of whoever owned the old one. If the group may not be given, its bits were meant
+    attributes `user.*`. The owner is that of the process. New content with set-id bits, or with capabilities, would be
+    a program that runs with the rights of whoever owned the old one. If the group may not be given, its bits were meant
     for other users, so the new group gets no more than everybody.
 
     Raises PermissionDeniedError about `path` if something cannot be carried over.

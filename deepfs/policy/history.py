@@ -95,15 +95,17 @@ class HistoryBackend(WrapperBackend):
     of `versions` without this object are not subject to these rules.
 
     Deleted and moved files can be restored at the path that they had. Versions are private to the owner of the storage,
-    and a restored file is open to no more accounts than its version was. Changes of one path, through any object of this
-    process over the same storage of versions, run one after another, so no version is missed. Processes may share both
-    storages, if these are `atomic_between_processes`: their writes, edits and deletions of files miss no version either.
-    Uploads, copies and moves over a file, and deletions of directories, may miss what another process stores at that
-    moment. Changes made without this object create no version; the content that they leave is kept at the next change
-    through it. Commands (`execute`) create
-    none either. A file over the limits of `inner` can only be replaced by `aupload_stream`, which keeps a file of any
-    size in chunks; such a version is listed and stored in `versions`, but it is too large for `aread_version` and
-    `arestore`.
+    and a restored file is open to no more accounts than its version was.
+
+    Changes of one path, through any object of this process over the same storage of versions, run one after another, so
+    no version is missed. Processes may share both storages if these are `atomic_between_processes`: then writes, edits
+    and deletions of single files miss no version either. Uploads, copies and moves over a file, and deletions of
+    directories, may miss what another process stores at that very moment.
+
+    Changes made without this object create no version; the content that they leave is kept at the next change through
+    it. Commands (`execute`) create none either. A file over the limits of `inner` can only be replaced by
+    `aupload_stream`, which keeps a file of any size in chunks; such a version is listed and stored in `versions`, but
+    it is too large for `aread_version` and `arestore`.
 
     Args:
         inner: The backend.
@@ -325,7 +327,7 @@ class HistoryBackend(WrapperBackend):
         return {"overwrite": False} if options.get("overwrite") else {}
 
     async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
-        """Lock the files at some paths against changes through all histories that have their versions in one storage."""
+        """Lock files against changes through all histories that have their versions in the same storage."""
         scope = await self._versions.astorage_place(self._directory)
         ends = [await self.inner.astorage_place(path) for path in touched]
         keys = frozenset[Hashable]([await self._place(path) for path in touched]).union(*(end.keys for end in ends))
@@ -539,7 +541,7 @@ class HistoryBackend(WrapperBackend):
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
     async def _saved(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
-        """The versions in the directory `place`, each with its file name, oldest first; and the numbers that are taken."""
+        """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
             raise BackendError(None, f"The history could not be read: {listing.error}")

@@ -108,7 +108,7 @@ def test_temporary_files_and_names_that_are_not_utf8_are_hidden(root: Path, disk
     for name in (UNFINISHED, NOT_UTF8, ".~deepfs-notes", ".~deepfs-my-notes-of-may1", "naïve"):
         (root / "dir" / name).write_bytes(b"")
     (root / "dir" / UNFINISHED.replace("0", "1")).mkdir()
-    own = [".~deepfs-notes", ".~deepfs-my-notes-of-may1"]
+    own = [".~deepfs-my-notes-of-may1", ".~deepfs-notes"]
     assert names(disk, "/dir") == [*own, "file", "naïve", "sub/"]
     assert walked(disk, "/dir") == [f"/dir/{name}" for name in [*own, "file", "naïve", "sub/deep"]]
 

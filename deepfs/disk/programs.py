@@ -15,9 +15,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["add_root", "find_programs", "import_late_modules", "interpreter_parts", "is_safe", "passed"]
+__all__ = [
+    "Place",
+    "add_root",
+    "find_programs",
+    "import_late_modules",
+    "interpreter_parts",
+    "is_safe",
+    "passed",
+    "programs_on",
+]
 
 _MOST_LINKS: Final = 40
 """As many as Linux follows in a path."""
@@ -74,29 +83,56 @@ def passed(path: str) -> Iterator[str]:
         at, links = "/" if target.startswith("/") else at, links + 1
 
 
-def is_safe(path: str) -> bool:
-    """Whether nobody who is not trusted can put something in the place of a file or directory, or change it.
+class Place(NamedTuple):
+    """A file or directory, and all that has to be as it was so that its path leads to it."""
 
-    Agents cannot, and other accounts cannot, besides root and the owner of deepfs's own files. Members of a group are
+    path: str
+    """The real path."""
+    passed: frozenset[str]
+
+    @classmethod
+    def of(cls, path: str) -> "Place":
+        """What a path leads to now; it need not exist."""
+        real = os.path.realpath(path)
+        return cls(real, frozenset((real, *passed(path))))
+
+    def is_safe(self) -> bool:
+        """Whether no other account can change it or put something in its place, and no agent can."""
+        return not any(map(_is_open_to_others, self.passed)) and self.is_safe_from_agents()
+
+    def is_safe_from_agents(self) -> bool:
+        """Whether no backend or sandbox that lives can change it, or put something in its place."""
+        if roots := _real_roots() & self.passed:
+            return not any(_is_beneath(place, roots) and _can_change(place) for place in self.passed)
+        return True
+
+
+def is_safe(path: str) -> bool:
+    """Whether nobody who is not trusted can change what a path leads to, or put something in its place.
+
+    Agents are not trusted, and no other accounts but root and the owner of deepfs's own files. Members of a group are
     trusted where its directories are.
 
     Args:
         path: The path, which need not exist.
     """
-    roots = _real_roots()
-    return not any(_is_open(place, roots) for place in {*passed(path), os.path.realpath(path)})
+    return Place.of(path).is_safe()
 
 
-def _is_open(place: str, roots: set[str]) -> bool:
+def _is_open_to_others(place: str) -> bool:
     try:
         status = os.stat(place)
     except OSError:
-        return not os.path.isabs(place)
-    if status.st_uid not in (*_OWNERS, os.geteuid()):
-        return True
-    if status.st_mode & stat.S_IWOTH and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
-        return True
-    return _is_beneath(place, roots) and (status.st_uid == os.geteuid() or os.access(place, os.W_OK))
+        return False
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return status.st_uid not in (*_OWNERS, os.geteuid()) or bool(status.st_mode & stat.S_IWOTH and not is_sticky)
+
+
+def _can_change(place: str) -> bool:
+    try:
+        return os.stat(place).st_uid == os.geteuid() or os.access(place, os.W_OK)
+    except OSError:
+        return False
 
 
 def _is_beneath(place: str, roots: set[str]) -> bool:
@@ -107,6 +143,21 @@ def _is_beneath(place: str, roots: set[str]) -> bool:
     return True
 
 
+def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
+    """The programs of a name, those on the PATH first, that no other account can change.
+
+    Args:
+        path: The PATH.
+        name: The name of the program.
+        others: Further paths to look at.
+    """
+    for found in (*(os.path.join(directory, name) for directory in path.split(os.pathsep)), *others):
+        if os.path.isabs(found) and os.path.isfile(found) and os.access(found, os.X_OK):
+            place = Place.of(found)
+            if not any(map(_is_open_to_others, place.passed)):
+                yield place
+
+
 def find_programs(name: str, *others: str) -> Iterator[str]:
     """The real paths of programs that are safe to run, those on the PATH first.
 
@@ -114,10 +165,9 @@ def find_programs(name: str, *others: str) -> Iterator[str]:
         name: The name to look up in the directories of the PATH.
         others: Further paths to look at.
     """
-    on_path = (os.path.join(directory, name) for directory in os.environ.get("PATH", os.defpath).split(os.pathsep))
-    for path in (*on_path, *others):
-        if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK) and is_safe(path):
-            yield os.path.realpath(path)
+    for place in programs_on(os.environ.get("PATH", os.defpath), name, *others):
+        if place.is_safe_from_agents():
+            yield place.path
 
 
 def interpreter_parts() -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from time import sleep
 from types import TracebackType
 from typing import NamedTuple
 
-from deepfs.disk.programs import find_programs
+from deepfs.disk.programs import Place, programs_on
 from deepfs.errors import DeadlineError
 from deepfs.search.query import MAX_LINE
 from deepfs.threads.deadline import Deadline
@@ -356,8 +356,13 @@ _TRIAL = {
 
 def find_ripgrep() -> Ripgrep | None:
     """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
-    found = map(_usable, find_programs("rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
-    return next((ripgrep for ripgrep in found if ripgrep is not None), None)
+    safe = (place.path for place in _installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
+    return next((ripgrep for ripgrep in map(_usable, safe) if ripgrep is not None), None)
+
+
+@lru_cache(maxsize=8)
+def _installed(path: str) -> Sequence[Place]:
+    return list(programs_on(path, "rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
 
 
 @lru_cache(maxsize=8)

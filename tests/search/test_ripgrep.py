@@ -323,11 +323,16 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
 # --- choosing the program --------------------------------------------------------------------------------------------
 
 
+def clear_caches() -> None:
+    module._installed.cache_clear()
+    module._usable.cache_clear()
+
+
 @pytest.fixture
 def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No directory of scripts in this Python environment, and an empty cache."""
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "no scripts"))
-    module._usable.cache_clear()
+    clear_caches()
 
 
 def test_ripgrep_is_found_on_the_path_or_else_among_the_scripts(
@@ -341,6 +346,7 @@ def test_ripgrep_is_found_on_the_path_or_else_among_the_scripts(
     found = find_ripgrep()
     assert found is not None
     assert found._program == real
+    clear_caches()
     monkeypatch.setenv("PATH", "/none")
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path) if name == "scripts" else "/none")
     assert find_ripgrep() is not None
@@ -389,7 +395,7 @@ def test_an_unsuitable_program_on_the_path_is_skipped(
 ) -> None:
     scripts = str(Path(ripgrep._program).parent)
     monkeypatch.setattr(sysconfig, "get_path", lambda _: scripts)
-    module._usable.cache_clear()
+    clear_caches()
     monkeypatch.setenv("PATH", str(program("exit 1").parent))
     found = find_ripgrep()
     assert found is not None

@@ -1,6 +1,7 @@
 """History files hold each message once, whatever happens while they are written."""
 
 import re
+from typing import Any
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware.history_files import HistoryFiles, NotKeptError
 from deepfs.testing import FaultyBackend, LatencyBackend
+from deepfs.types import EditResult, FileDownloadResponse, ReadResult, WriteResult
 from support.conversations import HISTORY, text_of
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +79,49 @@ async def test_messages_of_the_file_before_the_last_are_not_written_again() -> N
     files.write("/conversation_history/1.2.md", "of another run")
     assert await history.appended("1", MESSAGES) == [HISTORY, "/conversation_history/1.2.md"]
     assert ids(files) == [f"m{number}" for number in (*range(5, 9), *range(5))]
+
+
+class Lenient(BackendProtocol):
+    """A storage after the documentation of deepagents, whose `read` answers a missing file with an empty text."""
+
+    def __init__(self, text: str = "") -> None:
+        self.files: dict[str, str] = {}
+        self.text = text
+        self.reads = 0
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Any:
+        self.reads += 1
+        return ReadResult(file_data={"content": self.files.get(file_path, self.text)})  # type: ignore[arg-type]
+
+    def write(self, file_path: str, content: str) -> Any:
+        self.files[file_path] = content
+        return WriteResult(path=file_path)
+
+    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Any:
+        self.files[file_path] = self.files[file_path].replace(old_string, new_string)
+        return EditResult(path=file_path, occurrences=1)
+
+    def download_files(self, paths: list[str]) -> Any:
+        return [
+            FileDownloadResponse(path, self.files[path].encode())
+            if path in self.files
+            else FileDownloadResponse(path, error="file_not_found")
+            for path in paths
+        ]
+
+
+async def test_a_missing_file_that_reads_as_empty_text_ends_the_search_for_the_last() -> None:
+    files = Lenient()
+    for message in MESSAGES:
+        assert await HistoryFiles(files).appended("t", [message]) == ["/conversation_history/t.md"]
+    assert [*files.files] == ["/conversation_history/t.md"]
+    assert files.files["/conversation_history/t.md"].count("## Summarized") == len(MESSAGES)
+    assert files.reads < 200 * len(MESSAGES)
+
+
+async def test_a_storage_where_every_file_has_a_text_keeps_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepfs.middleware.history_files._MOST_FILES", 50)
+    files = Lenient("text")
+    with pytest.raises(NotKeptError):
+        await HistoryFiles(files).appended("t", MESSAGES)
+    assert files.reads < 100

@@ -20,6 +20,7 @@ from deepfs import (
     supports_execute,
 )
 from deepfs.compat.deepagents import from_deepagents, to_deepagents
+from deepfs.errors import NotSupportedError
 from deepfs.policy import HistoryBackend
 from support.chat import ScriptedModel, call, calls
 
@@ -146,6 +147,54 @@ def test_a_subclass_is_not_replaced_by_a_backend_of_deepfs() -> None:
 async def test_a_backend_of_deepfs_is_refused() -> None:
     with pytest.raises(TypeError, match="MemoryBackend"):
         from_deepagents(MemoryBackend())
+
+
+async def test_a_sync_override_is_called_though_its_base_has_an_async_method() -> None:
+    class Guarded(peer_backends.StoreBackend):
+        def write(self, file_path: str, content: str) -> peer.WriteResult:
+            if file_path.startswith("/released"):
+                return peer.WriteResult(error="Writes are not allowed there")
+            return super().write(file_path, content)
+
+    adapted = from_deepagents(Guarded(store=InMemoryStore(), namespace=lambda _: ("files",)))
+    assert (await adapted.awrite("/released/a", "x")).code is ErrorCode.PERMISSION_DENIED
+    assert (await adapted.awrite("/draft/a", "x")).ok
+
+
+async def test_an_execute_without_timeout_is_called_without_and_refuses_one() -> None:
+    class Older(peer.SandboxBackendProtocol):
+        @property
+        def id(self) -> str:
+            return "older"
+
+        def execute(self, command: str) -> peer.ExecuteResponse:  # type: ignore[override]
+            return peer.ExecuteResponse(output=f"ran {command}", exit_code=0)
+
+    adapted: Any = from_deepagents(Older())
+    assert (await adapted.aexecute("x")).output == "ran x"
+    assert (await adapted.aexecute("x", timeout=0)).output == "ran x"
+    with pytest.raises(NotSupportedError, match="has no parameter 'timeout'"):
+        await adapted.aexecute("x", timeout=5)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, KeyError])
+async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to(error: type[Exception]) -> None:
+    class Documents(peer.BackendProtocol):
+        def __init__(self) -> None:
+            self.texts: dict[str, str] = {}
+
+        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
+            if file_path not in self.texts:
+                raise error(file_path)
+            return peer.ReadResult(file_data={"content": self.texts[file_path], "encoding": "utf-8"})
+
+        def write(self, file_path: str, content: str) -> peer.WriteResult:
+            self.texts[file_path] = content
+            return peer.WriteResult(path=file_path)
+
+    adapted = from_deepagents(Documents())
+    assert (await adapted.awrite("/docs/a", "x")).ok
+    assert (await adapted.awrite("/docs/a", "y")).code is ErrorCode.ALREADY_EXISTS
 
 
 def test_a_history_works_over_and_in_an_adapted_backend(tmp_path: Path) -> None:

@@ -163,14 +163,22 @@ def _write_difference(
         both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
         screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
     else:
+        head = ""
+        if not is_alone:
+            if old_title == new_title:
+                old_title, new_title = (f"{side}/{old_title.lstrip('/')}" for side in "ab")
+            head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
+            head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
-        if before is None or after is None:
-            head += f"{'new' if before is None else 'deleted'} file mode 100644\n"
-        elif is_alone:
-            head = ""
         screen.diff(head + unified(before or b"", after or b"", *titles))
 
 
+_HEADS: Final[dict[tuple[bytes | None, bytes | None], str]] = {
+    (None, b"?"): "new file mode 100644\n",
+    (None, b""): "new file mode 100644\nindex 0000000..e69de29\n",
+    (b"?", None): "deleted file mode 100644\n",
+    (b"", None): "deleted file mode 100644\nindex e69de29..0000000\n",
+}
+"""What git writes of files that are on one side only, by what is there: nothing, no bytes, or some."""
 _NO_FILE: Final = "/dev/null"
 _AT_ONCE: Final = 32

@@ -33,7 +33,9 @@ __all__ = ["ApplyPatchArguments", "FileChange", "PatchEditor", "apply_patch_tool
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
 _LARGE: Final = 10_000
-"""The characters of a patch and of a text that are worked on in a thread, so that other tasks can run."""
+"""The characters of a patch, or of a text, that is worked on in a thread, so that other tasks can run."""
+_LINE: Final = 20
+"""The characters of a text that take as long as a line of a hunk."""
 _ORDER: Final[dict[Action, int]] = {"add": 0, "update": 0, "delete": 1}
 _DONE: Final[dict[Action, str]] = {"add": "Added", "update": "Updated", "delete": "Deleted"}
 
@@ -283,23 +285,23 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
     copied = await _patched(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
     if is_binary:
         raise PatchError(f"{shown_path(source)} is binary. Only text files can be copied by a patch.")
-    return added._replace(after=copied.after)
+    mode = await _mode(backend, source)
+    runs = patch.is_executable is None and mode is not None and bool(mode & 0o111)
+    return added._replace(after=copied.after, is_executable=runs or patch.is_executable)
 
 
 async def _patched(change: FileChange, patch: FilePatch) -> FileChange:
     """`change` with the text that the hunks make."""
     shown, before = shown_path(change.path), change.before
-    hunks = patch.hunks if patch.exact is None else patch.exact
     if change.is_binary:
-        if hunks or patch.action == "delete":
+        if patch.hunks or patch.exact or patch.action == "delete":
             raise PatchError(f"{shown} is binary. Only text files can be patched.")
         return change._replace(after=before)
     if patch.exact is None:
-        apply = partial(apply_hunks, shown, before, patch.hunks)
+        apply, lines = partial(apply_hunks, shown, before, patch.hunks), [len(hunk.lines) for hunk in patch.hunks]
     else:
-        apply = partial(apply_numbered, shown, before, patch.exact)
-    size = len(before) + sum(map(len, hunks))
-    patched = await in_thread(apply) if size > _LARGE else apply()
+        apply, lines = partial(apply_numbered, shown, before, patch.exact), [len(hunk.new) for hunk in patch.exact]
+    patched = await in_thread(apply) if len(before) + _LINE * sum(lines) > _LARGE else apply()
     return change._replace(after=patched.text, is_fuzzy=patched.fuzzy > 0)
 
 

@@ -190,8 +190,8 @@ class LineChange(NamedTuple):
 
 _DEPTH: Final = 8
 """How often a part is divided further at lines that occur once in it. Each time takes a time linear in the text."""
-_STEPS: Final = 1_000
-_STEPS_A_LINE: Final = 4
+_STEPS: Final = 2_000
+_STEPS_A_LINE: Final = 1
 """How many steps the shortest change of a part may take to find."""
 
 

@@ -262,10 +262,11 @@ def quoted_line(line: str) -> str:
 
 # --- finding lines ---
 
-_WORK: Final = 400
+_WORK: Final = 200
 """How many comparisons a patch may take for each line of it and of its file."""
-_ONE_BY_ONE: Final = 20
-"""How many comparisons by `str.find` take as long as one step here."""
+_LISTED: Final = 10
+_SOUGHT: Final = 100
+"""How many comparisons by `str.find` take as long as to list a place, and to seek one in a list."""
 
 
 class LineIndex:
@@ -303,23 +304,23 @@ class LineIndex:
         first = bisect_left(at, start + offset)
         found: list[int] = []
         if (len(at) - first) * len(sought) < len(self._text) - start:
-            self._spend((len(at) - first) * (_ONE_BY_ONE + len(sought)))
+            self.spend((len(at) - first) * (_LISTED + len(sought)))
             for index in range(first, len(at)):
                 if len(found) < most and self._text.startswith(sought, at[index] - offset):
                     found.append(at[index] - offset)
             return found
         while len(found) < most and (place := self._text.find(sought, start)) >= 0:
-            self._spend(place - start + len(sought))
+            self.spend(place - start + len(sought))
             found.append(place)
             start = place + 1
-        self._spend(len(self._text) - start if len(found) < most else 0)
+        self.spend(len(self._text) - start if len(found) < most else 0)
         return found
 
     def all_places(self, line: str, start: int) -> list[int]:
         """All places of one line from `start` on."""
         at = self._places[self._characters[line]]
         first = bisect_left(at, start)
-        self._spend(_ONE_BY_ONE * (len(at) - first))
+        self.spend(_LISTED * (len(at) - first))
         return at[first:]
 
     def ends_with(self, run: Sequence[str], start: int) -> bool:
@@ -327,7 +328,8 @@ class LineIndex:
         sought = "".join([self._characters[line] for line in run])
         return self._text.endswith(sought) and len(self._text) - len(sought) >= start
 
-    def _spend(self, comparisons: int) -> None:
+    def spend(self, comparisons: int) -> None:
+        """Count work. Raises PatchError where it is more than the size of the patch and its file allows."""
         self._left -= comparisons
         if self._left < 0:
             raise PatchError(
@@ -451,8 +453,12 @@ def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
     """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
     starts = [start]
     for i, anchor in enumerate(anchors):
-        at = texts.at(str).all_places(anchor, start) or texts.at(str.strip).all_places(anchor.strip(), start)
-        starts = [place + 1 for place in (_nearest(at, starts) if i else at)]
+        index = texts.at(str)
+        at = index.all_places(anchor, start) or texts.at(str.strip).all_places(anchor.strip(), start)
+        if i:
+            index.spend(_SOUGHT * len(starts))
+            at = _nearest(at, starts)
+        starts = [place + 1 for place in at]
     return starts
 
 

@@ -63,7 +63,7 @@ def parse_unified(diff: str, strip: int | None = None) -> list[FilePatch]:
 
 def _lines(diff: str) -> list[str]:
     """The lines, without the CR that a mail adds to all of them."""
-    lines = diff.split("\n")
+    lines = diff.removesuffix("\n").split("\n")
     heads = [line for line in lines if line.startswith(("--- ", "+++ ", "diff --git "))]
     if heads and all(line.endswith("\r") for line in heads):
         return [line.removesuffix("\r") for line in lines]

@@ -84,7 +84,9 @@ def test_diff_names_empty_files_on_one_side(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
     (tmp_path / "new/empty").write_text("")
-    assert deepfs("diff", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, "Only /empty\n", "")
+    told = "diff --git a/empty b/empty\nnew file mode 100644\nindex 0000000..e69de29\n"
+    assert deepfs("diff", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, told, "")
+    assert deepfs("diff", "-q", f"file://{tmp_path}/old#/", f"file://{tmp_path}/new#/") == (1, "Only /empty\n", "")
 
 
 def test_closed_streams_are_no_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random pairs of trees of files, diffs of them by git, GNU diff and deepfs, and what git and GNU patch make of these."""
+"""Random pairs of trees of files, and programs that tell and apply their differences."""
 
 import os
 import random
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Tree", "as_files", "changed", "drifted", "git", "lay", "random_tree"]
+__all__ = ["Made", "Tree", "as_files", "changed", "drifted", "lay", "ran", "random_tree"]
 
 Tree = dict[str, tuple[bytes, int]]
 """The content and the mode of each file."""
@@ -114,8 +114,8 @@ class Made(NamedTuple):
     out: bytes
 
 
-def git(*arguments: str, cwd: Path, given: bytes = b"") -> Made:
-    """Run git, or another program, without any configuration of this machine."""
+def ran(*command: str, cwd: Path, given: bytes = b"") -> Made:
+    """Run a program without any configuration of this machine."""
     env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "LC_ALL": "C", "TZ": "UTC"}
-    done = subprocess.run(arguments, cwd=cwd, input=given, capture_output=True, env=env, check=False)
+    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=env, check=False)
     return Made(done.returncode, done.stdout)

@@ -1,0 +1,224 @@
+"""`deepfs patch` and `deepfs diff` against git, GNU patch and GNU diff: the same tree, or a refusal that says why."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deepfs import SqliteBackend
+from deepfs.cli.app import app
+from support.command_line import deepfs
+from support.counts import few_or_many, telling
+from support.patched_trees import Tree, as_files, changed, drifted, lay, ran, random_tree
+
+GNU_PATCH = ["patch", "--batch", "--quiet", "--no-backup-if-mismatch", "--reject-file=-"]
+
+REFUSED = re.compile(r"changes a binary file|needs lines of context")
+"""Why a diff that fits is refused. An insertion at the start of a file, without context, may be for an empty file."""
+
+
+def told(tmp_path: Path, before: Tree, after: Tree, chance: random.Random) -> tuple[bytes, list[str]]:
+    """A diff by one of the programs, and how git is told to apply it."""
+    old, new = lay(tmp_path / "old", before), lay(tmp_path / "new", after)
+    writer = chance.choice(["git", "git", "diff", "deepfs"])
+    if writer == "diff":
+        return ran("diff", "-ruN", "old", "new", cwd=tmp_path).out, ["-p1"]
+    if writer == "deepfs":
+        shown = CliRunner().invoke(app, ["diff", f"file://{old}#/", f"file://{new}#/"])
+        return shown.stdout_bytes, ["-p1"]
+    options = [option for option in ("-M", "-C", "--binary") if chance.random() < 0.4]
+    options.append(f"-U{chance.choice([0, 1, 3, 3, 3])}")
+    if chance.random() < 0.4:
+        options = ["--no-prefix", "--no-renames", *options[-1:]]
+    diff = ran("git", "diff", "--no-index", *options, "old", "new", cwd=tmp_path).out
+    return diff, ["-p1" if "--no-prefix" in options else "-p2", "--unidiff-zero"]
+
+
+def applied(tmp_path: Path, target: Tree, diff: bytes, options: list[str]) -> list[Tree]:
+    """What git and GNU patch make of the files, where they do not refuse."""
+    made = []
+    for program in (["git", "apply", *options], [*GNU_PATCH, options[0]]):
+        place = lay(tmp_path / "theirs", target)
+        if ran(*program, cwd=place, given=diff).status == 0:
+            made.append(as_files(place))
+    return made
+
+
+@pytest.mark.needs("git", "patch")
+@pytest.mark.parametrize("pairs", few_or_many(100, 10_000, seconds=7_200))
+def test_random_trees_become_what_git_and_patch_make_of_them_or_stay(
+    pairs: int, tmp_path: Path, request: pytest.FixtureRequest, record_property: object
+) -> None:
+    base = int(request.config.getoption("--hypothesis-seed") or random.randrange(2**32))
+    counts = {"same": 0, "refused as by both": 0, "refused": 0, "refused, as others changed the files": 0}
+    for number in range(pairs):
+        seed = f"{base} {number}"
+        chance = random.Random(seed)
+        before = random_tree(chance)
+        after = changed(chance, before)
+        diff, options = told(tmp_path, before, after, chance)
+        if not diff:
+            continue
+        has_drifted = chance.random() < 0.3
+        target = drifted(chance, before) if has_drifted else before
+        theirs = applied(tmp_path, target, diff, options)
+        ours = lay(tmp_path / "ours", target)
+        patch = tmp_path / "of.patch"
+        patch.write_bytes(diff)
+        outcome = deepfs("patch", "-d", ours, options[0], patch)
+        if outcome.status == 0:
+            assert as_files(ours) in theirs, (seed, outcome)
+            counts["same"] += 1
+            continue
+        assert as_files(ours) == target, (seed, outcome)
+        assert not theirs or has_drifted or REFUSED.search(outcome.err), (seed, outcome)
+        counts[
+            "refused as by both" if not theirs else "refused, as others changed the files" if has_drifted else "refused"
+        ] += 1
+    telling(record_property)(f"{pairs:,} pairs of trees, seed {base}: {counts}")  # type: ignore[arg-type]
+    assert counts["same"] > pairs / 3
+
+
+def put(tmp_path: Path, **files: bytes) -> Path:
+    return lay(tmp_path / "files", {name.replace("_", "."): (content, 0o644) for name, content in files.items()})
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {name: content for name, (content, _) in as_files(root).items()}
+
+
+def patched(tmp_path: Path, diff: str, *options: str) -> tuple[int, str]:
+    """The status of the command, and what it says, of files by their names."""
+    patch = tmp_path / "of.patch"
+    patch.write_bytes(diff.encode())
+    outcome = deepfs("patch", "-d", tmp_path / "files", *options, patch)
+    return outcome.status, (outcome.out + outcome.err).strip().replace(f"{tmp_path}/files/", "")
+
+
+CHANGE = "@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n 3\n"
+OLD, NEW = b"1\n2\n3\n", b"1\nTWO\n3\n"
+
+
+@pytest.mark.parametrize(
+    ("diff", "before", "after"),
+    [
+        (f"--- f\t(revision 1)\n+++ f\t(working copy)\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"--- f.orig\t2026-11-26 10:00\n+++ f\t2026-11-26 10:01\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"--- f.orig\n+++ f\n{CHANGE}", {"f": OLD, "f_orig": OLD}, {"f": NEW, "f.orig": OLD}),
+        (f"--- f\n+++ g\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"--- a/f\n+++ b/f\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"--- /old/f\n+++ /new/f\n{CHANGE}", {"f": OLD}, {"f": NEW}),
+        (f"Hello\n\n--- a/f\n+++ b/f\n{CHANGE}-- \n2.39\n", {"f": OLD}, {"f": NEW}),
+        (f"--- a/f\n+++ b/f\n{CHANGE}".replace("\n", "\r\n"), {"f": OLD}, {"f": NEW}),
+        ("--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", {"f": b"x\n", "g": b""}, {"g": b""}),
+        ("--- f\t2026-11-26 10:00:00.0 +0000\n+++ f\t1969-12-31 19:00:00.0 -0500\n@@ -1 +0,0 @@\n-x\n",
+         {"f": b"x\n", "g": b""}, {"g": b""}),
+        ("--- f\n+++ f\n@@ -1 +0,0 @@\n-x\n", {"f": b"x\n"}, {"f": b""}),
+        ("--- f\n+++ f\n@@ -1 +1 @@\n-x\n\\ No newline at end of file\n+x\n", {"f": b"x"}, {"f": b"x\n"}),
+        ("--- f\n+++ f\n@@ -1 +1 @@\n-x\r\n+x\n", {"f": b"x\r\n"}, {"f": b"x\n"}),
+        ("--- f\n+++ f\n@@ -1 +1 @@\n-\ufeffx\n+x\n", {"f": b"\xef\xbb\xbfx\n"}, {"f": b"x\n"}),
+        ("--- f\n+++ f\n@@ -1,2 +1,2 @@\n 1\n--- x\n+++ y\n", {"f": b"1\n-- x\n"}, {"f": b"1\n++ y\n"}),
+        ("--- f\n+++ f\n@@ -3 +3 @@\n-x\n+y\n", {"f": b"x\nx\nx\nx\n"}, {"f": b"x\nx\ny\nx\n"}),
+        ("--- f\n+++ f\n@@ -1 +1 @@\n-x\n+y\n@@ -3 +3 @@\n-x\n+z\n", {"f": b"0\nx\n0\nx\n"}, None),
+        (f"diff --git x/f y/f\nrename from x/f\nrename to y/f\n--- x/f\n+++ y/f\n{CHANGE}", {"f": OLD}, None),
+        ("diff --git f g\nsimilarity index 100%\nrename from f\nrename to g\n", {"f": b"\0"}, {"g": b"\0"}),
+        (f"diff --git a/f b/g\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n{CHANGE}", {"f": OLD}, {"f": OLD, "g": NEW}),
+        ('diff --git "a/q\\"" "b/q\\""\nnew file mode 100644\n', {}, {'q"': b""}),
+    ],
+)  # fmt: skip
+def test_what_programs_write_is_applied(
+    diff: str, before: dict[str, bytes], after: dict[str, bytes] | None, tmp_path: Path
+) -> None:
+    root = put(tmp_path, **before)
+    status, said = patched(tmp_path, diff)
+    assert (status, contents(root)) == ((0, after) if after is not None else (1, before)), said
+
+
+REFUSALS: dict[str, tuple[str, str]] = {
+    "other content than is deleted": ("--- f\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n", "does not fit"),
+    "more content than is deleted": ("--- f\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\n", "has more than the patch removes"),
+    "deleted though not empty": ("diff --git a/f b/f\ndeleted file mode 100644\n", "has more than the patch removes"),
+    "other line ends": ("--- f\n+++ f\n@@ -1 +1 @@\n-1\r\n+x\r\n", "or other line ends"),
+    "applied already": (f"--- f\n+++ f\n{CHANGE.replace('TWO', '3').replace('-2', '-4')}", "and not '4'"),
+    "several places": ("--- r\n+++ r\n@@ -9 +9 @@\n-x\n+y\n", "in several other places"),
+    "not at the end any more": ("--- f\n+++ f\n@@ -9,2 +9,2 @@\n 1\n-2\n+3\n", "does not fit"),
+    "created though there": ("--- /dev/null\n+++ f\n@@ -0,0 +1 @@\n+x\n", "is there already"),
+    "more lines than told": (f"--- f\n+++ f\n{CHANGE}+4\n", "has more lines than its head tells"),
+    "fewer lines than told": ("--- f\n+++ f\n@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n", "has not the lines"),
+    "a hunk of no file": (CHANGE, "belongs to no file"),
+    "no hunk": ("--- f\n+++ f\n", "has no hunk"),
+    "lines behind the end": ("--- f\n+++ f\n@@ -1 +1 @@\n-1\n+x\n\\ No newline at end of file\n", "goes on where"),
+    "no diff": ("*** f\n--- f\n***************\n*** 1 ****\n! 1\n--- 1 ----\n! x\n", "changes no file"),
+    "binary": ("diff --git a/p b/p\nindex 1..2 100644\nGIT binary patch\nliteral 1\nIcmZPo\n", "changes a binary file"),
+    "binary told by diff": ("Binary files old/p and new/p differ\n", "changes a binary file"),
+    "a binary file": ("--- p\n+++ p\n@@ -1 +1 @@\n-1\n+x\n", "is binary"),
+    "a link": ("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+f\n", "is a link"),
+    "a submodule": ("diff --git a/s b/s\nindex 1..2 160000\n--- a/s\n+++ b/s\n@@ -1 +1 @@\n-1\n+2\n", "a submodule"),
+    "names of two depths": (f"--- a/f\n+++ b/f\n{CHANGE}--- r\n+++ r\n{CHANGE}", "Say it with -p"),
+    "a path outside": (f"--- ../f\n+++ ../f\n{CHANGE}", "'..'"),
+    "one of two missing": (f"--- f\n+++ f\n{CHANGE}--- none\n+++ none\n{CHANGE}", "not found"),
+    "a name of other bytes": ('diff --git "a/\\377" "b/\\377"\nnew file mode 100644\n', "no text (UTF-8)"),
+    "one file twice": (f"--- f\n+++ f\n{CHANGE}--- f\n+++ f\n{CHANGE}", "named 2 times"),
+    "moved to what is there": ("diff --git a/f b/r\nrename from f\nrename to r\n", "is there already"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_does_not_fit_is_refused_with_the_reason_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    diff, why = REFUSALS[name]
+    root = put(tmp_path, f=OLD, r=b"x\nx\n", p=b"\0")
+    before = as_files(root)
+    status, said = patched(tmp_path, diff)
+    assert (status, as_files(root)) == (1, before)
+    assert why in said
+
+
+def test_leading_parts_of_names_are_left_off_as_told(tmp_path: Path) -> None:
+    root = lay(tmp_path / "files", {"b/f": (OLD, 0o644), "f": (OLD, 0o644)})
+    assert patched(tmp_path, f"--- b/f\n+++ b/f\n{CHANGE}") == (0, "Updated b/f")
+    assert patched(tmp_path, f"--- b/f\n+++ b/f\n{CHANGE}", "-p1") == (0, "Updated f")
+    assert contents(root) == {"b/f": NEW, "f": NEW}
+    diff = "diff --git a/x/f b/x/g\nrename from x/f\nrename to x/g\n"
+    assert patched(tmp_path, diff, "-p", "2") == (0, "Updated f, now g")
+    assert patched(tmp_path, f"--- f\n+++ f\n{CHANGE}", "-p1")[0] == 1
+
+
+def test_who_may_run_a_file_is_kept_or_told(tmp_path: Path) -> None:
+    root = lay(tmp_path / "files", {"f": (OLD, 0o640), "g": (OLD, 0o755)})
+    modes = (
+        "diff --git a/f b/f\nold mode 100644\nnew mode 100755\ndiff --git a/g b/g\nold mode 100755\nnew mode 100644\n"
+    )
+    added = "diff --git a/n b/n\nnew file mode 100755\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n"
+    assert patched(tmp_path, modes + added) == (0, "Updated f\nUpdated g\nAdded n")
+    assert {name: mode for name, (_, mode) in as_files(root).items()} == {"f": 0o750, "g": 0o644, "n": 0o755}
+    patch = tmp_path / "of.patch"
+    patch.write_text(added)
+    with SqliteBackend(tmp_path / "files.db", "ada") as files:
+        assert files.write("/f", "").ok
+    outcome = deepfs("patch", patch, on=f"sqlite:///{tmp_path}/files.db?namespace=ada")
+    assert outcome.out == "Added /n [whether it can be run is not kept here]\n"
+
+
+def test_a_mode_is_set_back_where_the_rest_of_the_patch_fails(tmp_path: Path) -> None:
+    root = lay(tmp_path / "files", {"f": (OLD, 0o644), "d/x": (b"x\n", 0o644)})
+    mode = "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n"
+    status, said = patched(tmp_path, f"{mode}diff --git a/d/x b/f/x\nrename from d/x\nrename to f/x\n")
+    assert status == 1, said
+    assert as_files(root) == {"f": (OLD, 0o644), "d/x": (b"x\n", 0o644)}
+
+
+def test_differences_of_trees_are_applied_whole(tmp_path: Path) -> None:
+    old = {"f": (b"\xef\xbb\xbf1\r\n2", 0o644), "e": (b"", 0o644), "a b/c": (b"x\n" * 9, 0o644), "gone": (b"1", 0o644)}
+    new = {"f": (b"1\n2\n", 0o644), "a b/c": (b"x\n" * 10, 0o644), "a b/e": (b"", 0o644), "--- a": (b"-- \n", 0o644)}
+    lay(tmp_path / "files", old)
+    lay(tmp_path / "new", new)
+    for names in (
+        [f"{tmp_path}/files", f"{tmp_path}/new"],
+        [f"file://{tmp_path}/{name}#/" for name in ("files", "new")],
+    ):
+        lay(tmp_path / "files", old)
+        shown = CliRunner().invoke(app, ["diff", *names])
+        assert patched(tmp_path, shown.stdout_bytes.decode())[0] == 0
+        assert as_files(tmp_path / "files") == new

@@ -1,5 +1,6 @@
 """Worker threads and the jobs that they run: short jobs in batches, and long ones that take turns."""
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Hashable
@@ -17,6 +18,8 @@ from deepfs.threads.loop_bridge import Claim, LoopCallbacks
 __all__ = ["Job", "WorkerPool", "is_worker"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger("deepfs")
 
 _HOLD_BACK = 0.003
 """Seconds after which a worker that has more jobs wakes the loops; until then results wait to share one wake-up.
@@ -395,10 +398,12 @@ class WorkerPool:
     def _watch(self) -> None:
         while True:
             self._alarm.get()
-            self._watch_rush()
-            self._is_watched = False
-            if self._workers > self._idle:
-                self._call_watcher()
+            try:
+                self._watch_rush()
+            finally:  # Also after an error, after which this begins anew.
+                self._is_watched = False
+                if self._workers > self._idle:
+                    self._call_watcher()
 
     def _watch_rush(self) -> None:
         quiet = slow = stuck = 0
@@ -416,15 +421,22 @@ class WorkerPool:
                 self._add_worker()
 
     def _add_worker(self) -> None:
-        if not self._turns and self._inbox.empty():
-            return
-        if self._idle:
-            self._inbox.put(None)
-        elif self._workers < self._limit:
-            with suppress(RuntimeError):  # No more threads can be started; the next check tries again.
-                self._hire()
+        with self._lock:
+            if not self._turns and self._inbox.empty():
+                return
+            if self._idle:
+                self._inbox.put(None)
+            elif self._workers < self._limit:
+                with suppress(RuntimeError):  # No more threads can be started; the next check tries again.
+                    self._hire()
 
 
 def _as_worker(target: Callable[[], None]) -> None:
+    """Run what a thread of a pool does, and begin it anew after an error: others rely on this thread."""
     _here.is_worker = True
-    target()
+    while True:
+        try:
+            target()
+            return
+        except Exception:
+            _log.exception("A thread of deepfs's pools failed, and begins anew")

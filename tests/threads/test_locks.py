@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from deepfs import FilesystemBackend
 from deepfs.threads.locks import LockTable, PathLocks, Request, path_locks
-from deepfs.threads.loop_bridge import LoopCallbacks, loop_callbacks, waiting_threads
+from deepfs.threads.loop_bridge import waiting_threads
 from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
@@ -231,12 +231,11 @@ async def test_a_cancelled_wait_is_removed_and_blocks_no_later_request(locks: Pa
 async def test_a_grant_just_before_the_wait_is_not_missed(locks: PathLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     first = locks.hold_blocking("/a")
 
-    def released_meanwhile() -> LoopCallbacks:
+    def released_meanwhile(*_: object) -> None:
         first.__exit__(None, None, None)
-        return loop_callbacks()
 
     first.__enter__()
-    monkeypatch.setattr("deepfs.threads.locks.loop_callbacks", released_meanwhile)
+    monkeypatch.setattr(LockTable, "drop_lost", released_meanwhile)
     with anyio.fail_after(10):
         async with locks.hold("/a"):
             pass

@@ -15,8 +15,9 @@ import pytest
 from deepfs.errors import DeadlineError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
+from deepfs.threads.fair_queue import FairQueue
 from deepfs.threads.loop_bridge import loop_callbacks
-from deepfs.threads.pool import WorkerPool
+from deepfs.threads.pool import Job, WorkerPool
 from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
@@ -559,3 +560,48 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     begun = time.monotonic()
     run_script(script)
     assert time.monotonic() - begun < 20
+
+
+# --- the thread that adds workers ------------------------------------------------------------------------------------
+
+
+def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerPool("test", core=1, limit=3)
+    seen: list[bool] = []
+
+    def looked_at(queue: FairQueue[Job[None]]) -> bool:
+        if queue is workers._turns:
+            seen.append(workers._lock._is_owned())  # type: ignore[attr-defined] # Not in the stubs.
+        return is_filled(queue)
+
+    is_filled = FairQueue.__bool__
+    monkeypatch.setattr(FairQueue, "__bool__", looked_at)
+    ended = threading.Semaphore(0)
+    for number in range(6):
+        workers.submit(Job(number, ended.release, time.sleep, (0.1,)))
+    for _ in range(6):
+        assert ended.acquire(timeout=20)
+    assert seen
+    assert all(seen)
+
+
+def test_the_thread_that_adds_workers_goes_on_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = WorkerPool("test", core=1, limit=2)
+    stuck, ended, failed = threading.Event(), threading.Event(), list[None]()
+
+    def fail_once() -> None:
+        if not failed:
+            failed.append(None)
+            raise ZeroDivisionError("an error of ours")
+        add_worker()
+
+    add_worker = workers._add_worker
+    monkeypatch.setattr(workers, "_add_worker", fail_once)
+    workers.submit(Job(1, lambda: None, stuck.wait, (20,)))
+    workers.submit(Job(2, lambda: None, ended.set, ()))
+    assert ended.wait(10)
+    stuck.set()
+    assert failed
+    assert "begins anew" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.disk.atomic import copy_group_and_mode
+from deepfs.disk.atomic import copy_access
 
 pytestmark = pytest.mark.anyio
 
@@ -57,8 +57,12 @@ def test_a_group_that_cannot_be_given_leaves_no_bits(
         raise PermissionError(1, "no")
 
     monkeypatch.setattr(os, "fchown", refuse)
-    with (tmp_path / "file").open("wb") as file:
-        own = os.fstat(file.fileno())
-        old = os.stat_result((stat.S_IFREG | before, *own[1:5], own.st_gid + 1, *own[6:]))
-        copy_group_and_mode(file.fileno(), old)
-        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == after
+    fstat = os.fstat
+    with (tmp_path / "old").open("wb") as old, (tmp_path / "file").open("wb") as file:
+        own = fstat(old.fileno())
+        foreign = os.stat_result((stat.S_IFREG | before, *own[1:5], own.st_gid + 1, *own[6:]))
+        monkeypatch.setattr(
+            os, "fstat", lambda descriptor: foreign if descriptor == old.fileno() else fstat(descriptor)
+        )
+        copy_access("/file", old.fileno(), file.fileno())
+        assert stat.S_IMODE(fstat(file.fileno()).st_mode) == after

@@ -87,12 +87,6 @@ replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_re
 of its base, which it calls, does."""
 
 
-def _replacing(
-    replaced_by: frozenset[tuple[int, str]], named: dict[str, Any], backend: object, kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    return {**kwargs, "overwrite": True} if (id(backend), named["path"]) in replaced_by else kwargs
-
-
 def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_outside: bool) -> Callable[..., Any]:
     """Wrap `method` to check its arguments and to return a DeepFSError as a failed result.
 
@@ -100,43 +94,42 @@ def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_o
     and a NotImplementedError of it is that of deepagents for an operation that a class lacks.
     """
     parameters = Parameters(method, operation)
-    may_replace = operation == "write"
 
-    def complete(answer: Any, limit: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        if operation == "write" and (paths := replacing.get()):
+            replaces = (id(args[0]), parameters.named(args, kwargs)["path"]) in paths
+            kwargs = {**kwargs, "overwrite": True} if replaces else kwargs
+        return parameters.fitted(kwargs) if kwargs else (kwargs, None)
+
+    def finish(answer: Any, limit: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_outside:
             answer = completed(operation, answer, parameters.named(args, kwargs))
         return limited(answer, limit)
 
-    def unsupported(error: NotImplementedError, backend: object) -> NotSupportedError:
-        if not is_outside:
-            raise error
-        return NotSupportedError(backend=type(backend).__name__, operation=operation)
+    def failed(error: DeepFSError | NotImplementedError, backend: object, items: list[Any] | None) -> Any:
+        if isinstance(error, NotImplementedError):
+            if not is_outside:
+                raise error
+            error = NotSupportedError(backend=type(backend).__name__, operation=operation)
+        return _failed(operation, error, items)
 
     @functools.wraps(method)
     async def acall(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
-        if may_replace and (replaced_by := replacing.get()):
-            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
-            fitted, limit = parameters.fitted(kwargs) if kwargs else (kwargs, None)
-            return complete(await method(*args, **fitted), limit, args, kwargs)
-        except DeepFSError as error:
-            return _failed(operation, error, items)
-        except NotImplementedError as error:
-            return _failed(operation, unsupported(error, args[0]), items)
+            fitted, limit = fit(args, kwargs)
+            return finish(await method(*args, **fitted), limit, args, kwargs)
+        except (DeepFSError, NotImplementedError) as error:
+            return failed(error, args[0], items)
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, items = parameters.checked(args, kwargs)
-        if may_replace and (replaced_by := replacing.get()):
-            kwargs = _replacing(replaced_by, parameters.named(args, kwargs), args[0], kwargs)
         try:
-            fitted, limit = parameters.fitted(kwargs)
-            return complete(method(*args, **fitted), limit, args, kwargs)
-        except DeepFSError as error:
-            return _failed(operation, error, items)
-        except NotImplementedError as error:
-            return _failed(operation, unsupported(error, args[0]), items)
+            fitted, limit = fit(args, kwargs)
+            return finish(method(*args, **fitted), limit, args, kwargs)
+        except (DeepFSError, NotImplementedError) as error:
+            return failed(error, args[0], items)
 
     return acall if is_async else call
 
@@ -398,6 +391,8 @@ def _mro_index(cls: type[Any], name: str) -> int:
 _SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
 """Parameters that code written for deepagents names differently; callers may use either name with any class."""
 
+_OWN_SPELLINGS: Final = {theirs: name for name, theirs in _SPELLINGS.items()}
+
 _BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
     "upload_files": ("files", upload_list),
     "download_files": ("paths", path_list),
@@ -468,10 +463,8 @@ class Parameters:
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names of the protocol, without `self`; the items of a batch by their `paths`."""
-        protocols = {theirs: name for name, theirs in _SPELLINGS.items()}
-        given = dict(zip(self._names, args, strict=False)) | {
-            protocols.get(name, name): kwargs[name] for name in kwargs
-        }
+        given = dict(zip(self._names, args, strict=False))
+        given |= {_OWN_SPELLINGS.get(name, name): value for name, value in kwargs.items()}
         if "files" in given:
             given["paths"] = [path for path, _ in given["files"]]
         return {**self._defaults, **given}

@@ -220,16 +220,20 @@ def children(answer: Any, directory: str) -> list[FileInfo]:
     return sorted(found.values(), key=lambda info: info.path)
 
 
-def matches(answer: Any, root: str) -> list[GrepMatch]:
-    """The matches of an answer about `root`, sorted by path, then line."""
+def matches(answer: Any, root: str, *, keeps_cr: bool = False) -> list[GrepMatch]:
+    """The matches of an answer about `root`, sorted by path, then line; with `keeps_cr`, a text may end in `\\r`."""
     given = answer if isinstance(answer, list | tuple) else getattr(answer, "matches", None) or ()
-    return sorted((_match(entry, root) for entry in given), key=lambda match: (match.path, match.line))
+    found = (_match(entry, root, keeps_cr=keeps_cr) for entry in given)
+    return sorted(found, key=lambda match: (match.path, match.line))
 
 
-def _match(entry: Mapping[str, Any], root: str) -> GrepMatch:
+def _match(entry: Mapping[str, Any], root: str, *, keeps_cr: bool) -> GrepMatch:
     before, after = (_context(entry.get(side)) for side in ("context_before", "context_after"))
+    text = entry["text"]
     # As in other results of deepfs, a line has no `\r` at its end and no BOM, and is cut to MAX_LINE characters.
-    text = entry["text"].removesuffix("\n").removesuffix("\r").removeprefix(BOM if entry["line"] == 1 else "")
+    if not keeps_cr or text.endswith("\n"):
+        text = text.removesuffix("\n").removesuffix("\r")
+    text = text.removeprefix(BOM if entry["line"] == 1 else "")
     place = (entry.start, entry.end) if isinstance(entry, GrepMatch) else (None, None)
     return GrepMatch(_placed(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
 
@@ -348,7 +352,7 @@ def completed(operation: str, answer: Any, given: Mapping[str, Any]) -> Any:
         case GlobResult():
             answer.matches = infos(answer, "matches", paths.normalize(given.get("path") or "/"))
         case GrepResult():
-            answer.matches = matches(answer, paths.normalize(given.get("path") or "/"))
+            answer.matches = matches(answer, paths.normalize(given.get("path") or "/"), keeps_cr=True)
         case WriteResult() | EditResult() | DeleteResult():
             answer.path = answer.path or given.get("dst") or given["path"]
             if isinstance(answer, EditResult) and answer.occurrences is None and not given["replace_all"]:

@@ -117,14 +117,15 @@ def test_a_backend_without_execution_is_not_a_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_write_only_creates_if_the_backend_cannot_replace() -> None:
+async def test_write_replaces_through_an_override_without_overwrite() -> None:
     class Guarded(MemoryBackend):
         def write(self, file_path: str, content: str) -> WriteResult:
-            return super().write(file_path, content)
+            return super().write(file_path, f"{content}guarded\n")
 
     backend = to_deepagents(Guarded())
-    assert await backend.awrite("/a.txt", "one\n") == peer.WriteResult(path="/a.txt")
-    assert "already exists" in str((await backend.awrite("/a.txt", "two\n")).error)
+    for content in ("one\n", "two\n"):
+        assert await backend.awrite("/a.txt", content) == peer.WriteResult(path="/a.txt")
+        assert (await backend.aread("/a.txt")).file_data["content"] == f"{content}guarded\n"
 
 
 @pytest.mark.anyio

@@ -170,7 +170,7 @@ def _write_difference(
             head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
             head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        screen.diff(head + unified(before or b"", after or b"", *titles))
+        screen.diff(head + unified(before or b"", after or b"", *titles, spaces=not is_alone))
 
 
 _HEADS: Final[dict[tuple[bytes | None, bytes | None], str]] = {

@@ -437,7 +437,7 @@ def _row(sign: str, line: str, other: str) -> Iterator[str]:
         yield "\\ No newline at end of file"
 
 
-def unified(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
+def unified(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
     """The unified diff of two contents as programs read it, with nothing escaped; of binary ones that they differ.
 
     Args:
@@ -445,10 +445,11 @@ def unified(before: bytes, after: bytes, from_label: str, to_label: str) -> str:
         after: The new content.
         from_label: What the old one is called.
         to_label: What the new one is called.
+        spaces: Whether names with spaces are quoted.
     """
     if before == after:
         return ""
-    from_label, to_label = quoted_label(from_label), quoted_label(to_label)
+    from_label, to_label = quoted_label(from_label, spaces=spaces), quoted_label(to_label, spaces=spaces)
     if decode(before) is None or decode(after) is None:
         return f"Binary files {from_label} and {to_label} differ\n"
     old, new = _shown_lines(before.decode()), _shown_lines(after.decode())
@@ -477,8 +478,8 @@ def quoted_label(name: str, *, spaces: bool = False) -> str:
 
     Args:
         name: The name.
-        spaces: Whether it is also quoted if there is a space in it.
+        spaces: Whether it is also quoted if there is a space or a quote in it, as git and GNU patch need it.
     """
-    if _UNQUOTED.fullmatch(name) and not (spaces and " " in name):
+    if _UNQUOTED.fullmatch(name) and not (spaces and (" " in name or '"' in name)):
         return name
     return '"' + re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\{ord(found[0]):03o}", name) + '"'

@@ -127,6 +127,8 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
         kind = _KINDS.get(each[:3], f"of mode {each}") if each else ""
         if kind:
             raise PatchError(f"The patch changes what is {kind}, which is not done here: {part.shown}.")
+    if _note_name(part.notes, "from") is not None and part.notes["diff --git"].count(" ") > 1:
+        part.names = (None, None)  # The names differ, so it is not known which of the spaces is between them.
     if number < len(lines) and _is_head(lines, number):
         named = _Part()
         _read_names(named, lines, number)

@@ -7,7 +7,6 @@ was replaced by another one, connections to the former are closed.
 import atexit
 import os
 import sqlite3
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from deepfs.backends._sqlite_schema import (
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
+from deepfs.threads.native import get_ident
 
 __all__ = ["Database", "Durability", "Session", "damaged", "database_at", "error_for"]
 
@@ -303,7 +303,7 @@ class Database:
 
     def snapshot(self, target: str, *, overwrite: bool) -> None:
         """Copy the database, as it is at one moment, to the file `target`: wholly, or not at all."""
-        part = f"{target}.{os.getpid()}-{threading.get_ident()}.part"
+        part = f"{target}.{os.getpid()}-{get_ident()}.part"
         try:
             with self.session() as session:
                 with closing(sqlite3.connect(part, isolation_level=None)) as copy:
@@ -421,7 +421,7 @@ class _Use:
 
     def __init__(self, file: str) -> None:
         self.file: str = file
-        self.thread: int = threading.get_ident()
+        self.thread: int = get_ident()
 
 
 _open: set[Session] = set()
@@ -464,7 +464,7 @@ def _close_unused() -> None:
 
 
 def _before_fork() -> None:
-    thread = threading.get_ident()
+    thread = get_ident()
     _forking.append(thread)
     end = time.monotonic() + _FORK_WAIT
     while any(use.thread != thread for use in list(_uses)) and time.monotonic() < end:
@@ -473,12 +473,12 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    _forking.remove(threading.get_ident())
+    _forking.remove(get_ident())
 
 
 def _after_fork_in_child() -> None:
     global _is_cut_off
-    _is_cut_off = _is_cut_off or any(use.thread != threading.get_ident() for use in _uses)
+    _is_cut_off = _is_cut_off or any(use.thread != get_ident() for use in _uses)
     for session in _open:
         _inherited.add(session.identity)
         _keep_for_ever(session.connection)

@@ -1,6 +1,5 @@
 """Background tasks in this process: where they run, and what is kept of them."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from deepfs.threads.loop_bridge import (
     start_task,
     waiting_threads,
 )
+from deepfs.threads.native import Lock
 
 __all__ = ["BackgroundTasks", "default_tasks"]
 
@@ -124,7 +124,7 @@ class BackgroundTasks:
         _all.add(self)
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._tasks: dict[str, _Task] = {}
 
     @property

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks, loop_callbacks, name_asyncio, waiting_threads
+from deepfs.threads.native import Lock, get_ident, start_thread
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -38,12 +39,12 @@ class BackgroundLoop:
 
     def __init__(self, name: str = "deepfs-sync") -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._running: _Running | None = None
 
     def is_here(self) -> bool:
         """Whether the calling thread runs this loop."""
-        return self._running is not None and self._running.thread == threading.get_ident()
+        return self._running is not None and self._running.thread == get_ident()
 
     def take(self, call: "Call[Any]") -> "_Running | None":
         """Start `call`; return the loop that runs it, or None if no thread can be started, as at interpreter shutdown.
@@ -106,7 +107,7 @@ class _Running:
 
     def serve(self) -> None:
         """Run the loop until it ends; calls that are unfinished then fail with the reason."""
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         reason: BaseException | None = None
         self._start.enter_context(_starting)
         try:
@@ -159,7 +160,7 @@ _starting = ForkSafeLock()
 def _started(name: str) -> _Running | None:
     running = _Running()
     try:
-        threading.Thread(target=running.serve, name=name, daemon=True).start()
+        start_thread(running.serve, name)
     except RuntimeError:
         return None
     return running
@@ -185,10 +186,10 @@ class Call(Generic[T]):
         self._error: BaseException | None = None
         self._is_done = False
         # A plain lock, since releasing it never blocks; notifying a condition must first acquire its lock.
-        self._gate = threading.Lock()
+        self._gate = Lock()
         self._gate.acquire()
         self.context: Context = copy_context()
-        self.context.run(waiting_threads.set, waiting_threads.get() | {threading.get_ident()})
+        self.context.run(waiting_threads.set, waiting_threads.get() | {get_ident()})
 
     def wait(self, running: _Running) -> T:
         """Wait for the call; return its value, or raise its error.

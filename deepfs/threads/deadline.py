@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from deepfs.errors import DeadlineError
 
 if TYPE_CHECKING:
-    from queue import SimpleQueue
+    from deepfs.threads.native import SimpleQueue
 
 __all__ = ["Deadline", "Turn", "current"]
 

@@ -8,6 +8,8 @@ from time import monotonic
 from typing import Final, TypeVar
 from weakref import WeakSet
 
+from deepfs.threads.native import RLock
+
 __all__ = ["ForkSafeLock", "after_fork"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[], None])
@@ -36,7 +38,7 @@ class ForkSafeLock:
     __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = RLock()
         _locks.add(self)
 
     def __enter__(self) -> None:
@@ -56,7 +58,7 @@ class ForkSafeLock:
     def forget_threads(self, *, is_held: bool) -> None:
         """Forget the threads of the parent, in a forked child. With `is_held`, the one thread there has the lock."""
         if not is_held:
-            self._lock = threading.RLock()
+            self._lock = RLock()
 
 
 _locks: "WeakSet[ForkSafeLock]" = WeakSet()

@@ -1,6 +1,5 @@
 """Path locks for tasks and threads; the table of holders and waiters is shared by threads without blocking."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -13,6 +12,7 @@ from anyio import move_on_after
 
 from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import LOOK_S, LoopCallbacks, present_callbacks, waiting_threads
+from deepfs.threads.native import Lock, get_ident
 
 __all__ = ["LockTable", "PathLocks", "Request", "StepLock", "path_locks"]
 
@@ -25,7 +25,7 @@ class Request:
     def __init__(self, paths: Iterable[str], shared: Iterable[str] = ()) -> None:
         self.loop: LoopCallbacks | None = None
         """The event loop of the holder; None for a thread, which always comes to the end of its `with` block."""
-        self.thread: int = threading.get_ident()
+        self.thread: int = get_ident()
         """The thread of the holder, with or without an event loop."""
         self.claims: dict[str, bool] = _claims(paths)
         for path in shared:
@@ -180,7 +180,7 @@ class LockTable:
 
     def _in_turn(self, work: Callable[..., None], *args: Request) -> bool:
         """Do `work` on the table and return True; return False if the table is being changed."""
-        turn = (threading.get_ident(),)  # An object of this call: the thread may have been interrupted in another one.
+        turn = (get_ident(),)  # An object of this call: the thread may have been interrupted in another one.
         try:
             if self._turns.setdefault(None, turn) is not turn:
                 return False
@@ -255,7 +255,7 @@ class _Hold(Request):
     def _check_wait(self, *threads: int) -> None:
         """Raise RuntimeError if this request waits for a thread that waits for this call, or for this very code."""
         waiting = waiting_threads.get()
-        if self._table.is_changed_by(waiting | {threading.get_ident()}):
+        if self._table.is_changed_by(waiting | {get_ident()}):
             raise RuntimeError(_SELF_WAIT)
         waiting = waiting.union(threads)
         if waiting and not waiting.isdisjoint(self._table.threads_before(self)):
@@ -269,13 +269,13 @@ class _Hold(Request):
 
     def _wait_blocking(self) -> None:
         self._table.drop_lost(self)
-        while self._must_wait((gate := _closed_gate()).release, threading.get_ident()):
+        while self._must_wait((gate := _closed_gate()).release, get_ident()):
             if not gate.acquire(timeout=LOOK_S):
                 self._table.drop_lost(self)
 
 
-def _closed_gate() -> threading.Lock:
-    gate = threading.Lock()
+def _closed_gate() -> Lock:
+    gate = Lock()
     gate.acquire()
     return gate
 
@@ -343,7 +343,7 @@ class StepLock(ForkSafeLock):
 
     def forget_threads(self, *, is_held: bool) -> None:
         super().forget_threads(is_held=is_held)
-        for thread in self._inside.keys() - {threading.get_ident()}:
+        for thread in self._inside.keys() - {get_ident()}:
             del self._inside[thread]
 
 
@@ -358,7 +358,7 @@ class _Step:
         self._inside = inside
 
     async def __aenter__(self) -> None:
-        me = threading.get_ident()
+        me = get_ident()
         if me in self._inside:
             raise RuntimeError(_SELF_WAIT)
         self._thread = me

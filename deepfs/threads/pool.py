@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from functools import partial
 from itertools import islice
 from math import inf
-from queue import SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
@@ -25,6 +24,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import Countdown, ThreadEvent, loop_callbacks
+from deepfs.threads.native import SimpleQueue
 from deepfs.threads.worker_pool import Job, WorkerPool, is_worker
 
 __all__ = [

@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import monotonic, process_time, sleep
 from typing import Any, Generic, TypeVar
 
 from deepfs.threads.deadline import Deadline, current
 from deepfs.threads.fair_queue import FairQueue
 from deepfs.threads.loop_bridge import Claim, LoopCallbacks
+from deepfs.threads.native import RLock, SimpleQueue, start_thread
 
 __all__ = ["Job", "WorkerPool", "is_worker"]
 
@@ -162,7 +163,7 @@ class WorkerPool:
         self._most_threads = threads
         self._inbox: SimpleQueue[Job[Any] | None] = SimpleQueue()
         # Event loops only put into the inbox. The lock is for workers, and for a loop that starts one.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._turns: FairQueue[Job[Any]] = FairQueue(most)
         self._workers = 0
         self._idle = 0
@@ -207,7 +208,7 @@ class WorkerPool:
             self._workers += 1
 
     def _start(self, target: Callable[[], None]) -> None:
-        threading.Thread(target=_as_worker, args=(target,), name=f"deepfs-{self._name}", daemon=True).start()
+        start_thread(partial(_as_worker, target), f"deepfs-{self._name}")
 
     def _work(self, job: Job[Any] | None = None) -> None:
         """Run `job` and then others, as long as this thread is a worker or a spare one."""

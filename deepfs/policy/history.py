@@ -22,6 +22,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
+from deepfs.policy.changes import has_namespace_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import shielded
@@ -92,7 +93,8 @@ class HistoryBackend(WrapperBackend):
         keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
-        ValueError: For a `keep` below 1, and for `directory="/"` without `versions`.
+        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` has a factory for its
+            namespace and `versions` has none: the versions of all its callers would lie in one place.
         TypeError: For an argument of another type.
     """
 
@@ -118,6 +120,11 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
+        if has_namespace_factory(files) and not has_namespace_factory(self._versions):
+            raise ValueError(
+                "the versions of all callers of a factory for the namespace would lie in one place: "
+                "leave out `versions`, or give it a factory too"
+            )
         self._keep = keep
         # All objects over the same `versions` share these locks, even with different rules: the numbers are shared.
         self._locks = path_locks(("history", id(self._versions)))

@@ -93,8 +93,8 @@ class HistoryBackend(WrapperBackend):
         keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
-        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` has a factory for its
-            namespace and `versions` has none: the versions of all its callers would lie in one place.
+        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` has a factory for
+            its namespace and `versions` has none: the versions of all its callers would lie in one place.
         TypeError: For an argument of another type.
     """
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BACKEND_TYPES
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.backends.transfer import downloaded
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
@@ -75,6 +75,12 @@ class PlannedChange(Struct, frozen=True):
     def grown_files(self) -> int:
         """1 if the file is created, -1 if it is deleted, otherwise 0."""
         return (self.after is not None) - (self.before is not None)
+
+
+def has_namespace_factory(backend: object) -> bool:
+    """Whether the files of a backend, or of one within it, depend on the caller by a factory of its namespace."""
+    inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
+    return callable(getattr(backend, "_given_namespace", None)) or any(map(has_namespace_factory, inner))
 
 
 class ChangePolicy(WrapperBackend):

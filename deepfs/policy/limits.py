@@ -9,7 +9,7 @@ from typing import NamedTuple
 from deepfs._brief import arguments
 from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.errors import PermissionDeniedError, QuotaExceededError
-from deepfs.policy.changes import ChangePolicy, PlannedChange
+from deepfs.policy.changes import ChangePolicy, PlannedChange, has_namespace_factory
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable, check_integer
@@ -132,7 +132,8 @@ class QuotaBackend(ChangePolicy):
 
     Raises:
         TypeError: A limit is no integer.
-        ValueError: A limit is negative, or none is given.
+        ValueError: A limit is negative, or none is given; or `inner` has a factory for its namespace, since the files
+            of all its callers would be counted together. Make a backend and a quota for each namespace.
     """
 
     is_synchronous: bool = True
@@ -141,6 +142,11 @@ class QuotaBackend(ChangePolicy):
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
+        if has_namespace_factory(self.inner):
+            raise ValueError(
+                "a quota over a factory for the namespace would count the files of all callers together: "
+                "make a backend with a fixed namespace, and a quota over it, for each of them"
+            )
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._lock = ForkSafeLock()

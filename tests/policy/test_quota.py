@@ -10,11 +10,21 @@ import anyio.to_thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, run_sync
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
+from deepfs.backends.store import StoreBackend
 from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
-from deepfs.policy import ChangePolicy, HistoryBackend, PermissionedBackend, PlannedChange, QuotaBackend, WrapperBackend
+from deepfs.policy import (
+    ChangePolicy,
+    HistoryBackend,
+    PermissionedBackend,
+    PlannedChange,
+    QuotaBackend,
+    ReadOnlyBackend,
+    WrapperBackend,
+)
 from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
 from deepfs.text.entries import TreeListing
 from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
@@ -497,3 +507,19 @@ class TestFailuresDuringChanges:
             first.cancel()
         assert codes == [EXCEEDED]
         assert await stored(files) == (90, 1)
+
+
+def test_a_quota_over_a_namespace_factory_is_refused() -> None:
+    tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
+    for inner in (tenants, ReadOnlyBackend(tenants), CompositeBackend(MemoryBackend(), {"/t/": tenants})):
+        with pytest.raises(ValueError, match="count the files of all callers together"):
+            QuotaBackend(inner, 10)
+    assert QuotaBackend(StoreBackend(InMemoryStore(), namespace=("tenant",)), 10).write("/a.txt", "a").ok
+
+
+def test_versions_of_a_namespace_factory_are_not_kept_in_one_place() -> None:
+    tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
+    with pytest.raises(ValueError, match="would lie in one place"):
+        HistoryBackend(tenants, MemoryBackend())
+    HistoryBackend(tenants)
+    HistoryBackend(tenants, StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant", "versions")))

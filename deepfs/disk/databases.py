@@ -19,7 +19,7 @@ from deepfs.errors import PermissionDeniedError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["check_database", "check_entry", "check_kept", "is_database", "is_kept"]
+__all__ = ["UNIT", "check_database", "check_entry", "check_kept", "is_database", "is_kept"]
 
 _REASON: Final = "it belongs to a SQLite database that this process uses; read and change it by SQLite"
 
@@ -33,7 +33,7 @@ _HEADS: Final = frozenset(
     }
 )
 """How a database begins, and the files beside it."""
-_UNIT: Final = 8
+UNIT: Final = 8
 """What the sizes of all these files are multiples of."""
 
 _OPENED_HERE: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_PATH", 0)
@@ -77,7 +77,7 @@ def check_database(path: str, descriptor: int, status: os.stat_result) -> None:
     Raises:
         PermissionDeniedError: The database is in use.
     """
-    may_be = status.st_size % _UNIT == 0 and is_database(descriptor, os.pread(descriptor, 4, 0))
+    may_be = status.st_size % UNIT == 0 and is_database(descriptor, os.pread(descriptor, 4, 0))
     if may_be and _is_used(file_id(status)):
         raise PermissionDeniedError(path, _REASON)
 

@@ -15,7 +15,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from deepfs.disk.databases import check_entry
+from deepfs.disk.databases import UNIT, check_database, check_entry
 from deepfs.disk.os_calls import (
     NO_FOLLOW,
     READ,
@@ -28,7 +28,7 @@ from deepfs.disk.os_calls import (
     leaf,
     release,
 )
-from deepfs.disk.reading import check_opened, check_regular, modified_at, open_regular, read_descriptor
+from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
@@ -208,7 +208,10 @@ class FoundFile:
             descriptor = os.open(self._name, _READ_ENTRY, dir_fd=level.descriptor)
             try:
                 status = os.fstat(descriptor)
-                check_opened(self.path, descriptor, status)
+                if not stat.S_ISREG(status.st_mode):
+                    check_regular(self.path, status)
+                if status.st_size % UNIT == 0:
+                    check_database(self.path, descriptor, status)
                 return read_descriptor(self.path, descriptor, status.st_size, limit)
             finally:
                 release(descriptor)

@@ -13,6 +13,7 @@ import pytest
 from deepfs import SqliteBackend, run_sync
 from support.counts import few_or_many
 from support.processes import Process, started
+from support.promises import keeps
 from support.raw_sqlite import rows
 
 _EDITS: Final = 50
@@ -319,6 +320,7 @@ print("passed", len(stored) > 3 * forks)
 """
 
 
+@keeps("A process may be forked at any moment, and nothing that parent or child stored is lost.")
 @pytest.mark.parametrize("forks", few_or_many(10, 1000))
 def test_forks_at_any_moment_lose_nothing(file: Path, forks: int) -> None:
     with started(_FORK_STORM, file, forks) as process:

@@ -6,9 +6,8 @@ import pytest
 
 from deepfs.backends import object_store
 from deepfs.backends.object_store import S3Backend
-from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing import BackendConformance
 from deepfs.testing.tasks import gather
-from support.flat_trees import FileAndDirectory
 from support.object_stores import RawObjects, S3Server
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +19,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class TestCeph(RawObjects, BackendConformance, BackendStateMachine, FileAndDirectory):
-    steps = 40
-
+class TestCeph(RawObjects, BackendConformance):
     @pytest.fixture
     def backend(self, ceph_server: S3Server) -> S3Backend:
         self.server, self.prefix, self.store = ceph_server, ceph_server.prefix(), ceph_server.store()

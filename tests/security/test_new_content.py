@@ -61,8 +61,8 @@ def test_a_group_that_cannot_be_given_leaves_no_bits(
     with (tmp_path / "old").open("wb") as old, (tmp_path / "file").open("wb") as file:
         own = fstat(old.fileno())
         foreign = os.stat_result((stat.S_IFREG | before, *own[1:5], own.st_gid + 1, *own[6:]))
-        monkeypatch.setattr(
-            os, "fstat", lambda descriptor: foreign if descriptor == old.fileno() else fstat(descriptor)
-        )
-        copy_access("/file", old.fileno(), file.fileno())
+        number = old.fileno()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fstat", lambda descriptor: foreign if descriptor == number else fstat(descriptor))
+            copy_access("/file", number, file.fileno())
         assert stat.S_IMODE(fstat(file.fileno()).st_mode) == after

@@ -290,6 +290,7 @@ def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> li
     A write is the header of an operation that was sent to `files`, a list of conflicts, or None to forget them all.
     """
     folded = _Conflicts(conflicts or ())
+    folded._known = set(map(_form, folded))
     folded.log = conflicts.log.copy() if isinstance(conflicts, _Conflicts) else StepLog()
     for write in writes:
         folded.apply(write)
@@ -297,8 +298,10 @@ def fold_conflicts(conflicts: Iterable[Any] | None, writes: Iterable[Any]) -> li
 
 
 class _Conflicts(list[dict[str, Any]]):
-    __slots__ = ("log",)
+    __slots__ = ("_known", "log")
     log: StepLog
+    _known: set[str]
+    """What `_form` makes of those that are in the list."""
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
         return list, (list(self),)
@@ -306,15 +309,27 @@ class _Conflicts(list[dict[str, Any]]):
     def apply(self, write: Any) -> None:
         if write is None:
             self.clear()
+            self._known = set()
         elif isinstance(write, str):
             self._judge(operation_in([write]))
         else:
-            self.extend(conflict for conflict in write if conflict not in self)
+            forms = {_form(conflict): conflict for conflict in write}
+            self._add(conflict for form, conflict in forms.items() if form not in self._known)
 
     def _judge(self, operation: Operation | None) -> None:
         lost = self.log.enter(operation) if operation else []
         if operation and lost:
-            self.extend(_lost_changes(operation, lost))
+            self._add(_lost_changes(operation, lost))
+
+    def _add(self, conflicts: Iterable[dict[str, Any]]) -> None:
+        for conflict in conflicts:
+            self.append(conflict)
+            self._known.add(_form(conflict))
+
+
+def _form(conflict: Any) -> str:
+    """The same text for equal conflicts."""
+    return repr(sorted(map(repr, conflict.items()))) if isinstance(conflict, dict) else repr(conflict)
 
 
 def _lost_changes(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:

@@ -205,7 +205,7 @@ def _plain(line: str, rules: list[_Rule]) -> list[str]:
 
 def _rules(line: str) -> Iterator[_Rule]:
     """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern."""
-    if "\n" in line or not is_text(line) or len(line) > _MAX_LINE:
+    if len(line) > _MAX_LINE or "\n" in line or not is_text(line):
         raise ValueError("a pattern is one line of text")
     body = _trimmed(line).removeprefix("!")
     pattern = body.removesuffix("/")

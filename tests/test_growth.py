@@ -1,0 +1,594 @@
+"""No function that reads texts of others takes more than linear time, which would stop an event loop.
+
+Every function of the modules below is in one of the tables, so a new one has to be put into one of them.
+"""
+
+import base64
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from time import thread_time
+from typing import Any, Final
+
+import anyio
+import pytest
+from anyio import EndOfStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+
+from deepfs import GrepMatch, GrepResult, ReadResult, errors
+from deepfs import _brief as brief
+from deepfs._langgraph import parallel_writes, reducers
+from deepfs.compat import responses, utils
+from deepfs.config import addresses
+from deepfs.mcp import calls, reference, resources
+from deepfs.middleware import _media_blocks as media_blocks
+from deepfs.middleware import _messages as messages
+from deepfs.middleware import advice, arguments, memory_texts, rendering, skill_texts
+from deepfs.policy import rules
+from deepfs.process.output import Kept
+from deepfs.sandboxes import answers, network, offload, wire
+from deepfs.search import gitignore, globs, literals, query
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.results import glob_result
+from deepfs.text import arguments as given
+from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
+from deepfs.text.entries import TreeEntry, TreeListing
+from deepfs.types import ExecuteResponse, FileInfo
+from support.growth import steep_growth
+
+Call = Callable[[], object]
+
+SHAPES: Final = (
+    *(
+        "a",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "\r\n",
+        "/",
+        "\\",
+        "[",
+        "]",
+        "{",
+        "(",
+        "*",
+        "?",
+        "-",
+        "'",
+        '"',
+        "`",
+        "<",
+        ">",
+        "&",
+        "%",
+    ),
+    *(
+        "0",
+        ".",
+        ",",
+        ":",
+        "#",
+        "~",
+        "@",
+        "é",
+        "e\u0301",
+        "\u2028",
+        "\0",
+        "\x1b[",
+        "\U0001f600",
+        "a ",
+        "a\n",
+        " \n",
+        "\na ",
+    ),
+    *(
+        "a/",
+        "/a",
+        "../",
+        "**/",
+        "**/a/",
+        "*a",
+        "[a",
+        "[[:",
+        "[a-",
+        "{a,",
+        "{a,b}",
+        "a|",
+        "(a|b)",
+        "(a*)*",
+        "a{9}",
+        "\\[",
+        "\\n",
+    ),
+    *(
+        "<a>",
+        "</",
+        "&lt;",
+        "&#0;",
+        "%41",
+        "a: b\n",
+        "- ",
+        "- a\n",
+        "---\n",
+        "a: [",
+        "{{",
+        "!a b ",
+        "1\ta\n",
+        "     1\t",
+        "1→",
+    ),
+    *(
+        "@@ -1 +1 @@\n",
+        "*** ",
+        "+a\n",
+        "```\n",
+        "data:,",
+        "x://",
+        "Error: ",
+        "\\u0041",
+        "@deepfs ",
+        "[stderr] ",
+        "a=b&",
+        "::",
+    ),
+)
+"""What adversarial texts repeat."""
+ENDS: Final = (("", ""), ("a", "\x01"), ("---\na: ", "\n---\n"))
+"""What such a text begins and ends with."""
+
+
+def _text(number: int, size: int) -> str:
+    shape, (begin, end) = SHAPES[number], ENDS[number % len(ENDS)]
+    return begin + (shape * (size // len(shape) + 1))[: size - len(begin) - len(end)] + end
+
+
+async def _head(text: str) -> object:
+    class Stream:
+        left = text.encode()
+
+        async def receive(self, most: int = 65_536) -> bytes:
+            if not self.left:
+                raise EndOfStream
+            piece, self.left = self.left[:most], self.left[most:]
+            return piece
+
+    reader = BufferedByteReceiveStream(Stream())  # type: ignore[arg-type]
+    return await network._http_request(b"G", reader)
+
+
+def _as_data(text: str) -> Any:
+    return records.new_file(text)
+
+
+def _search(pattern: str, text: str, **options: Any) -> object:
+    return query.search(query.compile_query(pattern, **options), "/a", text)
+
+
+def _read(text: str) -> ReadResult:
+    return records.read_text("/a", text, 0, 100_000, at=_as_data(text))
+
+
+def _grep_result(text: str) -> GrepResult:
+    return GrepResult(matches=[GrepMatch(path="/a", line=1, text=text)])
+
+
+def _ignores(*given: str) -> bool | None:
+    return gitignore.compile_rules(given).verdict("a/" * 1000 + "b", is_dir=False)
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+TEXTS: Final[dict[str, Callable[[str], object]]] = {
+    # deepfs/text
+    "edits.hint": lambda text: edits.hint(text, "a  a\nb" + text[:1000]),
+    "edits.hint of a long text": lambda text: edits.hint("a\nb\n" * 100, text),
+    "edits.replace": lambda text: edits.replace("/a", text, text[:3], "x", True),
+    "edits.replace once": lambda text: edits.replace("/a", text, text[: len(text) // 2], "x"),
+    "lines.check_text": lines.check_text,
+    "lines.decode": lambda text: lines.decode(text.encode()),
+    "lines.digest": lambda text: lines.digest(text.encode()),
+    "lines.facts": lines.facts,
+    "lines.has_plain_lines": lambda text: lines.has_plain_lines(text.encode()),
+    "lines.is_text": lines.is_text,
+    "lines.line_count": lines.line_count,
+    "lines.version": lines.version,
+    "lines.window": lambda text: lines.window(text, 5, 100_000),
+    "media.extension": media.extension,
+    "media.is_binary_name": media.is_binary_name,
+    "media.is_binary_type": media.is_binary_type,
+    "media.mime_type": media.mime_type,
+    "media.other_encoding": lambda text: media.other_encoding(text.encode()),
+    "media.sniff": lambda text: media.sniff(text.encode()),
+    "paths.ancestors": lambda text: paths.ancestors("/" + text[:4096]),
+    "paths.are_plainly_normal": lambda text: paths.are_plainly_normal([text]),
+    "paths.end_of": paths.end_of,
+    "paths.host_path": lambda text: paths.host_path(text, "/"),
+    "paths.is_beneath": lambda text: paths.is_beneath(text, "/a"),
+    "paths.is_normal": paths.is_normal,
+    "paths.is_visible": paths.is_visible,
+    "paths.join": lambda text: paths.join("/a", text),
+    "paths.name": paths.name,
+    "paths.normalize": paths.normalize,
+    "paths.parent": paths.parent,
+    "paths.relative": lambda text: paths.relative(text, "/a"),
+    "paths.visible_in": lambda text: paths.visible_in("", text.split("/")),
+    "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
+    "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
+    "records.described": lambda text: records.described({"content": text.split("\n")}, "/a"),
+    "records.encode_file": lambda text: records.encode_file(_as_data(text), "v1"),
+    "records.new_file": records.new_file,
+    "records.read_binary": lambda text: records.read_binary(
+        "/a", text.encode(), at=_as_data(""), content_version="", limit=1 << 30
+    ),
+    "records.read_data": lambda text: records.read_data("/a", _as_data(text), 3, 100_000, max_binary=1 << 30),
+    "records.read_text": _read,
+    "records.read_window": lambda text: records.read_window(_as_data(text), lines.window(text, 0, 10), ""),
+    "records.searchable": lambda text: records.searchable(_as_data(text)),
+    "records.size_of": lambda text: records.size_of(_as_data(text)),
+    "records.text_of": lambda text: records.text_of(_as_data(text), "/a"),
+    "records.to_v1": lambda text: records.to_v1(_as_data(text)),
+    "visible.escaped": visible.escaped,
+    "visible.fenced": lambda text: visible.fenced("a", text),
+    "visible.one_line": visible.one_line,
+    "visible.output_text": visible.output_text,
+    "visible.shown_path": visible.shown_path,
+    "visible.visible": visible.visible,
+    "visible.without_tags": lambda text: visible.without_tags(text, "a"),
+    "arguments.bytes_given": lambda text: given.bytes_given("a", bytearray(text.encode())),
+    "arguments.directory_given": lambda text: given.directory_given("a", text),
+    "arguments.check_env": lambda text: given.check_env({text: text}),
+    "arguments.path_list": lambda text: given.path_list(text.split("/")),
+    "arguments.upload_list": lambda text: given.upload_list([(each, b"") for each in text.split("/")]),
+    "entries.is_valid": entries.is_valid,
+    "entries.omission_of_name": entries.omission_of_name,
+    # deepfs/search
+    "query.search": lambda text: _search("a", text),
+    "query.search for two lines": lambda text: _search("a\na", text, context_lines=2),
+    "query.search regex": lambda text: _search(r"(a|b)*c", text, regex=True),
+    "query.search ignore_case": lambda text: _search(text[:100], text, ignore_case=True),
+    "query.search_plain": lambda text: query.search_plain(
+        query.compile_query("a"), "/a", text, None, query.Deadline(60)
+    ),
+    "query.numbered_matches": lambda text: query.numbered_matches("/a", text.encode(), ["a", text[:50]]),
+    "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),
+    # deepfs/sandboxes
+    "network.normal_host": network.normal_host,
+    "rules.checked_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
+    "answers.printable": answers.printable,
+    "answers.failure_of": lambda text: answers.failure_of(text.encode().split(b" "), "/a"),
+    "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
+    "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
+    "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
+    "wire.word_cost": lambda text: wire.word_cost("sh", text.encode()),
+    "offload.captured": lambda text: offload.captured(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "offload.capturing": lambda text: offload.capturing(text, "/a", 1, 1),
+    # deepfs/mcp
+    "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
+    "resources.text_of": lambda text: resources.text_of("/a", text.encode()),
+    "resources.uri_of": resources.uri_of,
+    "calls.failure_of": lambda text: calls.failure_of(ValueError(text)),
+    # deepfs/config
+    "addresses.parse_address": addresses.parse_address,
+    "addresses.parse_address of a file": lambda text: addresses.parse_address(f"file://{text}"),
+    "addresses.with_options": lambda text: addresses.with_options("a", {text: text}),
+    # deepfs/middleware
+    "rendering.command_output": lambda text: rendering.command_output(ExecuteResponse(output=text, exit_code=1)),
+    "rendering.output_and_notes": rendering.output_and_notes,
+    "rendering.listing": lambda text: rendering.listing(text.split("\n"), 60_000),
+    "rendering.paged": lambda text: rendering.paged(text.split("\n"), 0, 1000, 60_000, text),
+    "rendering.numbered": lambda text: rendering.numbered("/a", _read(text), 0, 60_000),
+    "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
+    "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
+    "advice.closest": lambda text: advice.closest(text, [text[1:], *text.split("/")]),
+    "advice.into_directory": lambda text: advice.into_directory(f"/{text}", "/a"),
+    "skill_texts.parsed": lambda text: skill_texts.parsed(text.encode(), "/a/SKILL.md"),
+    "skill_texts.instructions": lambda text: skill_texts.instructions(text.encode()),
+    "skill_texts.bounded": lambda text: skill_texts.bounded(text.split("\n")),
+    "skill_texts.shown_warnings": lambda text: skill_texts.shown_warnings([text]),
+    "skill_texts.checked_template": skill_texts.checked_template,
+    "skill_texts.known_skills": lambda text: skill_texts.known_skills({"skills_metadata": [text]}),
+    "skill_texts.shown_skills": lambda text: skill_texts.shown_skills(
+        [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]
+        [text],
+    ),
+    "skill_texts.pinned_text": lambda text: skill_texts.pinned_text(
+        {"path": text, "name": text},  # type: ignore[typeddict-item]
+        text.encode(),
+    ),
+    "memory_texts.cut_list": memory_texts.cut_list,
+    "memory_texts.inserted": lambda text: memory_texts.inserted(text, 1, text),
+    "memory_texts.lines_of": memory_texts.lines_of,
+    "memory_texts.lines_with": lambda text: list(memory_texts.lines_with(text, "a")),
+    "memory_texts.page": lambda text: memory_texts.page(text.split("\n"), 1, 1000),
+    "arguments.canonical_arguments": lambda text: arguments.canonical_arguments("read_file", {text: text}),
+    "media_blocks.inline": lambda text: media_blocks.inline({"type": "image", "base64": text, "mime_type": "a/b"}),
+    "media_blocks.inline url": lambda text: media_blocks.inline(
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+    ),
+    "media_blocks.document_text": lambda text: media_blocks.document_text(
+        {"type": "document", "source": {"type": "text", "data": text}}
+    ),
+    "media_blocks.encoded": lambda text: media_blocks.encoded(text.encode()),
+    "media_blocks.may_be_json": lambda text: media_blocks.may_be_json(AIMessage(text)),
+    "media_blocks.with_parsed_blocks": lambda text: media_blocks.with_parsed_blocks(
+        ToolMessage(text, tool_call_id="a")
+    ),
+    "media_blocks.media_type": lambda text: media_blocks.media_type({"type": "image", "mime_type": text}),
+    "media_blocks.is_digest": media_blocks.is_digest,
+    "messages.is_blank": messages.is_blank,
+    "messages.media_block": lambda text: messages.media_block("/a.png", _as_data(text.encode()), 1 << 30),
+    "messages.with_prompt": lambda text: messages.with_prompt(SystemMessage(text), text),
+    # deepfs/compat
+    "utils.check_empty_content": utils.check_empty_content,
+    "utils.create_file_data": utils.create_file_data,
+    "utils.file_data_to_string": lambda text: utils.file_data_to_string({"content": text.split("\n")}),
+    "utils.format_content_with_line_numbers": utils.format_content_with_line_numbers,
+    "utils.format_grep_matches": lambda text: utils.format_grep_matches(
+        [{"path": "/a", "line": number, "text": line} for number, line in enumerate(text.split("\n"))], "content"
+    ),
+    "utils.grep_matches_from_files": lambda text: utils.grep_matches_from_files({"/a": _as_data(text)}, "a"),
+    "utils.perform_string_replacement": lambda text: utils.perform_string_replacement(text, "a", "b"),
+    "utils.regex_literal_hint": utils.regex_literal_hint,
+    "utils.sanitize_tool_call_id": utils.sanitize_tool_call_id,
+    "utils.slice_read_response": lambda text: utils.slice_read_response({"content": text.split("\n")}, 0, 1000),
+    "utils.to_posix_path": utils.to_posix_path,
+    "utils.truncate_if_too_long": utils.truncate_if_too_long,
+    "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
+    "utils.validate_path": utils.validate_path,
+    "responses.code_told": responses.code_told,
+    "responses.unnumbered": responses.unnumbered,
+    "responses.read_result": lambda text: responses.read_result(text, "/a", 0, 1000),
+    "responses.changed": lambda text: responses.changed(text, ReadResult, "/a"),
+    # others
+    "errors.clipped": errors.clipped,
+    "errors.quoted": errors.quoted,
+    "errors.error_about": lambda text: str(errors.error_about("file_not_found", text, text)),
+    "errors.error_of": lambda text: str(errors.error_of("file_not_found", text)),
+    "errors.foreign_text": errors.foreign_text,
+    "brief.address": brief.address,
+    "brief.arguments": brief.arguments,
+    "brief.brief": lambda text: brief.brief([text, {text: text}]),
+    "output.Kept": lambda text: _kept(text.encode()),
+    "parallel_writes.is_header": parallel_writes.is_header,
+    "parallel_writes.operation_in": lambda text: parallel_writes.operation_in(text.split("/")),
+    "parallel_writes.removals_in": lambda text: parallel_writes.removals_in(text.split("/")),
+    "parallel_writes.digest_of": lambda text: parallel_writes.digest_of({"/a": {"content": text}}),
+    "parallel_writes.removals_of": lambda text: parallel_writes.removals_of({}, text.split("/")),
+    "reducers.stored_version": lambda text: reducers.stored_version({"content": text}, "/a"),
+    "reducers.version_of": lambda text: reducers.version_of(_as_data(text)),
+    "reducers.fold": lambda text: reducers.fold({"/a": {"content": text}}, [{"/a": {"content": text[1:]}}]),
+}
+"""By the name of the module and the function: a call with a text of any size."""
+
+PROMPT: Final[dict[str, Callable[[str], object]]] = {
+    "globs.compile_glob": lambda text: globs.compile_glob(text).may_enter("a"),
+    "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
+    "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
+    "query.compile_query": query.compile_query,
+    "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
+    "query.check_search": query.check_search,
+    "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
+    "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
+    "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
+    "literals.folds_beyond_ascii": lambda text: literals.folds_beyond_ascii([(text,)]),
+    "utils.compile_grep_include_glob": utils.compile_grep_include_glob,
+    "gitignore.compile_rules": _ignores,
+    "network._http_request": lambda text: anyio.run(_head, text),
+    "network._http_request header": lambda text: anyio.run(_head, f"ET http://a/ HTTP/1.1\r\na:{text}\r\n\r\n"),
+    "network._http_request URL": lambda text: anyio.run(_head, f"ET http://{text} HTTP/1.1\r\n\r\n"),
+    "advice.no_file": lambda text: advice.no_file("/", text),
+    "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
+    "advice.literal_brackets": advice.literal_brackets,
+    "paths.normalize at once": paths.normalize,
+    "visible.one_line at once": visible.one_line,
+}
+"""As in `TEXTS`: what runs on the event loop in any case, so that it refuses or cuts what is too long."""
+
+_ANSWER_LINES: Final = b"81a4 1 1 f//\n"
+
+
+def _answer(body: bytes) -> answers.Records:
+    text = base64.b64encode(body).decode()
+    return answers.Records(text, sha256(text.encode()).hexdigest(), 1 << 30)
+
+
+def _of_answer(read: Callable[[answers.Records, int], object], line: bytes) -> Callable[[int], Call]:
+    def sized(size: int) -> Call:
+        count = size // len(line)
+        answer = _answer(line * count)
+        return lambda: read(answer, count)
+
+    return sized
+
+
+def _with_rows(function: Callable[[list[int]], object], of: int = 20) -> Callable[[int], Call]:
+    """A call with as many rows as a text of that size may have."""
+    return lambda size: partial(function, list(range(size // of)))
+
+
+def _kept(data: bytes) -> str:
+    kept = Kept(10_000, "[stderr] ")
+    for begin in range(0, len(data), 100):
+        kept.add(data[begin : begin + 100])
+    return kept.text(20_000)
+
+
+def _tree(numbers: list[int]) -> list[TreeEntry]:
+    return [TreeEntry(f"/d/{number % 9}/{number}", "file", 1) for number in numbers]
+
+
+SIZED: Final[dict[str, Callable[[int], Call]]] = {
+    "answers.outcomes": _of_answer(answers.outcomes, b"E denied\n"),
+    "answers.resolved_paths": _of_answer(answers.resolved_paths, b"ok /a//\n"),
+    "answers.infos": _of_answer(lambda answer, _: list(answers.infos(answer, "/", "")), _ANSWER_LINES),
+    "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
+    "answers.found_files": _of_answer(
+        lambda answer, _: list(answers.found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
+    ),
+    "answers.contents": _of_answer(
+        lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
+    ),
+    "answers.check": _of_answer(lambda answer, _: answers.check(answer, "/"), b"E "),
+    "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
+    "entries.empty_directories": _with_rows(lambda rows: entries.empty_directories(_tree(rows))),
+    "entries.files_of": _with_rows(lambda rows: entries.files_of(_tree(rows))),
+    "entries.implied_listing": _with_rows(
+        lambda rows: entries.implied_listing("/d", [(f"/d/{row % 9}/{row}", 1) for row in rows])
+    ),
+    "entries.implied_listing deep": _with_rows(
+        lambda rows: entries.implied_listing("/d", [("/d" * 400 + f"/{row}", 1) for row in rows]), 1000
+    ),
+    "entries.check_transferable": _with_rows(
+        lambda rows: entries.check_transferable(TreeListing(_tree(rows)), "/d", moves=True)
+    ),
+    "entries.joined": _with_rows(lambda rows: entries.joined(*(entries.omission_of_name(str(row)) for row in rows))),
+    "flat_tree.file_paths": _with_rows(lambda rows: flat_tree.file_paths([f"/d/{row}" for row in rows])),
+    "flat_tree.relocation": _with_rows(lambda rows: flat_tree.relocation("/d", "/e", [f"/d/{row}" for row in rows])),
+    "flat_tree.FileTree": _with_rows(
+        lambda rows: flat_tree.FileTree({f"/d/{row % 9}/{row}": _as_data("") for row in rows}).entries("/d"), 200
+    ),
+    "records.decode_files": _with_rows(
+        lambda rows: records.decode_files({f"/{row}": {"content": ["a"]} for row in rows}), 50
+    ),
+    "results.glob_result": _with_rows(
+        lambda rows: glob_result([FileInfo(path=f"/{-row}", is_dir=False) for row in rows])
+    ),
+    "reducers.fold_conflicts": _with_rows(lambda rows: reducers.fold_conflicts([], [[{"a": row}] for row in rows])),
+    "reducers.fold of files": _with_rows(
+        lambda rows: reducers.fold({}, [{f"/{row}": {"content": "a"}} for row in rows]), 500
+    ),
+    "utils.build_grep_results_dict": _with_rows(
+        lambda rows: utils.build_grep_results_dict([{"path": f"/{row % 9}", "line": row, "text": ""} for row in rows])
+    ),
+    "responses.infos": _with_rows(
+        lambda rows: responses.infos({"entries": [{"path": f"/{row}"} for row in rows]}, "entries")
+    ),
+    "responses.matches": _with_rows(
+        lambda rows: responses.matches({"matches": [{"path": "/a", "line": row, "text": "a"} for row in rows]})
+    ),
+    "rules.decide": _with_rows(
+        lambda rows: rules.decide(
+            [rules.FilesystemPermission(["read"], [f"/{row % 500}/**"], "deny") for row in rows], "read", "/a"
+        )
+    ),
+    "gitignore.Rules": _with_rows(lambda rows: _ignores(*(f"a{row}*b" for row in rows)), 500),
+    "arguments.wrong_arguments": _with_rows(lambda rows: _wrong_arguments({str(row): row for row in rows})),
+    "arguments.canonical_arguments of many": _with_rows(
+        lambda rows: arguments.canonical_arguments("read_file", {str(row): row for row in rows})
+    ),
+    "brief.brief of many": _with_rows(lambda rows: brief.brief({row: [rows] for row in rows})),
+}
+"""Calls whose input is more than one text, made of a size."""
+
+
+def _wrong_arguments(unknown: dict[str, Any]) -> object:
+    try:
+        return arguments.ReadArguments(**unknown)
+    except ValueError as error:
+        return arguments.wrong_arguments(error)
+
+
+ELSEWHERE: Final = {
+    "diff": "tests/text/test_patch_growth.py",
+    "patches": "tests/text/test_patch_growth.py",
+}
+"""Modules whose functions are measured in other files."""
+
+FIXED: Final = {
+    *("arguments." + name for name in (
+        "argument_of", "arguments_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
+        "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
+    )),
+    *("entries." + name for name in ("flat_place", "relation", "unnamed_omission", "unreadable_omission")),
+    *("flat_tree." + name for name in (
+        "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",
+        "created_at", "file_info", "readable", "stat_of", "stats_of",
+    )),
+    *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
+    *("query.is_plain", "request.option_types", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
+    *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
+    *("resources.fetched", "skill_texts.too_large", "memory_texts.line_range", "memory_texts.size_text"),
+    *("media_blocks." + name for name in (
+        "blocks_of", "digest_of", "family", "filled", "form_of", "has_content", "has_media", "has_references",
+        "has_url",
+        "inline_size", "is_reference", "label", "referring", "retyped", "standard",
+    )),
+    *("messages.mapped", "messages.messages_of", "messages.typed_block", "errors.error_class"),
+    *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
+    *("responses.outcome", "responses.refused", "responses.shows_file"),
+    *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
+    *("parallel_writes.header_of", "parallel_writes.next_change"),
+}  # fmt: skip
+"""What takes no text of others, or only looks at the kind of what it gets."""
+
+MODULES: Final = (
+    *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
+    *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
+    *("deepfs.sandboxes." + name for name in ("answers", "network", "offload", "wire")),
+    *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.addresses"),
+    *("deepfs.middleware." + name for name in ("advice", "arguments", "memory_texts", "rendering", "skill_texts")),
+    *(
+        "deepfs.middleware._media_blocks",
+        "deepfs.middleware._messages",
+        "deepfs.compat.utils",
+        "deepfs.compat.responses",
+    ),
+    *("deepfs._langgraph.parallel_writes", "deepfs._langgraph.reducers"),
+    *("deepfs.errors", "deepfs._brief", "deepfs.policy.rules"),
+)
+
+
+def functions() -> Iterable[str]:
+    """The functions without a leading underscore that the modules define."""
+    for name in MODULES:
+        module = import_module(name if "." in name else f"deepfs.text.{name}")
+        for key, value in vars(module).items():
+            plain = inspect.unwrap(value) if callable(value) else None
+            if inspect.isfunction(plain) and plain.__module__ == module.__name__ and key[0] != "_":
+                yield f"{module.__name__.rpartition('.')[2].lstrip('_')}.{key}"
+
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_function_is_listed() -> None:
+    listed = {name.split(" ")[0] for name in [*TEXTS, *PROMPT, *SIZED, *FIXED]}
+    found = {name for name in functions() if name.partition(".")[0] not in ELSEWHERE}
+    assert found - listed == set(), "measure it, or say that it takes nothing that grows"
+    assert {name for name in FIXED if "._" not in name} - found == set(), "it is no more"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_time_grows_with_the_text(name: str) -> None:
+    for number, shape in enumerate(SHAPES):
+        steep = steep_growth(lambda size, number=number: partial(TEXTS[name], _text(number, size)))  # type: ignore[misc]
+        assert not steep, (shape, steep)
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_time_grows_with_the_number(name: str) -> None:
+    assert not steep_growth(SIZED[name])
+
+
+@pytest.mark.parametrize("name", PROMPT)
+def test_what_is_too_long_for_the_loop_is_refused_at_once(name: str) -> None:
+    for number in range(len(SHAPES)):
+        for size in (1_000, 2_000, 1_000_000):
+            text, taken = _text(number, size), 0.0
+            for attempt in range(3):
+                begun = thread_time()
+                with suppress(Exception):
+                    PROMPT[name](text + "a" * attempt)  # Not one that is remembered.
+                taken = min(taken or 1, thread_time() - begun)
+                if taken < _PROMPT_S:
+                    break
+            assert taken < _PROMPT_S, (text[:40], size, taken)
+
+
+_PROMPT_S: Final = 0.025
+"""Some times what it takes on a quiet machine."""

@@ -350,6 +350,9 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
     for number, hunk in enumerate(hunks, 1):
         place = hunk.start + drift
         is_there = done <= place <= len(lines) and tuple(lines[place : place + len(hunk.old)]) == hunk.old
+        # Less context above than beneath, or the other way round, means the start or the end of the file.
+        is_there = is_there and (hunk.leading >= hunk.trailing or place == 0)
+        is_there = is_there and (hunk.trailing >= hunk.leading or place + len(hunk.old) == len(lines))
         if not is_there or (not hunk.old and place == 0 and lines):
             index = index or LineIndex(path, lines, chain.from_iterable(each.old for each in hunks))
             place = _moved(path, number, hunk, index, lines, done)

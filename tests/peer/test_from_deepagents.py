@@ -26,6 +26,8 @@ from support.chat import ScriptedModel, call, calls
 
 pytestmark = pytest.mark.anyio
 
+to_deepagents(MemoryBackend())  # The first call looks up the installed version on disk.
+
 
 @pytest.fixture(params=["disk", "shell", "store"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:

@@ -25,6 +25,8 @@ from deepfs import (
 from deepfs.compat.deepagents import to_deepagents
 from support.scripted import ScriptedModel, calls
 
+to_deepagents(MemoryBackend())  # The first call looks up the installed version on disk.
+
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:

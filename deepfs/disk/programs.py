@@ -183,7 +183,7 @@ def interpreter_parts() -> tuple[str, ...]:
 def import_late_modules() -> None:
     """Import what deepfs imports late, if an agent can write to a directory from which modules are taken."""
     roots = _real_roots()
-    if any(_is_beneath(os.path.realpath(entry), roots) for entry in sys.path):
+    if any(_is_beneath(place, roots) for entry in sys.path for place in Place.of(entry).passed):
         _import_all()
 
 

@@ -170,7 +170,7 @@ def _change_mode(listener: int, request: bytes, given: "dict[str, Any]") -> int:
             opened.append(os.open(f"/proc/{process}/{link}", os.O_PATH))
         except FileNotFoundError:
             return errno.EBADF
-        name = b"" if path is None else _text(process, path)
+        name = b"" if path is None else _own_name(process, _text(process, path))
         # What was read is of the process that waits, and not of another one that has got its number.
         if _libc.ioctl(listener, _IS_WAITING, request[:8]) < 0:
             return errno.EPERM
@@ -188,6 +188,17 @@ def _change_mode(listener: int, request: bytes, given: "dict[str, Any]") -> int:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _own_name(process: int, name: bytes) -> bytes:
+    """A path as this process has to write it: some lead to the descriptors of the process that uses them.
+
+    The C library makes such a path for `fchmodat` with AT_SYMLINK_NOFOLLOW.
+    """
+    for start, place in ((b"/proc/self/", b""), (b"/proc/thread-self/", b""), (b"/dev/fd/", b"fd/")):
+        if name.startswith(start):
+            return b"/proc/%d/%b%b" % (process, place, name[len(start) :])
+    return name
 
 
 def _number(request: bytes, start: int, size: int) -> int:

@@ -121,8 +121,8 @@ class Ruleset:
 # --- the sandbox ---
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_FOR_PROGRAMS: Final = ("/etc/localtime", "/etc/ssl/openssl.cnf")
-"""Node does not start if it finds the second and may not read it."""
+_FOR_PROGRAMS: Final = ("/etc/debian_version", "/etc/localtime", "/etc/ssl/openssl.cnf")
+"""Pip and Node do not start if they find the first and the third and may not read them."""
 _DEVICES: Final = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
 _ENV: Final = {"GIT_CONFIG_NOSYSTEM": "1", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 """Git does not start if there is a file for all users that it may not read."""

@@ -184,11 +184,16 @@ def test_settings_of_a_tree(agent: Agent) -> None:
         assert told in err
 
 
+EVERY = "write_file = true, edit_file = true, delete = true, execute = true"
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ("interrupt_on = []", "interrupt_on does not ask before write_file"),
-        ("interrupt_on = { write_file = true, edit_file = ['approve'], delete = false }", "not ask before delete"),
+        ("interrupt_on = { write_file = true, edit_file = ['reject'], delete = false }", "not ask before delete"),
+        ("interrupt_on = { write_file = ['approve'] }", "does not let write_file be rejected"),
+        (f"interrupt_on = {{ {EVERY}, move = false }}", "does not ask before move"),
         ('model_options = { base_url = "http://127.0.0.1:9" }', "model_options has base_url"),
     ],
 )

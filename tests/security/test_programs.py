@@ -189,9 +189,10 @@ def test_the_interpreter_of_the_workspace_is_not_run(
 _WORK = """
 import sys, os, tempfile
 project = os.path.join(sys.argv[1], "project")
-os.makedirs(project, exist_ok=True)
-{modules}
-sys.path.insert(0, project)
+os.makedirs(os.path.join(sys.argv[1], "libraries"))
+os.makedirs(project)
+os.symlink("../libraries", os.path.join(project, "link"))
+sys.path.insert(0, os.path.join(project, "{entry}"))
 import anyio
 from {module} import {kind}
 async def main():
@@ -223,8 +224,8 @@ anyio.run(main, backend="{loop}")
 """
 
 
-@keeps("what is imported late is imported before the first change")
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@keeps("import late is imported before their first change")
+@pytest.mark.parametrize(("loop", "entry"), [("asyncio", ""), ("trio", ""), ("asyncio", "link")])
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
@@ -233,9 +234,9 @@ anyio.run(main, backend="{loop}")
     ],
 )
 def test_no_module_of_the_tree_is_imported_after_the_first_change(
-    tmp_path: Path, module: str, kind: str, loop: str
+    tmp_path: Path, module: str, kind: str, loop: str, entry: str
 ) -> None:
-    source = _WORK.format(modules="", module=module, kind=kind, loop=loop)
+    source = _WORK.format(module=module, kind=kind, loop=loop, entry=entry)
     done = subprocess.run([sys.executable, "-c", source, str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

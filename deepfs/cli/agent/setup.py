@@ -112,10 +112,14 @@ async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Seq
 
 def _claims(settings: AgentSettings) -> Iterator[str]:
     """What a file says that only one who is trusted may say: who wrote it may not be who runs the agent."""
-    asked = settings.interrupt_on
-    for name in ASKED:
-        if not (asked.get(name) if isinstance(asked, dict) else name in asked):
+    given = settings.interrupt_on
+    answers = given if isinstance(given, dict) else dict.fromkeys(given, True)
+    for name in (*ASKED, *answers):
+        allowed = answers.get(name)
+        if not allowed:
             yield f"interrupt_on does not ask before {name}"
+        elif allowed is not True and "reject" not in allowed:
+            yield f"interrupt_on does not let {name} be rejected"
     for name in settings.model_options:
         if name not in _TUNING:
             yield f"model_options has {name}"

@@ -555,10 +555,7 @@ class HistoryBackend(WrapperBackend):
         found, claims = [], []
         for info in listing.entries or ():
             name = paths.name(info.path)
-            if parsed := _parsed(name):
-                # `strptime` has a lock, which a forked child may find taken for ever.
-                at = datetime.fromisoformat(parsed["at"])
-                kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
+            if kept := _version_in(name, info.size):
                 found.append((kept, name))
             elif _is_number(name):
                 claims.append(int(name))
@@ -578,6 +575,16 @@ class _Digest:
 
     def version(self) -> str:
         return self._digest.hexdigest()
+
+
+def _version_in(name: str, size: int | None) -> Version | None:
+    """The version that a file with this name holds; None for the names that are not made here."""
+    if parsed := _parsed(name):
+        with suppress(ValueError):  # There is no such day.
+            # `strptime` has a lock, which a forked child may find taken for ever.
+            at = datetime.fromisoformat(parsed["at"]).isoformat(timespec="microseconds")
+            return Version(int(parsed["number"]), at, size)
+    return None
 
 
 def _unkeepable(path: str, code: str) -> DeepFSError:

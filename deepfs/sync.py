@@ -21,7 +21,7 @@ from anyio.lowlevel import RunVar, checkpoint
 
 from deepfs.threads.background import Call, background_loop
 from deepfs.threads.forks import after_fork
-from deepfs.threads.loop_bridge import finish, runs_loop
+from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop
 from deepfs.threads.worker_pool import is_worker
 
 __all__ = [
@@ -67,8 +67,8 @@ class _Here(threading.local):
 
     is_inline = False
     """Whether the thread runs a coroutine of a backend that never waits."""
-    is_worker = False
-    """Whether the thread is a worker that runs a sync method for an event loop."""
+    served: LoopCallbacks | None = None
+    """The event loop for which the thread, a worker, runs a sync method."""
 
 
 _here = _Here()
@@ -232,13 +232,15 @@ def _limiter() -> anyio.CapacityLimiter:
     return limiters[_depth.get()]
 
 
-def _work(method: Callable[[], T]) -> T:
+def _work(loop: LoopCallbacks, method: Callable[[], T]) -> T:
     _depth.set(_depth.get() + 1)  # In the thread's own copy of the context.
-    _here.is_worker = True
+    _here.served = loop
     try:
+        loop.enter_thread()
         return method()
     finally:
-        _here.is_worker = False
+        loop.leave_thread()
+        _here.served = None
 
 
 async def _in_worker(method: Callable[[], T]) -> T:
@@ -249,7 +251,7 @@ async def _in_worker(method: Callable[[], T]) -> T:
     from anyio.to_thread import run_sync as run_in_thread
 
     # Only a task group waits for the thread in every case, even after `asyncio.Task.cancel()`.
-    return await _in_own_task(lambda: run_in_thread(_work, method, limiter=_limiter()))
+    return await _in_own_task(lambda: run_in_thread(_work, loop_callbacks(), method, limiter=_limiter()))
 
 
 async def in_thread(method: Callable[[], T]) -> T:
@@ -257,11 +259,15 @@ async def in_thread(method: Callable[[], T]) -> T:
     return _step_out(method) if _here.is_inline else await _in_worker(method)
 
 
-def _on_served_loop(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _on_served_loop(loop: LoopCallbacks, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async call, made in a worker thread, on the event loop that the worker serves."""
     from anyio.from_thread import run
 
-    return run(coroutine)
+    loop.leave_thread()  # It waits for the loop, perhaps for ever if that is closed.
+    try:
+        return run(coroutine)
+    finally:
+        loop.enter_thread()
 
 
 # --- the generated methods ---
@@ -300,7 +306,7 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
         return _run_inline(call())
     if _would_wait_for_itself(backend):
         raise RuntimeError(f"{name} would block the event loop that has to do its work: await {instead} instead")
-    return _on_served_loop(call) if _here.is_worker else run_sync(call)
+    return run_sync(call) if _here.served is None else _on_served_loop(_here.served, call)
 
 
 _RUNS_INLINE = "runs_inline"

@@ -77,10 +77,11 @@ class PlannedChange(Struct, frozen=True):
         return (self.after is not None) - (self.before is not None)
 
 
-def has_namespace_factory(backend: object) -> bool:
-    """Whether the files of a backend, or of one within it, depend on the caller by a factory of its namespace."""
+def has_factory(backend: object) -> bool:
+    """Whether a factory, of namespaces or backends, decides by the caller which files a backend or its parts have."""
     inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
-    return callable(getattr(backend, "_given_namespace", None)) or any(map(has_namespace_factory, inner))
+    made_by = (getattr(backend, name, None) for name in ("_given_namespace", "_factory"))
+    return any(map(callable, made_by)) or any(map(has_factory, inner))
 
 
 class ChangePolicy(WrapperBackend):

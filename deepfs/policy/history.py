@@ -22,7 +22,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
-from deepfs.policy.changes import has_namespace_factory
+from deepfs.policy.changes import has_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import shielded
@@ -116,8 +116,8 @@ class HistoryBackend(WrapperBackend):
         keep: How many versions of each path are kept; older ones are deleted.
 
     Raises:
-        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` has a factory for
-            its namespace and `versions` has none: the versions of all its callers would lie in one place.
+        ValueError: For a `keep` below 1, for `directory="/"` without `versions`, and where `inner` is a factory or
+            has one for its namespace, and `versions` has none: the versions of all its callers would lie in one place.
         TypeError: For an argument of another type.
     """
 
@@ -143,9 +143,9 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if has_namespace_factory(files) and not has_namespace_factory(self._versions):
+        if has_factory(files) and not has_factory(self._versions):
             raise ValueError(
-                "the versions of all callers of a factory for the namespace would lie in one place: "
+                "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
                 "leave out `versions`, or give it a factory too"
             )
         self._keep = keep
@@ -555,10 +555,7 @@ class HistoryBackend(WrapperBackend):
         found, claims = [], []
         for info in listing.entries or ():
             name = paths.name(info.path)
-            if parsed := _parsed(name):
-                # `strptime` has a lock, which a forked child may find taken for ever.
-                at = datetime.fromisoformat(parsed["at"])
-                kept = Version(int(parsed["number"]), at.isoformat(timespec="microseconds"), info.size)
+            if kept := _version_in(name, info.size):
                 found.append((kept, name))
             elif _is_number(name):
                 claims.append(int(name))
@@ -578,6 +575,16 @@ class _Digest:
 
     def version(self) -> str:
         return self._digest.hexdigest()
+
+
+def _version_in(name: str, size: int | None) -> Version | None:
+    """The version that a file with this name holds; None for the names that are not made here."""
+    if parsed := _parsed(name):
+        with suppress(ValueError):  # There is no such day.
+            # `strptime` has a lock, which a forked child may find taken for ever.
+            at = datetime.fromisoformat(parsed["at"]).isoformat(timespec="microseconds")
+            return Version(int(parsed["number"]), at, size)
+    return None
 
 
 def _unkeepable(path: str, code: str) -> DeepFSError:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from deepfs._brief import arguments
 from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.errors import PermissionDeniedError, QuotaExceededError
-from deepfs.policy.changes import ChangePolicy, PlannedChange, has_namespace_factory
+from deepfs.policy.changes import ChangePolicy, PlannedChange, has_factory
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable, check_integer
@@ -125,6 +125,9 @@ class QuotaBackend(ChangePolicy):
     Each hard link of a file counts; symlinks and directories do not. A copy of symlinks to files reserves room for the
     content of these files. A move between mounts briefly stores the files twice, which is not counted.
 
+    What `StateBackend` has depends on the thread of the graph, and all threads together would share one count: over it,
+    make a quota, and a graph with it, for each thread.
+
     Args:
         inner: The storage. Put policies that hide files before this one, not behind it.
         max_bytes: The most bytes that the contents of all files may have; None for any number.
@@ -132,8 +135,8 @@ class QuotaBackend(ChangePolicy):
 
     Raises:
         TypeError: A limit is no integer.
-        ValueError: A limit is negative, or none is given; or `inner` has a factory for its namespace, since the files
-            of all its callers would be counted together. Make a backend and a quota for each namespace.
+        ValueError: A limit is negative, or none is given; or `inner` is a factory or has one for its namespace, since
+            the files of all its callers would be counted together. Make a backend and a quota for each namespace.
     """
 
     is_synchronous: bool = True
@@ -142,9 +145,9 @@ class QuotaBackend(ChangePolicy):
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
-        if has_namespace_factory(self.inner):
+        if has_factory(self.inner):
             raise ValueError(
-                "a quota over a factory for the namespace would count the files of all callers together: "
+                "a quota over a factory, of a namespace or of backends, would count the files of all callers together: "
                 "make a backend with a fixed namespace, and a quota over it, for each of them"
             )
         self._max_bytes = max_bytes

@@ -66,42 +66,51 @@ _locks: "WeakSet[ForkSafeLock]" = WeakSet()
 
 class _Here(threading.local):
     def __init__(self) -> None:
-        self.held: list[ForkSafeLock] = []
-        """The locks that the thread took because it forks."""
+        self.held: list[list[ForkSafeLock]] = []
+        """The locks that the thread took for each fork that it makes: a signal handler may fork within another one."""
 
 
 _here = _Here()
 
 
 def _before_fork() -> None:
+    held: list[ForkSafeLock] = []
+    _here.held.append(held)
     until = monotonic() + _PATIENCE_S
-    while not all(_take(lock, _ATTEMPT_S) for lock in list(_locks)):
-        _release_all()
+    while not all(_take(lock, held, _ATTEMPT_S) for lock in list(_locks)):
+        _release(held)
         if monotonic() >= until:
             for lock in list(_locks):
-                _take(lock, 0)
+                _take(lock, held, 0)
             return
 
 
-def _take(lock: ForkSafeLock, timeout: float) -> bool:
+def _take(lock: ForkSafeLock, held: list[ForkSafeLock], timeout: float) -> bool:
     taken = lock.acquire(timeout)
     if taken:
-        _here.held.append(lock)
+        held.append(lock)
     return taken
 
 
-def _release_all() -> None:
-    while _here.held:
-        _here.held.pop().release()
+def _release(held: list[ForkSafeLock]) -> None:
+    while held:
+        held[-1].release()
+        del held[-1]
+
+
+def _end_fork() -> None:
+    if _here.held:
+        _release(_here.held[-1])
+        del _here.held[-1]
 
 
 @after_fork
 def _after_fork() -> None:
-    held = {id(lock) for lock in _here.held}
+    held = {id(lock) for locks in _here.held for lock in locks}
     for lock in list(_locks):
         lock.forget_threads(is_held=id(lock) in held)
-    _release_all()
+    _end_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_release_all)
+    os.register_at_fork(before=_before_fork, after_in_parent=_end_fork)

@@ -160,6 +160,17 @@ class LoopCallbacks(ABC):
         # In this order: a closed loop begins nothing.
         return self.is_closed() and not self.outside
 
+    def enter_thread(self) -> None:
+        """Count what this thread does as `outside`, until `leave_thread`. RuntimeError if the loop was closed."""
+        self.outside.add(threading.get_ident())  # Of the greenlet, where gevent runs threads as such.
+        # In this order: whoever finds the loop closed, and nothing outside, can rely on this error.
+        if self.is_closed():
+            raise RuntimeError("the event loop that this work was for was closed")
+
+    def leave_thread(self) -> None:
+        """Note that this thread does nothing more for the loop, or waits for it."""
+        self.outside.discard(threading.get_ident())
+
     def send(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback` after those that were sent before; safe from any thread.
 

@@ -252,6 +252,18 @@ async def test_a_tampered_version_is_detected() -> None:
     assert (await history.arestore("/a", 1)).code == "backend_error"
 
 
+async def test_a_name_with_a_day_that_does_not_exist_hinders_nothing() -> None:
+    archive = MemoryBackend()
+    history = HistoryBackend(MemoryBackend(), archive)
+    await history.awrite("/a", "1")
+    await history.awrite("/a", "2", overwrite=True)
+    [kept] = (await archive.aglob("/.history/**/*-*")).matches or []
+    place = kept.path.rpartition("/")[0]
+    assert (await archive.awrite(place + f"/00000002-20261326T000000.000000Z-{'0' * 32}", "")).ok
+    assert (await history.awrite("/a", "3", overwrite=True)).ok
+    assert await contents(history, "/a") == [b"1", b"2"]
+
+
 async def test_histories_over_the_same_versions_share_the_numbering() -> None:
     class Slow(WrapperBackend):
         async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:

@@ -517,6 +517,16 @@ def test_a_quota_over_a_namespace_factory_is_refused() -> None:
     assert QuotaBackend(StoreBackend(InMemoryStore(), namespace=("tenant",)), 10).write("/a.txt", "a").ok
 
 
+def test_a_quota_over_a_factory_of_backends_is_refused() -> None:
+    with pytest.warns(DeprecationWarning, match="factories"):
+        factory = ReadOnlyBackend(lambda _: MemoryBackend())
+    for inner in (factory, factory.inner, CompositeBackend(MemoryBackend(), {"/t/": factory})):
+        with pytest.raises(ValueError, match="count the files of all callers together"):
+            QuotaBackend(inner, 10)
+        with pytest.raises(ValueError, match="would lie in one place"):
+            HistoryBackend(inner, MemoryBackend())
+
+
 def test_versions_of_a_namespace_factory_are_not_kept_in_one_place() -> None:
     tenants = StoreBackend(InMemoryStore(), namespace=lambda _: ("tenant",))
     with pytest.raises(ValueError, match="would lie in one place"):

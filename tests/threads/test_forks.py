@@ -134,6 +134,36 @@ def test_threads_may_fork_at_the_same_time() -> None:
     )
 
 
+def test_a_signal_handler_may_fork_while_its_thread_forks() -> None:
+    run_script(
+        BEGIN
+        + """
+    taken, held = [], []
+
+    class Interrupted(ForkSafeLock):
+        def acquire(self, timeout=-1):
+            got = super().acquire(timeout)
+            taken.append(self)
+            if len(taken) == 5:
+                fork(lambda: None)
+                held.clear()
+            return got
+
+        def forget_threads(self, *, is_held):
+            held.append(is_held)
+
+    locks = [Interrupted() for _ in range(10)]
+
+    def look():
+        assert held == [True] * 10, held
+
+    fork(look)
+    for lock in locks:
+        start(lambda: lock.acquire(0) or os._exit(1)).join()
+    """
+    )
+
+
 def test_a_thread_that_forks_within_a_step_goes_on_in_the_child() -> None:
     run_script(
         BEGIN

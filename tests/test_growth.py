@@ -10,19 +10,19 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
-from time import thread_time
 from typing import Any, Final
 
 import anyio
 import pytest
-from anyio import EndOfStream
+from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
 from deepfs import GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
-from deepfs.compat import responses, utils
+from deepfs.backends import answers as backend_answers
+from deepfs.compat import utils
 from deepfs.config import addresses
 from deepfs.mcp import calls, reference, resources
 from deepfs.middleware import _media_blocks as media_blocks
@@ -37,107 +37,24 @@ from deepfs.search.results import glob_result
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
-from deepfs.types import ExecuteResponse, FileInfo
-from support.growth import steep_growth
+from deepfs.types import ExecuteResponse, FileInfo, FileUploadResponse, LsResult
+from support.counts import few_or_many
+from support.growth import seconds_of, steep_growth
 
 Call = Callable[[], object]
 
+KINDS: Final = (
+    "a", "\n", " ", "/", "\\", "[", "'", "\x1b[", "a\n", "../", "**/a/", "{a,", "(a*)*", "<a>", "- a\n", "1\ta\n",
+)  # fmt: skip
+"""What adversarial texts repeat, of each kind one."""
 SHAPES: Final = (
-    *(
-        "a",
-        " ",
-        "\n",
-        "\r",
-        "\t",
-        "\r\n",
-        "/",
-        "\\",
-        "[",
-        "]",
-        "{",
-        "(",
-        "*",
-        "?",
-        "-",
-        "'",
-        '"',
-        "`",
-        "<",
-        ">",
-        "&",
-        "%",
-    ),
-    *(
-        "0",
-        ".",
-        ",",
-        ":",
-        "#",
-        "~",
-        "@",
-        "é",
-        "e\u0301",
-        "\u2028",
-        "\0",
-        "\x1b[",
-        "\U0001f600",
-        "a ",
-        "a\n",
-        " \n",
-        "\na ",
-    ),
-    *(
-        "a/",
-        "/a",
-        "../",
-        "**/",
-        "**/a/",
-        "*a",
-        "[a",
-        "[[:",
-        "[a-",
-        "{a,",
-        "{a,b}",
-        "a|",
-        "(a|b)",
-        "(a*)*",
-        "a{9}",
-        "\\[",
-        "\\n",
-    ),
-    *(
-        "<a>",
-        "</",
-        "&lt;",
-        "&#0;",
-        "%41",
-        "a: b\n",
-        "- ",
-        "- a\n",
-        "---\n",
-        "a: [",
-        "{{",
-        "!a b ",
-        "1\ta\n",
-        "     1\t",
-        "1→",
-    ),
-    *(
-        "@@ -1 +1 @@\n",
-        "*** ",
-        "+a\n",
-        "```\n",
-        "data:,",
-        "x://",
-        "Error: ",
-        "\\u0041",
-        "@deepfs ",
-        "[stderr] ",
-        "a=b&",
-        "::",
-    ),
-)
-"""What adversarial texts repeat."""
+    *KINDS, "\r", "\t", "\r\n", "]", "{", "(", "*", "?", "-", '"', "`", "<", ">", "&", "%", "0", ".", ",", ":", "#",
+    "~", "@", "é", "e\u0301", "\u2028", "\0", "\U0001f600", "a ", " \n", "\na ", "a/", "/a", "**/", "*a", "[a", "[[:",
+    "[a-", "{a,b}", "a|", "(a|b)", "a{9}", "\\[", "\\n", "</", "&lt;", "&#0;", "%41", "a: b\n", "- ", "---\n", "a: [",
+    "{{", "!a b ", "     1\t", "1→", "@@ -1 +1 @@\n", "*** ", "+a\n", "```\n", "data:,", "x://", "Error: ", "\\u0041",
+    "@deepfs ", "[stderr] ", "a=b&", "::",
+)  # fmt: skip
+"""All of them, which `nox -s stress` tries."""
 ENDS: Final = (("", ""), ("a", "\x01"), ("---\na: ", "\n---\n"))
 """What such a text begins and ends with."""
 
@@ -147,7 +64,7 @@ def _text(number: int, size: int) -> str:
     return begin + (shape * (size // len(shape) + 1))[: size - len(begin) - len(end)] + end
 
 
-async def _head(text: str) -> object:
+async def _head(text: str) -> None:
     class Stream:
         left = text.encode()
 
@@ -158,7 +75,8 @@ async def _head(text: str) -> object:
             return piece
 
     reader = BufferedByteReceiveStream(Stream())  # type: ignore[arg-type]
-    return await network._http_request(b"G", reader)
+    with suppress(EndOfStream, IncompleteRead, DelimiterNotFound):
+        await network._http_request(b"G", reader)
 
 
 def _as_data(text: str) -> Any:
@@ -216,7 +134,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "paths.normalize": paths.normalize,
     "paths.parent": paths.parent,
     "paths.relative": lambda text: paths.relative(text, "/a"),
-    "paths.visible_in": lambda text: paths.visible_in("", text.split("/")),
+    "paths.visible_in": lambda text: paths.visible_in("", list(filter(None, text.split("/")))),
     "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
     "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
     "records.described": lambda text: records.described({"content": text.split("\n")}, "/a"),
@@ -247,6 +165,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "entries.is_valid": entries.is_valid,
     "entries.omission_of_name": entries.omission_of_name,
     # deepfs/search
+    "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
     "query.search": lambda text: _search("a", text),
     "query.search for two lines": lambda text: _search("a\na", text, context_lines=2),
     "query.search regex": lambda text: _search(r"(a|b)*c", text, regex=True),
@@ -281,9 +200,12 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.output_and_notes": rendering.output_and_notes,
     "rendering.listing": lambda text: rendering.listing(text.split("\n"), 60_000),
     "rendering.paged": lambda text: rendering.paged(text.split("\n"), 0, 1000, 60_000, text),
-    "rendering.numbered": lambda text: rendering.numbered("/a", _read(text), 0, 60_000),
+    "rendering.numbered": lambda text: rendering.numbered("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
     "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
+    "advice.no_file": lambda text: advice.no_file("/", text),
+    "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
+    "advice.literal_brackets": advice.literal_brackets,
     "advice.closest": lambda text: advice.closest(text, [text[1:], *text.split("/")]),
     "advice.into_directory": lambda text: advice.into_directory(f"/{text}", "/a"),
     "skill_texts.parsed": lambda text: skill_texts.parsed(text.encode(), "/a/SKILL.md"),
@@ -340,10 +262,10 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.truncate_if_too_long": utils.truncate_if_too_long,
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
-    "responses.code_told": responses.code_told,
-    "responses.unnumbered": responses.unnumbered,
-    "responses.read_result": lambda text: responses.read_result(text, "/a", 0, 1000),
-    "responses.changed": lambda text: responses.changed(text, ReadResult, "/a"),
+    "backend_answers.code_told": backend_answers.code_told,
+    "backend_answers.unnumbered": backend_answers.unnumbered,
+    "backend_answers.read_result": lambda text: backend_answers.read_result(text, "/a", 0, 1000),
+    "backend_answers.changed": lambda text: backend_answers.changed(text, ReadResult, "/a"),
     # others
     "errors.clipped": errors.clipped,
     "errors.quoted": errors.quoted,
@@ -370,7 +292,6 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
     "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
     "query.compile_query": query.compile_query,
-    "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
     "query.check_search": query.check_search,
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
@@ -381,10 +302,6 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "network._http_request": lambda text: anyio.run(_head, text),
     "network._http_request header": lambda text: anyio.run(_head, f"ET http://a/ HTTP/1.1\r\na:{text}\r\n\r\n"),
     "network._http_request URL": lambda text: anyio.run(_head, f"ET http://{text} HTTP/1.1\r\n\r\n"),
-    "advice.no_file": lambda text: advice.no_file("/", text),
-    "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
-    "advice.literal_brackets": advice.literal_brackets,
-    "paths.normalize at once": paths.normalize,
     "visible.one_line at once": visible.one_line,
 }
 """As in `TEXTS`: what runs on the event loop in any case, so that it refuses or cuts what is too long."""
@@ -465,11 +382,22 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "utils.build_grep_results_dict": _with_rows(
         lambda rows: utils.build_grep_results_dict([{"path": f"/{row % 9}", "line": row, "text": ""} for row in rows])
     ),
-    "responses.infos": _with_rows(
-        lambda rows: responses.infos({"entries": [{"path": f"/{row}"} for row in rows]}, "entries")
+    "backend_answers.infos": _with_rows(
+        lambda rows: backend_answers.infos([{"path": f"/{row}"} for row in rows], "entries", "/")
     ),
-    "responses.matches": _with_rows(
-        lambda rows: responses.matches({"matches": [{"path": "/a", "line": row, "text": "a"} for row in rows]})
+    "backend_answers.matches": _with_rows(
+        lambda rows: backend_answers.matches([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
+    ),
+    "backend_answers.children": _with_rows(
+        lambda rows: backend_answers.children([{"path": f"/{row}/a/b"} for row in rows], "/")
+    ),
+    "backend_answers.outcomes": _with_rows(
+        lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
+    ),
+    "backend_answers.completed": _with_rows(
+        lambda rows: backend_answers.completed(
+            "ls", LsResult(entries=[FileInfo(f"/{row}", is_dir=False) for row in rows]), {"path": "/"}
+        )
     ),
     "rules.decide": _with_rows(
         lambda rows: rules.decide(
@@ -504,10 +432,12 @@ FIXED: Final = {
         "argument_of", "arguments_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
-    *("entries." + name for name in ("flat_place", "relation", "unnamed_omission", "unreadable_omission")),
+    *("entries." + name for name in (
+        "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+    )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",
-        "created_at", "file_info", "readable", "stat_of", "stats_of",
+        "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("query.is_plain", "request.option_types", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
@@ -520,7 +450,7 @@ FIXED: Final = {
     )),
     *("messages.mapped", "messages.messages_of", "messages.typed_block", "errors.error_class"),
     *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
-    *("responses.outcome", "responses.refused", "responses.shows_file"),
+    *("backend_answers.refused", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),
 }  # fmt: skip
@@ -536,7 +466,7 @@ MODULES: Final = (
         "deepfs.middleware._media_blocks",
         "deepfs.middleware._messages",
         "deepfs.compat.utils",
-        "deepfs.compat.responses",
+        "deepfs.backends.answers",
     ),
     *("deepfs._langgraph.parallel_writes", "deepfs._langgraph.reducers"),
     *("deepfs.errors", "deepfs._brief", "deepfs.policy.rules"),
@@ -547,10 +477,12 @@ def functions() -> Iterable[str]:
     """The functions without a leading underscore that the modules define."""
     for name in MODULES:
         module = import_module(name if "." in name else f"deepfs.text.{name}")
+        # Not only sandboxes have a module `answers`.
+        short = "backend_answers" if module is backend_answers else module.__name__.rpartition(".")[2].lstrip("_")
         for key, value in vars(module).items():
             plain = inspect.unwrap(value) if callable(value) else None
             if inspect.isfunction(plain) and plain.__module__ == module.__name__ and key[0] != "_":
-                yield f"{module.__name__.rpartition('.')[2].lstrip('_')}.{key}"
+                yield f"{short}.{key}"
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------
@@ -563,9 +495,10 @@ def test_every_function_is_listed() -> None:
     assert {name for name in FIXED if "._" not in name} - found == set(), "it is no more"
 
 
+@pytest.mark.parametrize("count", few_or_many(len(KINDS), len(SHAPES)))
 @pytest.mark.parametrize("name", TEXTS)
-def test_time_grows_with_the_text(name: str) -> None:
-    for number, shape in enumerate(SHAPES):
+def test_time_grows_with_the_text(name: str, count: int) -> None:
+    for number, shape in enumerate(SHAPES[:count]):
         steep = steep_growth(lambda size, number=number: partial(TEXTS[name], _text(number, size)))  # type: ignore[misc]
         assert not steep, (shape, steep)
 
@@ -575,16 +508,14 @@ def test_time_grows_with_the_number(name: str) -> None:
     assert not steep_growth(SIZED[name])
 
 
+@pytest.mark.parametrize("count", few_or_many(len(KINDS), len(SHAPES)))
 @pytest.mark.parametrize("name", PROMPT)
-def test_what_is_too_long_for_the_loop_is_refused_at_once(name: str) -> None:
-    for number in range(len(SHAPES)):
+def test_what_is_too_long_for_the_loop_is_refused_at_once(name: str, count: int) -> None:
+    for number in range(count):
         for size in (1_000, 2_000, 1_000_000):
             text, taken = _text(number, size), 0.0
             for attempt in range(3):
-                begun = thread_time()
-                with suppress(Exception):
-                    PROMPT[name](text + "a" * attempt)  # Not one that is remembered.
-                taken = min(taken or 1, thread_time() - begun)
+                taken = min(taken or 1, seconds_of(partial(PROMPT[name], text + "a" * attempt)))  # None is remembered.
                 if taken < _PROMPT_S:
                     break
             assert taken < _PROMPT_S, (text[:40], size, taken)

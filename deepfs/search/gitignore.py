@@ -352,12 +352,12 @@ class Ignoring:
         """Whether `path`, beneath the root, or a directory above it is ignored."""
         directory = path if is_dir else paths.parent(path)
         if directory not in self._ignored:
-            self._judge(directory)
+            self._decide(directory)
         if is_dir or self._ignored[directory]:
             return self._ignored[directory]
         return _is_ignored(self._holding[directory], path, is_dir=False)
 
-    def _judge(self, directory: str) -> None:
+    def _decide(self, directory: str) -> None:
         """Cache whether a directory and those above it are ignored; a walk has asked about the latter before."""
         known = paths.parent(directory) in self._ignored
         for each in [directory] if known else _way(self._root, directory):

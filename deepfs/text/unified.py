@@ -31,10 +31,10 @@ class _Part:
 
     def __init__(self) -> None:
         self.names: tuple[str | None, str | None] = (None, None)
-        """Its name on both sides as the diff tells it; None where nothing is there."""
+        """Its name on both sides in the diff; None where nothing is there."""
         self.stamps: tuple[str, str] = ("", "")
         self.notes: dict[str, str] = {}
-        """What git tells besides: `rename from`, `new file mode` and others."""
+        """The lines of git: `rename from`, `new file mode` and others."""
         self.is_git: bool = False
         self.hunks: list[NumberedHunk] = []
 
@@ -132,7 +132,7 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     if number < len(lines) and _is_head(lines, number):
         named = _Part()
         _read_names(named, lines, number)
-        if all(name is None or told in (None, name) for name, told in zip(named.names, part.names, strict=True)):
+        if all(name is None or known in (None, name) for name, known in zip(named.names, part.names, strict=True)):
             part.names, part.stamps = named.names, named.stamps
             number += 2
     return number
@@ -161,7 +161,7 @@ def _read_hunk(part: _Part, lines: Sequence[str], number: int) -> int:
                 new_left -= 1
                 new.append(line[1:] + "\n")
         else:
-            raise PatchError(f"The hunk at line {head} of the patch has not the lines that its head tells.")
+            raise PatchError(f"The hunk at line {head} of the patch has not the lines that its head announces.")
         number += 1
     if number < len(lines) and lines[number].startswith("\\"):
         _end_without_newline(old, new, signs[-1] if signs else " ")
@@ -169,7 +169,7 @@ def _read_hunk(part: _Part, lines: Sequence[str], number: int) -> int:
     following = lines[number] if number < len(lines) else ""
     is_more = following.startswith(("-", "+", " ")) and not _SIGNATURE.match(following)
     if is_more and not _is_head(lines, number):
-        raise PatchError(f"The hunk at line {head} of the patch has more lines than its head tells.")
+        raise PatchError(f"The hunk at line {head} of the patch has more lines than its head announces.")
     if not any(sign != " " for sign in signs):
         raise PatchError(f"The hunk at line {head} of the patch changes nothing.")
     changed = [place for place, sign in enumerate(signs) if sign != " "]

@@ -1,4 +1,7 @@
-"""ObjectStoreBackend over Ceph, which before version 17 compares the tags of conditions without their quotes."""
+"""ObjectStoreBackend over Ceph: what only another real implementation of S3 can show, as conditions and races.
+
+Before version 17, Ceph compares the tags of conditions without their quotes.
+"""
 
 from functools import partial
 
@@ -6,7 +9,8 @@ import pytest
 
 from deepfs.backends import object_store
 from deepfs.backends.object_store import S3Backend
-from deepfs.testing import BackendConformance
+from deepfs.testing.conformance.concurrency import ConcurrencyConformance
+from deepfs.testing.conformance.writing import WritingConformance
 from deepfs.testing.tasks import gather
 from support.object_stores import RawObjects, S3Server
 
@@ -19,7 +23,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class TestCeph(RawObjects, BackendConformance):
+class TestCeph(RawObjects, WritingConformance, ConcurrencyConformance):
     @pytest.fixture
     def backend(self, ceph_server: S3Server) -> S3Backend:
         self.server, self.prefix, self.store = ceph_server, ceph_server.prefix(), ceph_server.store()
@@ -28,6 +32,23 @@ class TestCeph(RawObjects, BackendConformance):
     @pytest.fixture
     def second_backend(self, backend: S3Backend) -> S3Backend:
         return self.server.backend(self.prefix)
+
+
+async def test_files_are_listed_searched_moved_copied_and_deleted(ceph_server: S3Server) -> None:
+    backend, data = ceph_server.backend(ceph_server.prefix()), bytes(range(256)) * 100
+    names = ["/a b/+%41.txt", "/a b/é#?.txt"]
+    assert [
+        each.error for each in await backend.aupload_files([*((name, b"x\n") for name in names), ("/d", data)])
+    ] == ([None] * 3)
+    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/a b/", "/d"]
+    assert [found.path for found in (await backend.aglob("**/*.txt")).unwrap()] == names
+    assert [found.path for found in (await backend.agrep("x")).unwrap()] == names
+    assert (await backend.acopy("/a b", "/c")).ok
+    assert (await backend.amove("/a b", "/e")).ok
+    assert (await backend.adelete("/c")).ok
+    assert [info.path for info in (await backend.als("/")).unwrap()] == ["/d", "/e/"]
+    [there, gone] = await backend.adownload_files(["/d", "/c/+%41.txt"])
+    assert (there.content, gone.error) == (data, "file_not_found")
 
 
 async def test_the_form_of_a_tag_is_found_out_by_many_changes_at_once(ceph_server: S3Server) -> None:

@@ -4,44 +4,45 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import thread_time
 
+from deepfs.errors import DeepFSError
+
+_SIZES = (10_000, 100_000, 1_000_000)
 _HARMLESS_S = 0.002
 """Even what grows by the square takes no more than a fifth of a second for the next size."""
-SIZES = (10_000, 100_000, 1_000_000)
+_EVEN = 12.0
+"""What takes no more times longer for the second size is not measured for the third: a part of it that grows by the
+square is so small that it would not take `_STEEPEST` times longer there."""
 _STEEPEST = 30.0
 """How many times longer an input may take that is ten times as large."""
 _SLACK_S = 0.06
 """What no ratio is taken of: less is noise, and harms nobody."""
 
 
-def steep_growth(call: Callable[[int], Callable[[], object]], sizes: tuple[int, ...] = SIZES) -> str:
+def steep_growth(call: Callable[[int], Callable[[], object]]) -> str:
     """Where a call takes more than thrice linear time, as a text; empty if it does not.
 
     Args:
-        call: Makes the input of a size, and returns what to measure. It may raise errors.
-        sizes: The sizes, each ten times the one before.
+        call: Makes the input of a size, and returns what to measure.
     """
-    before = None
-    for size in sizes:
+    measured = call(_SIZES[0])
+    before = min(seconds_of(measured), seconds_of(measured))
+    for size in _SIZES[1:]:
         measured = call(size)
-        taken = _seconds(measured)
-        limit = _limit(before)
+        taken, limit = seconds_of(measured), before * _STEEPEST + _SLACK_S
         for _ in range(3):  # The least of several runs is what it takes on a quiet machine.
             if taken > limit:
-                taken = min(taken, _seconds(measured))
+                taken = min(taken, seconds_of(measured))
         if taken > limit:
             return f"{size:,}: {taken:.3f} s after {before:.3f} s"
-        if taken < _HARMLESS_S and before is not None:
+        if taken < max(_HARMLESS_S, before * _EVEN):
             return ""
         before = taken
     return ""
 
 
-def _limit(before: float | None) -> float:
-    return float("inf") if before is None else before * _STEEPEST + _SLACK_S
-
-
-def _seconds(call: Callable[[], object]) -> float:
+def seconds_of(call: Callable[[], object]) -> float:
+    """How long a call takes, which may raise errors about what it gets."""
     begun = thread_time()
-    with suppress(Exception):
+    with suppress(DeepFSError, ValueError, UnicodeError):
         call()
     return thread_time() - begun

@@ -1,16 +1,14 @@
 """Patches and diffs of any size and shape are read, applied and made in linear time."""
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from deepfs.text.diff import TextDiff, difference, joined, unified
-from deepfs.text.patches import PatchError, apply_hunks, parse_hunks, parse_patch, patch_sections
+from deepfs.text.patches import apply_hunks, parse_hunks, parse_patch, patch_sections
 from deepfs.text.unified import apply_numbered, parse_unified
+from support.growth import steep_growth
 
 
 def v4a(body: str) -> str:
@@ -100,31 +98,13 @@ PLACED: dict[str, Callable[[int], tuple[str, str]]] = {
 }
 
 
-def cost(work: Callable[[], Any], *, tries: int) -> float:
-    """The seconds of this thread alone, the least of some tries."""
-    costs = []
-    for _ in range(tries):
-        begun = time.thread_time()
-        with suppress(PatchError):
-            work()
-        costs.append(time.thread_time() - begun)
-    return min(costs)
-
-
-def assert_linear(made: Callable[[int], Callable[[], Any]]) -> None:
-    costs = [cost(made(size), tries=tries) for size, tries in ((10_000, 3), (100_000, 2), (1_000_000, 1))]
-    for smaller, larger in pairwise(costs):
-        # In less than two milliseconds it is not the input that counts.
-        assert larger < 30 * max(smaller, 0.002), costs
-
-
 @pytest.mark.parametrize("name", PATCHES)
 def test_patches_are_read_in_linear_time(name: str) -> None:
     def made(size: int) -> Callable[[], Any]:
         patch = PATCHES[name](size)
         return lambda: (patch_sections(patch), parse_patch(patch))
 
-    assert_linear(made)
+    assert not steep_growth(made)
 
 
 @pytest.mark.parametrize("name", UNIFIED)
@@ -133,7 +113,7 @@ def test_unified_diffs_are_read_in_linear_time(name: str) -> None:
         diff = UNIFIED[name](size)
         return lambda: parse_unified(diff)
 
-    assert_linear(made)
+    assert not steep_growth(made)
 
 
 @pytest.mark.parametrize("name", APPLIED)
@@ -143,7 +123,7 @@ def test_hunks_are_placed_in_linear_time(name: str) -> None:
         hunks = parse_hunks(diff, "/a")
         return lambda: apply_hunks("/a", text, hunks)
 
-    assert_linear(made)
+    assert not steep_growth(made)
 
 
 @pytest.mark.parametrize("name", PLACED)
@@ -153,7 +133,7 @@ def test_hunks_with_numbers_are_placed_in_linear_time(name: str) -> None:
         [patch] = parse_unified(diff)
         return lambda: apply_numbered("/a", text, patch.exact or ())
 
-    assert_linear(made)
+    assert not steep_growth(made)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -171,4 +151,4 @@ def test_texts_are_compared_in_linear_time(name: str) -> None:
 
         return compare
 
-    assert_linear(made)
+    assert not steep_growth(made)

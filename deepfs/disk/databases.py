@@ -23,16 +23,15 @@ __all__ = ["UNIT", "check_database", "check_entry", "check_kept", "is_database",
 
 _REASON: Final = "it belongs to a SQLite database that this process uses; read and change it by SQLite"
 
-_HEADS: Final = frozenset(
-    {
-        b"SQLi",
-        (3_007_000).to_bytes(4, sys.byteorder),  # the index of a log (-shm)
-        bytes.fromhex("377f0682"),  # a log (-wal)
-        bytes.fromhex("377f0683"),
-        bytes.fromhex("d9d505f9"),  # a journal
-    }
+_HEADS: Final = (
+    b"SQLite format 3\0",
+    (3_007_000).to_bytes(4, sys.byteorder),  # the index of a log (-shm)
+    bytes.fromhex("377f0682"),  # a log (-wal)
+    bytes.fromhex("377f0683"),
+    bytes.fromhex("d9d505f920a163d7"),  # a journal
 )
 """How a database begins, and the files beside it."""
+_LONGEST: Final = max(map(len, _HEADS))
 UNIT: Final = 8
 """What the sizes of all these files are multiples of."""
 
@@ -77,14 +76,14 @@ def check_database(path: str, descriptor: int, status: os.stat_result) -> None:
     Raises:
         PermissionDeniedError: The database is in use.
     """
-    may_be = status.st_size % UNIT == 0 and is_database(descriptor, os.pread(descriptor, 4, 0))
+    may_be = status.st_size % UNIT == 0 and is_database(descriptor, os.pread(descriptor, _LONGEST, 0))
     if may_be and _is_used(file_id(status)):
         raise PermissionDeniedError(path, _REASON)
 
 
 def is_database(descriptor: int, content: bytes | bytearray) -> bool:
     """Whether an open file belongs to a database, by its content. If so, `release` closes it only when that is safe."""
-    if bytes(content[:4]) not in _HEADS:
+    if not bytes(content[:_LONGEST]).startswith(_HEADS):
         return False
     LATER_CLOSED[descriptor] = _release
     return True

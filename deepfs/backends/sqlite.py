@@ -58,6 +58,8 @@ class _SqliteFiles(BlockingStorage):
     failures = (sqlite3.Error,)
     _session: Session
     _search: Candidates | None = None
+    _has_read = False
+    """Whether what a change rests on was read while the database was locked."""
 
     def __init__(self, database: Callable[[], Database], namespace: str, max_bytes: int, max_scanned: int) -> None:
         self._database = database
@@ -80,6 +82,7 @@ class _SqliteFiles(BlockingStorage):
                 return
             # A change locks the database before it reads, so that what it read is still true when it writes.
             session.begin("BEGIN IMMEDIATE")
+            self._has_read = False
             pages = session.pages()
             yield
             if session.connection.in_transaction:
@@ -106,6 +109,7 @@ class _SqliteFiles(BlockingStorage):
         return TaggedFiles(files, tags)
 
     def _rows(self, paths: Sequence[str], columns: str) -> Iterator[Sequence[Any]]:
+        self._has_read = True
         for start in range(0, len(paths), _MOST_AT_ONCE):
             part = padded(paths[start : start + _MOST_AT_ONCE])
             query = f"SELECT {columns} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
@@ -115,6 +119,7 @@ class _SqliteFiles(BlockingStorage):
         return stat_rows(self._range(prefix, end_of(prefix), -1 if limit is None else limit))
 
     def _range(self, start: str, end: str, limit: int) -> Rows:
+        self._has_read = True
         query = f"SELECT {STAT_COLUMNS} FROM files WHERE namespace = ? AND path >= ? AND path < ? ORDER BY path LIMIT ?"
         return self._session.execute(query, (self._namespace, start, end, limit)).fetchall()
 
@@ -148,12 +153,12 @@ class _SqliteFiles(BlockingStorage):
 
     def apply(self, changes: Sequence[Change]) -> None:
         with self._room_made():
-            is_locked = self._session.connection.in_transaction
+            is_certain = self._session.connection.in_transaction and self._has_read
             version = self._next_version()
             for change in changes:
                 if not self._apply(change, version):
                     # While the database is locked, nobody changes what was read.
-                    raise damaged() if is_locked else ChangedError(change.path)
+                    raise damaged() if is_certain else ChangedError(change.path)
 
     @contextmanager
     def _room_made(self) -> Iterator[None]:

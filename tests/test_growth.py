@@ -19,10 +19,11 @@ from anyio import EndOfStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
-from deepfs import GrepMatch, GrepResult, ReadResult, errors
+from deepfs import FileUploadResponse, GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
-from deepfs.compat import responses, utils
+from deepfs.backends import answers as backend_answers
+from deepfs.compat import utils
 from deepfs.config import addresses
 from deepfs.mcp import calls, reference, resources
 from deepfs.middleware import _media_blocks as media_blocks
@@ -187,6 +188,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/text
     "edits.hint": lambda text: edits.hint(text, "a  a\nb" + text[:1000]),
     "edits.hint of a long text": lambda text: edits.hint("a\nb\n" * 100, text),
+    "edits.misread": lambda text: edits.misread(text, "é" + text[:1000]),
+    "edits.misread of a long text": lambda text: edits.misread("a\nb\n" * 100, text),
     "edits.replace": lambda text: edits.replace("/a", text, text[:3], "x", True),
     "edits.replace once": lambda text: edits.replace("/a", text, text[: len(text) // 2], "x"),
     "lines.check_text": lines.check_text,
@@ -340,10 +343,17 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.truncate_if_too_long": utils.truncate_if_too_long,
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
-    "responses.code_told": responses.code_told,
-    "responses.unnumbered": responses.unnumbered,
-    "responses.read_result": lambda text: responses.read_result(text, "/a", 0, 1000),
-    "responses.changed": lambda text: responses.changed(text, ReadResult, "/a"),
+    "backend_answers.code_told": backend_answers.code_told,
+    "backend_answers.unnumbered": backend_answers.unnumbered,
+    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.unnumbered(f"1\t{text}"),
+    "backend_answers.unnumbered of one long line": lambda text: backend_answers.unnumbered(
+        "1\ta\n" + "".join(f"1.1\t{part}\n" for part in text.split())
+    ),
+    "backend_answers.completed": lambda text: backend_answers.completed(
+        "read", _read(text), {"path": "/a", "offset": 0, "limit": 1000}
+    ),
+    "backend_answers.read_result": lambda text: backend_answers.read_result(text, "/a", 0, 1000),
+    "backend_answers.changed": lambda text: backend_answers.changed(text, ReadResult, "/a"),
     # others
     "errors.clipped": errors.clipped,
     "errors.quoted": errors.quoted,
@@ -465,11 +475,17 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "utils.build_grep_results_dict": _with_rows(
         lambda rows: utils.build_grep_results_dict([{"path": f"/{row % 9}", "line": row, "text": ""} for row in rows])
     ),
-    "responses.infos": _with_rows(
-        lambda rows: responses.infos({"entries": [{"path": f"/{row}"} for row in rows]}, "entries")
+    "backend_answers.infos": _with_rows(
+        lambda rows: backend_answers.infos([{"path": f"/{row}"} for row in rows], "entries", "/")
     ),
-    "responses.matches": _with_rows(
-        lambda rows: responses.matches({"matches": [{"path": "/a", "line": row, "text": "a"} for row in rows]})
+    "backend_answers.children": _with_rows(
+        lambda rows: backend_answers.children([{"path": f"/{row % 9}/{row}"} for row in rows], "/")
+    ),
+    "backend_answers.matches": _with_rows(
+        lambda rows: backend_answers.matches([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
+    ),
+    "backend_answers.outcomes": _with_rows(
+        lambda rows: backend_answers.outcomes([None for _ in rows], [f"/{row}" for row in rows], FileUploadResponse)
     ),
     "rules.decide": _with_rows(
         lambda rows: rules.decide(
@@ -504,10 +520,12 @@ FIXED: Final = {
         "argument_of", "arguments_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
-    *("entries." + name for name in ("flat_place", "relation", "unnamed_omission", "unreadable_omission")),
+    *("entries." + name for name in (
+        "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+    )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",
-        "created_at", "file_info", "readable", "stat_of", "stats_of",
+        "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("query.is_plain", "request.option_types", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
@@ -520,7 +538,7 @@ FIXED: Final = {
     )),
     *("messages.mapped", "messages.messages_of", "messages.typed_block", "errors.error_class"),
     *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
-    *("responses.outcome", "responses.refused", "responses.shows_file"),
+    *("backend_answers.refused", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),
 }  # fmt: skip
@@ -536,7 +554,7 @@ MODULES: Final = (
         "deepfs.middleware._media_blocks",
         "deepfs.middleware._messages",
         "deepfs.compat.utils",
-        "deepfs.compat.responses",
+        "deepfs.backends.answers",
     ),
     *("deepfs._langgraph.parallel_writes", "deepfs._langgraph.reducers"),
     *("deepfs.errors", "deepfs._brief", "deepfs.policy.rules"),
@@ -550,7 +568,8 @@ def functions() -> Iterable[str]:
         for key, value in vars(module).items():
             plain = inspect.unwrap(value) if callable(value) else None
             if inspect.isfunction(plain) and plain.__module__ == module.__name__ and key[0] != "_":
-                yield f"{module.__name__.rpartition('.')[2].lstrip('_')}.{key}"
+                room, _, short = name.rpartition(".")
+                yield f"{'backend_' if room == 'deepfs.backends' else ''}{short.lstrip('_')}.{key}"
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
-from deepfs import GrepMatch, GrepResult, ReadResult, errors
+from deepfs import FileUploadResponse, GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
 from deepfs.backends import answers as backend_answers
@@ -105,6 +105,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/text
     "edits.hint": lambda text: edits.hint(text, "a  a\nb" + text[:1000]),
     "edits.hint of a long text": lambda text: edits.hint("a\nb\n" * 100, text),
+    "edits.misread": lambda text: edits.misread(text, "é" + text[:1000]),
+    "edits.misread of a long text": lambda text: edits.misread("a\nb\n" * 100, text),
     "edits.replace": lambda text: edits.replace("/a", text, text[:3], "x", True),
     "edits.replace once": lambda text: edits.replace("/a", text, text[: len(text) // 2], "x"),
     "lines.check_text": lines.check_text,
@@ -264,6 +266,13 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.validate_path": utils.validate_path,
     "backend_answers.code_told": backend_answers.code_told,
     "backend_answers.unnumbered": backend_answers.unnumbered,
+    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.unnumbered(f"1\t{text}"),
+    "backend_answers.unnumbered of one long line": lambda text: backend_answers.unnumbered(
+        "1\ta\n" + "".join(f"1.1\t{part}\n" for part in text.split())
+    ),
+    "backend_answers.completed": lambda text: backend_answers.completed(
+        "read", _read(text), {"path": "/a", "offset": 0, "limit": 1000}
+    ),
     "backend_answers.read_result": lambda text: backend_answers.read_result(text, "/a", 0, 1000),
     "backend_answers.changed": lambda text: backend_answers.changed(text, ReadResult, "/a"),
     # others
@@ -394,7 +403,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "backend_answers.outcomes": _with_rows(
         lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
     ),
-    "backend_answers.completed": _with_rows(
+    "backend_answers.completed of many": _with_rows(
         lambda rows: backend_answers.completed(
             "ls", LsResult(entries=[FileInfo(f"/{row}", is_dir=False) for row in rows]), {"path": "/"}
         )

@@ -131,18 +131,18 @@ def unnumbered(answer: str) -> NumberedText | None:
     """
     if not _NUMBERED.match(answer):
         return NumberedText([], 1) if _EMPTY.fullmatch(answer) else None
-    lines: list[str] = []
+    lines: list[list[str]] = []
     start_line = 0
     for line in answer.removesuffix("\n").split("\n"):
         numbered = _NUMBERED.match(line)
         if numbered is None:
-            lines[-1] += f"\n{line}"
-        elif numbered[2]:
-            lines[-1:] = ["".join(lines[-1:]) + line[numbered.end() :]]
+            lines[-1] += ("\n", line)
+        elif numbered[2] and lines:
+            lines[-1].append(line[numbered.end() :])
         else:
-            lines.append(line[numbered.end() :])
+            lines.append([line[numbered.end() :]])
         start_line = start_line or int((numbered and numbered[1]) or 0)
-    return NumberedText(lines, start_line)
+    return NumberedText(["".join(parts) for parts in lines], start_line)
 
 
 ResultT = TypeVar("ResultT", bound=Result)

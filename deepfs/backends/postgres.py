@@ -97,6 +97,8 @@ class PostgresBackend(StorageBackend):
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
         self._given_namespace = namespace if callable(namespace) else _namespace(namespace)
+        if callable(namespace):
+            adapters()  # Imports LangGraph, which would block an event loop later.
         self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(
             database,

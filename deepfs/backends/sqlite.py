@@ -297,6 +297,8 @@ class SqliteBackend(StorageBackend):
         self._max_scanned = max_scanned
         given = (namespace,) if isinstance(namespace, str) else namespace
         self._given_namespace = given if callable(given) else checked_namespace(given)
+        if callable(given):
+            adapters()  # Imports LangGraph, which would block an event loop later.
         self._known: Database | None = None
 
     def _database(self) -> Database:

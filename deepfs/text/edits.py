@@ -24,7 +24,7 @@ from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError
 from deepfs.text.arguments import check_string
 from deepfs.text.lines import check_text
 
-__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Replacement", "Span", "hint", "replace"]
+__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Replacement", "Span", "hint", "misread", "replace"]
 
 MAX_EDITED_BYTES = 256 * 1024 * 1024
 MAX_SPANS = 1000
@@ -235,15 +235,14 @@ def hint(content: str, old: str) -> str:
     if not old.strip():
         return ""
     region = _Region(content, _wanted_lines(old))
-    return (
-        _misread(content, old) or region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line()
-    )
+    return misread(content, old) or region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line()
 
 
 # --- the file contains the text without additions such as line numbers ---
 
 
-def _misread(content: str, old: str) -> str:
+def misread(content: str, old: str) -> str:
+    """A sentence that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
     for text, change in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:
             return f"{change}, it stands on {_line_at(content, place)}."

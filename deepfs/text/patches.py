@@ -16,8 +16,10 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Final, Literal, NamedTuple
+
+from deepfs.text.edits import misread
 
 __all__ = [
     "Action",
@@ -482,19 +484,26 @@ def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
     trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
-            return f"The line {quoted_line(anchor)} of '@@' is not in {path}{_after(start)}. Read the file and copy it."
+            near = _near(texts, anchor, start)
+            which = f"The line {quoted_line(anchor)} of '@@' is not in {path}{_after(start)}"
+            return f"{which}. {near}Read the file and copy it."
     old = hunk.old
     if not old:
         return (
             f"A hunk of {path} has neither context nor '{_END_OF_FILE}'. Add lines of context that begin with a space."
         )
     absent = next((text for text in old if text.strip() not in trimmed), None)
-    which = (
-        f"{quoted_line(absent)} is not"
-        if absent is not None
-        else f"The lines from {quoted_line(old[0])} on are not together"
-    )
-    return f"{which} in {path}{_after(start)}. Read the file and copy the context exactly."
+    if absent is None:
+        which, near = f"The lines from {quoted_line(old[0])} on are not together", ""
+    else:
+        which, near = f"{quoted_line(absent)} is not", _near(texts, absent, start)
+    return f"{which} in {path}{_after(start)}. {near}Read the file and copy the context exactly."
+
+
+def _near(texts: _Texts, line: str, start: int) -> str:
+    """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
+    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line)
+    return f"{found} " if found else ""
 
 
 def _after(start: int) -> str:

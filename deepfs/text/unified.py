@@ -12,6 +12,7 @@ from io import StringIO
 from itertools import chain
 from typing import Final
 
+from deepfs.text.edits import misread
 from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quoted_line
 
 __all__ = ["apply_numbered", "parse_unified"]
@@ -379,7 +380,7 @@ def _moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: 
     if len(places) > 1:
         raise PatchError(f"{where} does not fit there, and its lines are in several other places.")
     if not places:
-        raise PatchError(f"{where} does not fit: the file has other lines{_hint(hunk, lines)}.")
+        raise PatchError(f"{where} does not fit: the file has other lines{_hint(hunk, lines)}")
     return places[0]
 
 
@@ -388,6 +389,8 @@ def _hint(hunk: NumberedHunk, lines: Sequence[str]) -> str:
     found = {line.rstrip("\r\n") for line in lines}
     absent = next((line for line in hunk.old if line.rstrip("\r\n") not in found), None)
     if absent is not None:
-        return f", and not {quoted_line(absent.rstrip())}"
+        text = absent.rstrip()
+        spelt = misread("".join(lines), text)
+        return f", and not {quoted_line(text)}.{f' {spelt}' if spelt else ''}"
     whole = set(lines)
-    return ", or other line ends" if any(line not in whole for line in hunk.old) else ""
+    return ", or other line ends." if any(line not in whole for line in hunk.old) else "."

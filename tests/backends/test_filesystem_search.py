@@ -221,7 +221,7 @@ async def test_with_host_paths_ignore_rules_are_relative_to_the_root_directory(p
     ]
 
 
-@pytest.mark.parametrize("ignore", ["hg", ["[z-a]"], "node_modules"])
+@pytest.mark.parametrize("ignore", ["hg", "node_modules"])
 async def test_an_invalid_ignore_is_refused_at_construction(project: Path, ignore: Any) -> None:
     with pytest.raises(ValueError, match="ignore="):
         FilesystemBackend(project, ignore=ignore)

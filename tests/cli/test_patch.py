@@ -144,6 +144,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "deleted though not empty": ("diff --git a/f b/f\ndeleted file mode 100644\n", "has more than the patch removes"),
     "other line ends": ("--- f\n+++ f\n@@ -1 +1 @@\n-1\r\n+x\r\n", "or other line ends"),
     "applied already": (f"--- f\n+++ f\n{CHANGE.replace('TWO', '3').replace('-2', '-4')}", "and not '4'"),
+    "another spelling": ("--- n\n+++ n\n@@ -1 +1 @@\n-caf\xe9\n+x\n", "for '\\xe9', it stands on line 1"),
     "several places": ("--- r\n+++ r\n@@ -9 +9 @@\n-x\n+y\n", "in several other places"),
     "not at the end any more": ("--- f\n+++ f\n@@ -9,2 +9,2 @@\n 1\n-2\n+3\n", "does not fit"),
     "created though there": ("--- /dev/null\n+++ f\n@@ -0,0 +1 @@\n+x\n", "is there already"),
@@ -170,7 +171,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_does_not_fit_is_refused_with_the_reason_and_changes_nothing(name: str, tmp_path: Path) -> None:
     diff, why = REFUSALS[name]
-    root = put(tmp_path, f=OLD, r=b"x\nx\n", p=b"\0")
+    root = put(tmp_path, f=OLD, r=b"x\nx\n", p=b"\0", n="cafe\u0301\n".encode())
     before = as_files(root)
     status, said = patched(tmp_path, diff)
     assert (status, as_files(root)) == (1, before)

@@ -59,7 +59,7 @@ def in_memory(disk: Disk, path: str) -> bytes | None:
         return None
 
 
-ATTEMPTS = 1_000
+ATTEMPTS = 6_000
 """What is in memory may be refused for a moment, while others rename files or mount file systems."""
 
 

@@ -114,7 +114,7 @@ async def test_failures_denials_and_exceptions_have_the_status_error(recorder: R
     assert "secret" not in "".join(span.to_json() for span in recorder.spans)
 
 
-async def test_errors_without_a_code_are_not_quoted(recorder: Recorder) -> None:
+async def test_the_texts_of_errors_of_other_classes_are_not_quoted(recorder: Recorder) -> None:
     class Quoting(MemoryBackend):
         async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
             return ReadResult(error="secret")
@@ -125,7 +125,7 @@ async def test_errors_without_a_code_are_not_quoted(recorder: Recorder) -> None:
     backend = recorder.over(Quoting())
     await backend.aread("/a")
     await backend.aupload_files([("/a", SECRET.encode())])
-    assert [figures[3] for figures in recorder.figures] == ["error", "error"]
+    assert [figures[3] for figures in recorder.figures] == ["backend_error", "backend_error"]
     assert "secret" not in "".join(span.to_json() for span in recorder.spans)
 
 

@@ -114,6 +114,9 @@ def test_white_space_may_differ_only_where_nothing_matches_exactly(
         ("a\nb\n", "-c\n+d", "'c' is not in /f. Read the file"),
         ("a\nb\n", "-b\n+c\n@@\n-a\n+c", "'a' is not in /f after line 2"),
         ("a\nx\nb\n", " a\n-b", "are not together"),
+        ("a\ncafe\u0301\n", "-caf\u00e9\n+tea", r"With 'e\\u0301' for '\\xe9', it stands on line 2"),
+        ("a\nb\ncafe\u0301\n", "-a\n+b\n@@\n-caf\u00e9\n+tea", "after line 1, .* it stands on line 3"),
+        ("a\ncafe\u0301:\n", "@@ caf\u00e9:\n-x", r"of '@@' is not in /f\. With .* it stands on line 2"),
         ("a\n", "+x", "neither context nor"),
     ],
 )

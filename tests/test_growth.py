@@ -18,7 +18,7 @@ from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
-from deepfs import FileUploadResponse, GrepMatch, GrepResult, ReadResult, errors
+from deepfs import GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
 from deepfs.backends import answers as backend_answers

@@ -113,13 +113,14 @@ def test_many_processes_may_make_the_database_at_once(tmp_path: Path, file: Path
     assert rows(file, "SELECT count(*) FROM state") == [(1,)]
 
 
-def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, spawner: Process) -> None:
+@pytest.mark.parametrize("kills", few_or_many(8, 1_000, seconds=1_800))
+def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, spawner: Process, kills: int) -> None:
     chooser = random.Random(3)
     number = 0
     assert spawner.stdout is not None
     with SqliteBackend(file) as backend:
         assert backend.write("/count.txt", "0").ok
-    for _ in range(8):
+    for _ in range(kills):
         process = _send(spawner, "work", [str(number)])
         told = [int(spawner.stdout.readline()) for _ in range(chooser.randint(1, 12))]
         time.sleep(chooser.random() / 100)

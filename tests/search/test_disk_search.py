@@ -626,7 +626,7 @@ def test_rules_are_relative_to_the_base(tmp_path: Path) -> None:
     assert paths_of(run_alone(listed, GlobRequest("**"), root="/work", base="/")) == ["/work/a.log", "/work/x/1"]
 
 
-@pytest.mark.parametrize("ignore", ["svn", "*.py", ["[z-a]"], ["a\nb"], [1]])
+@pytest.mark.parametrize("ignore", ["svn", "*.py", ["a\nb"], [1]])
 def test_an_invalid_ignore_raises_at_once(ignore: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         LocalSearch(Disk("/"), ignore=ignore)

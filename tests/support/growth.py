@@ -1,5 +1,6 @@
 """How the time of a function grows with its input, in CPU time of the thread, so that other load matters little."""
 
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from time import thread_time
@@ -41,8 +42,15 @@ def steep_growth(call: Callable[[int], Callable[[], object]]) -> str:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """How long a call takes, which may raise errors about what it gets."""
-    begun = thread_time()
-    with suppress(DeepFSError, ValueError, UnicodeError):
-        call()
-    return thread_time() - begun
+    """How long a call takes, which may raise errors about what it gets.
+
+    Without garbage collection, whose time depends on all that other tests have left in memory.
+    """
+    gc.disable()
+    try:
+        begun = thread_time()
+        with suppress(DeepFSError, ValueError, UnicodeError):
+            call()
+        return thread_time() - begun
+    finally:
+        gc.enable()

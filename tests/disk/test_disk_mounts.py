@@ -138,7 +138,8 @@ async def change(number):
         if (await files.acopy(path, f"{path}-copy", overwrite=True)).ok:
             stored[f"{path}-copy"] = stored[path]
         if STOPS and number == 0 and step == 3:
-            await anyio.run_process(["mount", "-o", "remount,ro", root])
+            while (await anyio.run_process(["mount", "-o", "remount,ro", root], check=False)).returncode:
+                pass  # Refused while a file is open for writing.
 
 async def main():
     async with anyio.create_task_group() as group:

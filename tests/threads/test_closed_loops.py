@@ -231,8 +231,8 @@ def test_a_sync_method_that_waits_for_a_closed_loop_holds_up_nobody() -> None:
         CUSTOM
         + """
     backend.asks_the_loop = True
-    may_end.set()
     begin()
+    may_end.set()
     time.sleep(0.1)  # It has asked the loop, which runs no more.
     loop.close()
     end(start_edit(), "next")

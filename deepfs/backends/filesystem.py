@@ -33,7 +33,7 @@ from deepfs.disk import (
 )
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
 from deepfs.search.batching import BatchedCall, Batcher
-from deepfs.search.disk import Automatic, InProcess, LocalSearch
+from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.sync import is_inline, runs_inline, shielded
@@ -150,8 +150,7 @@ class FilesystemBackend(BackendProtocol):
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
-        engine = Automatic() if ripgrep else InProcess()
-        self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, engine=engine)
+        self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )

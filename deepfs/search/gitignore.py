@@ -319,7 +319,7 @@ class Ignoring:
 
     `rules` apply from the directory `base`, which is `root` or above it. `read`, if given, returns the content of the
     `.gitignore` file at a path, or None. A search that starts in an ignored directory still searches it: the rules from
-    above then do not apply. `check` raises DeadlineError when the search has to end, here and in every call.
+    above then do not apply. Nothing is read before `prepare`. `check` raises DeadlineError when the search has to end.
     """
 
     def __init__(
@@ -332,17 +332,22 @@ class Ignoring:
     ) -> None:
         self.failed: int = 0
         """The number of files whose rules do not count, since they could not be compiled or were too many."""
+        self._base = base
         self._root = root
+        self._rules = rules
         self._read = read
         self._check = check
         self._left = _MAX_BYTES
         self._holding: dict[str, _Chain] = {}
         self._ignored: dict[str, bool] = {}
-        chain = self._with_own(base, _with(base, rules, ()))
-        for directory in _way(base, root):
+
+    def prepare(self) -> None:
+        """Read and compile the rules that apply at the root; needed before all else. Raises DeadlineError."""
+        chain = self._with_own(self._base, _with(self._base, self._rules, ()))
+        for directory in _way(self._base, self._root):
             above = () if _is_ignored(chain, directory, is_dir=True) else chain
             chain = self._with_own(directory, above)
-        self._ignored[root], self._holding[root] = False, chain
+        self._ignored[self._root], self._holding[self._root] = False, chain
 
     def plain(self) -> list[str]:
         """At most 100 patterns that apply at the root: roughly what is ignored beneath it, and some may be wrong."""
@@ -371,9 +376,9 @@ class Ignoring:
 
     def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
         content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))
-        return _with(directory, self._rules(content), chain) if content else chain
+        return _with(directory, self._compile(content), chain) if content else chain
 
-    def _rules(self, content: bytes) -> Rules:
+    def _compile(self, content: bytes) -> Rules:
         self._check()
         self._left -= len(content)
         if self._left < 0:

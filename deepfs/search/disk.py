@@ -281,12 +281,13 @@ class _Batch:
         """Whether there are many files. Greps with a limit are tried on the first ones, where they may find enough."""
         limited = [task for task in greps if task.grep is not None and task.grep.is_limited]
         count = 0
-        with closing(self._runs(greps)) as runs:
+        with suppress(DeadlineError), closing(self._runs(greps)) as runs:
             for run in runs:
-                if limited:
-                    self._search(run, limited)
+                if unfinished := [task for task in limited if not task.is_over]:
+                    with suppress(DeadlineError):  # They are over.
+                        self._search(run, unfinished)
                 count += len(run.names)
-                if count >= FEW or all(task.is_over for task in greps):
+                if count >= FEW:
                     break
         for task in limited:
             if not task.is_over:

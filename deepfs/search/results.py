@@ -41,7 +41,7 @@ class Grep:
         self.skipped: int = 0
         self.truncated: bool = False
         self.deadline = Deadline()
-        self._is_plain = is_plain(self.query)
+        self._search = search_plain if is_plain(self.query) else search
         self.required: bytes = self.query.required or _required(request)
         """Bytes that every matching file contains; empty if none are known."""
         # Most results are known to be short enough by the sizes of their files, and are not measured.
@@ -57,14 +57,10 @@ class Grep:
         if self.required and type(content) is bytes and self.required not in content:
             return  # Most files end here.
         room = self.max_count - len(self.matches)
-        if self._is_plain:
-            hits = search_plain(self.query, path, content, room + 1, self.deadline)
-        else:
-            hits = search(self.query, path, content, room + 1, self.deadline)
-        if hits is None:
-            return
-        self.skipped += hits.skipped
-        self.add(hits.matches, len(content))
+        hits = self._search(self.query, path, content, room + 1, self.deadline)
+        if hits is not None:
+            self.skipped += hits.skipped
+            self.add(hits.matches, len(content))
 
     def add(self, matches: list[GrepMatch], most_chars: int) -> None:
         """Add matches; without lines beside them, their texts together have at most `most_chars` characters."""
@@ -87,14 +83,6 @@ class Grep:
                 return
             self._measured += 1
         self._most_chars = self._chars
-
-    def forget(self, matches: int, skipped: int) -> None:
-        """Keep the first `matches` matches only, and reset the number of skipped files to `skipped`."""
-        del self.matches[matches:]
-        self.skipped = skipped
-        self.truncated = False
-        self._measured, self._chars = 0, 0
-        self._most_chars = matches * self.query.max_line * self._times_shown
 
     def skip(self) -> None:
         """Count a file or directory that cannot be searched."""

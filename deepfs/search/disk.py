@@ -258,6 +258,7 @@ class _Batch:
         self.disk = disk
         self.root = root
         self.max_bytes = max_bytes
+        self._start = len(paths.join(root, "_")) - 1
         self.tasks: list[_Task] = []
         self.ignoring: Ignoring | None = None
         self.starts_in_file: bool = False
@@ -280,12 +281,12 @@ class _Batch:
     def _is_large(self, greps: Sequence[_Task]) -> bool:
         """Whether there are many files. Greps with a limit are tried on the first ones, where they may find enough."""
         limited = [task for task in greps if task.grep is not None and task.grep.is_limited]
-        count = 0
+        count, deadline = 0, _Deadline(self.tasks, limited)
         with suppress(DeadlineError), closing(self._runs(greps)) as runs:
             for run in runs:
                 if unfinished := [task for task in limited if not task.is_over]:
                     with suppress(DeadlineError):  # They are over.
-                        self._search(run, unfinished)
+                        self._search(run, unfinished, deadline)
                 count += len(run.names)
                 if count >= FEW:
                     break
@@ -300,9 +301,11 @@ class _Batch:
         """Search file after file, until none is left or the tasks are over."""
         tasks = [task for task in tasks if not task.is_over]
         if tasks:
+            deadline = _Deadline(self.tasks, tasks)
             with suppress(DeadlineError), closing(self._runs(tasks)) as runs:
                 for run in runs:
-                    self._search(run, tasks)
+                    deadline.check(run.prefix)
+                    self._search(run, tasks, deadline)
                     if all(task.is_over for task in tasks):
                         return
                 _end(self.tasks, tasks)
@@ -325,11 +328,10 @@ class _Batch:
         deadline = _Deadline(self.tasks, tasks)
         return self.disk.walk_runs(self.root, choice, unreadable=miss or miss_all, deadline=deadline)
 
-    def _search(self, run: FileRun, tasks: Sequence[_Task]) -> None:
+    def _search(self, run: FileRun, tasks: Sequence[_Task], deadline: _Deadline) -> None:
         """Search the files of a run for the tasks that want them. Raises DeadlineError."""
-        deadline = _Deadline(self.tasks, tasks)
-        filters = dict.fromkeys(task.files for task in tasks)
-        if len(run.prefix) < len(paths.join(self.root, "_")) - 1:
+        filters = dict.fromkeys([task.files for task in tasks])
+        if len(run.prefix) < self._start:
             self.starts_in_file = True
             _end(self.tasks, [task for task in tasks if task.grep is None])
             chosen = {files: run.names if self.root in files else [] for files in filters}

@@ -299,7 +299,6 @@ async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
     with anyio.fail_after(10):
         result = await FilesystemBackend(large, search_timeout=0.5).agrep("needle")
     assert result.truncated
-    assert len(paths(result)) == engines.FEW
     assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
 
 

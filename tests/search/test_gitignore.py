@@ -124,7 +124,9 @@ def test_the_cache_of_verdicts_is_bounded() -> None:
 
 def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
     contents = {path: text.encode() for path, text in files.items()}
-    return Ignoring(base, root, compile_rules(()), contents.get)
+    ignored = Ignoring(base, root, compile_rules(()), contents.get)
+    ignored.prepare()
+    return ignored
 
 
 def test_the_nearest_rules_come_first() -> None:

@@ -2,10 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -19,11 +20,11 @@ from deepfs.backends.older_protocols import (
     speaks_v1,
     takes_option,
 )
-from deepfs.backends.operations import Capabilities, Operations
+from deepfs.backends.operations import Capabilities, Operations, SyncCommands
 from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
-from deepfs.sync import OPERATIONS, named, shielded, shim, sync_shims
-from deepfs.text.arguments import Argument, argument_of, arguments_of, check_string, path_list, upload_list
+from deepfs.operations import KINDS, Operation, Streamed, UploadStream, checked_arguments
+from deepfs.sync import OPERATIONS, shielded, shim, sync_shims
+from deepfs.text.arguments import Argument, check_string, path_list, upload_list
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
@@ -44,8 +45,10 @@ from deepfs.types import (
 
 __all__ = [
     "Parameters",
+    "answer",
     "bound_operations",
     "complete",
+    "complete_protocol",
     "judges_own_results",
     "limited",
     "made_by_overrides",
@@ -53,6 +56,7 @@ __all__ = [
 ]
 
 ClassT = TypeVar("ClassT", bound=type)
+Run: TypeAlias = Callable[[Any, Operation], Awaitable[Any]]
 
 _RESULTS: dict[str, type[Result]] = {
     "ls": LsResult,
@@ -66,10 +70,6 @@ _RESULTS: dict[str, type[Result]] = {
     "move": WriteResult,
     "copy": WriteResult,
 }
-
-_REQUESTS: Final[dict[str, type[SearchRequest]]] = {"glob": GlobRequest, "grep": GrepRequest}
-"""The searches, which can also be called with one request object, by the method `arun_<operation>`."""
-
 
 def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     """Return the failed result of `operation`; raise `error` if the operation has no result type."""
@@ -154,19 +154,6 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
     return aupload_stream
 
 
-def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[..., Any]:
-    """Wrap an `arun_…` to return a DeepFSError as a failed result."""
-
-    @functools.wraps(run)
-    async def arun(self: Any, request: SearchRequest) -> Any:
-        try:
-            return await run(self, request)
-        except DeepFSError as error:
-            return failure(result, error)
-
-    return arun
-
-
 def bound_operations(cls: ClassT) -> ClassT:
     """Wrap the operations in the body of `cls` with the error boundary; one without a docstring inherits it."""
     is_outside = cls.__module__.partition(".")[0] != "deepfs"
@@ -177,9 +164,6 @@ def bound_operations(cls: ClassT) -> ClassT:
                 bounded = _bounded(method, name, is_async=spelled != name, is_outside=is_outside)
                 bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
                 setattr(cls, spelled, bounded)
-    for name in _REQUESTS:
-        if inspect.isfunction(run := vars(cls).get(f"arun_{name}")):
-            setattr(cls, f"arun_{name}", _bounded_request(run, _RESULTS[name]))
     if "aupload_stream" in vars(cls):
         cls.aupload_stream = _bounded_stream(vars(cls)["aupload_stream"])  # type: ignore[attr-defined]
     return cls
@@ -188,7 +172,7 @@ def bound_operations(cls: ClassT) -> ClassT:
 def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
     """Copy the operations that a mixin overrides into the body of `cls`."""
     for name in OPERATIONS:
-        spellings = (name, f"a{name}", f"arun_{name}", *filter(None, [V1_NAMES.get(name)]))
+        spellings = (name, f"a{name}", *filter(None, [V1_NAMES.get(name)]))
         owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
         if owner in mixins:
             for spelled in spellings:
@@ -196,36 +180,70 @@ def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
                     setattr(cls, spelled, method)
 
 
-def _add_edges(cls: type, protocol: Any) -> None:
-    """Generate `aglob` and `agrep` where the body of `cls` defines only `arun_glob` or `arun_grep`."""
-    for name, request in _REQUESTS.items():
-        run = vars(cls).get(f"arun_{name}")
-        if run is not None and not any(spelled in vars(cls) for spelled in (name, f"a{name}")):
-            setattr(cls, f"a{name}", _edge(run, request, getattr(protocol, f"a{name}")))
+async def answer(run: Run, backend: Any, operation: Operation) -> Any:
+    """What `run` returns for an operation; an error that it raises becomes the failed result."""
+    try:
+        return await run(backend, operation)
+    except DeepFSError as error:
+        return operation.failed(error)
+    finally:
+        if type(operation) is UploadStream and isinstance(operation.chunks, AsyncGenerator):
+            await shielded(operation.chunks.aclose)  # It may not have been read to its end.
 
 
-def _edge(run: Callable[..., Any], request: type[SearchRequest], like: Callable[..., Any]) -> Callable[..., Any]:
-    """A method with the signature of `like`, which calls `run` directly, without a lookup on `self`."""
+def _pair_with_run(cls: type[Any], protocol: Any) -> None:
+    """Generate the named methods where the body of `cls` defines `run`, and `run` where it defines named methods.
 
-    async def call(self: Any, *placed: Any, **options: Any) -> Any:
-        return await run(self, request.called_with(placed, options))
+    So each class has both, and `super()` in either leads to the class above.
+    """
+    body = vars(cls).get("run")
+    named_here = {kind: vars(cls)[f"a{name}"] for name, kind in KINDS.items() if f"a{name}" in vars(cls)}
+    if body is not None:
+        for name, kind in KINDS.items():
+            like = getattr(protocol, f"a{name}", None) or getattr(cls, f"a{name}", None)
+            if kind not in named_here and like is not None:
+                setattr(cls, f"a{name}", _named_method(body, kind, like))
+    if named_here:
+        cls.run = _choosing(named_here, body or _run_above(cls))
+    if body is not None:
+        sync_shims(cls)
 
-    return named(call, like, like.__name__)
+
+def _run_above(cls: type[Any]) -> Run:
+    async def run(self: Any, operation: Operation) -> Any:
+        return await super(cls, self).run(operation)
+
+    return run
 
 
-def _add_requests(cls: type) -> None:
-    """Generate `arun_glob` and `arun_grep` where the body of `cls` defines only `aglob` or `agrep`."""
-    for name in _REQUESTS:
-        search = vars(cls).get(f"a{name}")
-        if search is not None and f"arun_{name}" not in vars(cls):
-            setattr(cls, f"arun_{name}", _unpacking(search))
+def _choosing(methods: Mapping[type[Operation], Callable[..., Any]], otherwise: Run) -> Run:
+    """A `run` that calls the method for an operation if there is one."""
+
+    async def run(self: Any, operation: Operation) -> Any:
+        """Carry out an operation by the method of its name, which this class defines."""
+        method = methods.get(type(operation))
+        if method is None:
+            return await otherwise(self, operation)
+        answer = method(self, *operation.args, **operation.kwargs)
+        return answer if isinstance(operation, Streamed) else await answer
+
+    return run
 
 
-def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
-    async def arun(self: Any, request: SearchRequest) -> Any:
-        return await search(self, *request.arguments, **request.options)
+def _named_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> Callable[..., Any]:
+    """A method with the signature of `like`, which calls `run` itself, not an override of it in the class of `self`."""
 
-    return arun
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await answer(run, self, kind.called(args, kwargs))
+
+    async def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        async with aclosing(await run(self, kind.called(args, kwargs))) as items:
+            async for item in items:
+                yield item
+
+    made = stream if issubclass(kind, Streamed) else call
+    functools.update_wrapper(made, like)
+    return made
 
 
 def _add_conditions(cls: type) -> None:
@@ -281,7 +299,7 @@ def _either(method: Callable[..., Any], conditional: Callable[..., Any]) -> Call
 def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     """Whether `cls` adds no coroutine functions, and all backends that it inherits from are synchronous."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
-    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if base not in mixins]
+    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if "is_synchronous" in vars(base)]
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
@@ -294,22 +312,29 @@ def _is_older(cls: type) -> bool:
     )
 
 
+def complete_protocol(cls: ClassT) -> ClassT:
+    """Complete the class that defines the protocol itself, with named methods."""
+    sync_shims(bound_operations(cls))
+    _pair_with_run(cls, cls)
+    return cls
+
+
 def complete(cls: type[Any], protocol: type) -> None:
     """Complete `cls`, a subclass of `protocol` whose body defines operations as sync or async methods.
 
     Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
     """
-    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
+    known = (*protocol.__mro__, *SyncCommands.__mro__)
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in known]
     add_former_names(cls, mixins)
     if "is_synchronous" not in vars(cls):
         cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
     if _is_older(cls):
         adapters().body(cls, protocol)
-    _add_edges(cls, protocol)
     sync_shims(bound_operations(cls))
     _add_conditions(cls)
-    _add_requests(cls)
+    _pair_with_run(cls, protocol)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
     _declare_judging(cls)
@@ -318,7 +343,7 @@ def complete(cls: type[Any], protocol: type) -> None:
         cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
 
 
-_JUDGING: Final = "als", "arun_glob", "arun_grep", "aresolve_paths"
+_JUDGING: Final = "als", "aglob", "agrep", "aresolve_paths"
 """The operations that `judges_results` is about."""
 _judging_methods: Final = attrgetter(*_JUDGING)
 
@@ -401,13 +426,8 @@ _BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
 
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-_OPTIONS: Final = frozenset({"overwrite", "if_match", "timeout"}).union(*map(option_types, _REQUESTS.values()))
+_OPTIONS: Final = frozenset(option for kind in KINDS.values() for option in kind.options)
 """Options that a method may lack. A false value turns an option off, except that "" is a value of a string option."""
-
-
-def _search_options(operation: str) -> dict[str, Argument]:
-    options = option_types(_REQUESTS[operation]) if operation in _REQUESTS else {}
-    return {name: argument_of(name, kind) for name, kind in options.items()}
 
 
 class Parameters:
@@ -416,8 +436,8 @@ class Parameters:
     def __init__(self, method: Callable[..., Any], operation: str) -> None:
         own = inspect.signature(method).parameters
         self._batch = _BATCHES.get(operation)
-        known = {**arguments_of(operation), **_search_options(operation)}
-        self._named = {**known, **{theirs: known[name] for name, theirs in _SPELLINGS.items()}}
+        known = dict(checked_arguments(KINDS[operation]))
+        self._named = known | {theirs: known[name] for name, theirs in _SPELLINGS.items() if name in known}
         self._placed: list[Argument | None] = [
             self._named.get(name) for name, taken in own.items() if taken.kind in _PLACED
         ]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
+from deepfs.operations import Operation
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
@@ -322,11 +323,13 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return listing
         return replaced(listing, entries=[mount.outer_info(info) for info in listing.entries])
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        return await self._search.glob(request)
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        return await self._search.grep(request)
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._search.glob(operation)
+            case GrepRequest():
+                return await self._search.grep(operation)
+        return await super().run(operation)
 
     # --- batches ---
 

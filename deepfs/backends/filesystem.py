@@ -32,10 +32,11 @@ from deepfs.disk import (
     when_free,
 )
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
+from deepfs.operations import Operation
 from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import Automatic, InProcess, LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.search.request import SearchRequest
 from deepfs.sync import is_inline, runs_inline, shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
@@ -56,8 +57,6 @@ from deepfs.types import (
     FileDataV2,
     FileDownloadResponse,
     FileUploadResponse,
-    GlobResult,
-    GrepResult,
     LsResult,
     ReadRawResult,
     ReadResult,
@@ -290,13 +289,10 @@ class FilesystemBackend(BackendProtocol):
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        found: GlobResult = await self._searches.ask((_start(request), current_judge()), request)
-        return found
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        found: GrepResult = await self._searches.ask((_start(request), current_judge()), request)
-        return found
+    async def run(self, operation: Operation) -> Any:
+        if isinstance(operation, SearchRequest):
+            return await self._searches.ask((_start(operation), current_judge()), operation)
+        return await super().run(operation)
 
     def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         start, judge = key

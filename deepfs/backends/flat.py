@@ -20,6 +20,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.retries import RetryPolicy, until_accepted
 from deepfs.backends.watching import is_watched, reported, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.operations import Operation
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -159,11 +160,19 @@ class StorageBackend(BackendProtocol):
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         return await self._look(lambda: plans.download(paths))
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         return await self._look(lambda: searches.glob(self, request, files), "search")
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         files = FileFilter(request)
         return await self._look(lambda: searches.grep(self, request, files), "search")
 

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from deepfs.search.request import GlobRequest, GrepRequest
+from deepfs.errors import NotSupportedError
+from deepfs.operations import CHUNK_BYTES, Operation
 from deepfs.sync import sync_shims
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.types import (
     ChangeEvent,
     DeleteResult,
     EditResult,
+    ExecuteResponse,
     FileDownloadResponse,
     FileUploadResponse,
     GlobResult,
@@ -24,8 +26,6 @@ from deepfs.types import (
 )
 
 __all__ = ["CHUNK_BYTES", "Capabilities", "Operations", "SyncCommands", "without_defaults"]
-
-CHUNK_BYTES = 1024 * 1024
 
 
 class Capabilities(Struct, frozen=True):
@@ -47,14 +47,36 @@ class Capabilities(Struct, frozen=True):
 
 
 if TYPE_CHECKING:
-    from deepfs.backends._surface import SyncCommands, SyncSurface
+    from deepfs.backends._surface import SyncCommandsSurface, SyncSurface
 else:
 
     class SyncSurface:
         pass
 
-    class SyncCommands:
-        """A base of backends that define `aexecute`; it shows type checkers the generated `execute`."""
+    class SyncCommandsSurface:
+        pass
+
+
+@sync_shims
+class SyncCommands(SyncCommandsSurface):
+    """A base of backends that run commands."""
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a shell command.
+
+        Args:
+            command: The command.
+            timeout: Seconds after which it is ended, if less than the limit of the backend; None and 0 are that limit.
+                It never gives a command more time, since a model may choose it.
+
+        Returns:
+            Its output and exit code; the code is None if the command was ended.
+
+        Raises:
+            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
+                InvalidContentError for a command with NUL or half a surrogate pair.
+        """
+        raise NotSupportedError(backend=type(self).__name__, operation="execute")
 
 
 @sync_shims
@@ -66,6 +88,27 @@ class Operations(SyncSurface, ABC):
     offers_move: bool
     offers_changes: bool
     judges_results: bool
+
+    async def run(self, operation: Operation) -> Any:
+        """Carry out an operation that is given as a value, such as `Read("/a")`. Layers and mounts pass these on.
+
+        A class defines this or named methods such as `aread`; the others are generated. Callers use `arun`.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            What the method of its name returns. For streams and watches that is an async generator that opens nothing
+            before its first step.
+
+        Raises:
+            DeepFSError: The operation failed; its caller gets it as the error of the result.
+        """
+        raise NotSupportedError(backend=type(self).__name__, operation=operation.name)
+
+    @abstractmethod
+    async def arun(self, operation: Operation) -> Any:
+        """`run`, with errors as failed results."""
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:
@@ -268,30 +311,6 @@ class Operations(SyncSurface, ABC):
         Returns:
             `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
             `invalid_pattern`, `file_not_found`. See the contract under "grep".
-        """
-        raise NotImplementedError
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        """Run an `aglob` that is given as one request object. Backends, wrappers and mounts call each other this way.
-
-        Each class has both methods: it defines one of them, and the other is generated.
-
-        Args:
-            request: The search.
-
-        Returns:
-            The result of `aglob`. Errors: those of `aglob`.
-        """
-        raise NotImplementedError
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        """Run an `agrep` that is given as one request object; see `arun_glob`.
-
-        Args:
-            request: The search.
-
-        Returns:
-            The result of `agrep`. Errors: those of `agrep`.
         """
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from deepfs._brief import arguments, shown_attributes
 from deepfs._moved import names_of_deepagents
-from deepfs.backends._class_setup import bound_operations, complete
+from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
 from deepfs.backends.older_protocols import (
     NEVER_WAITS,
@@ -20,8 +20,8 @@ from deepfs.backends.older_protocols import (
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.sync import call_sync, shielded, sync_shims
+from deepfs.operations import Operation
+from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
@@ -87,8 +87,7 @@ __all__ = [
 ]
 
 
-@sync_shims
-@bound_operations
+@complete_protocol
 class BackendProtocol(Operations):
     """A filesystem for agents, over any storage.
 
@@ -129,6 +128,20 @@ class BackendProtocol(Operations):
         except Exception:  # The constructor failed, or did not call that of its base.
             shown = ""
         return f"{type(self).__name__}({shown})" if shown else object.__repr__(self)
+
+    async def arun(self, operation: Operation) -> Any:
+        """Carry out an operation that is given as a value; see `run`.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            Its result, also a failed one.
+
+        Raises:
+            DeepFSError: The operation failed, and has no result that says so.
+        """
+        return await answer(type(self).run, self, operation)
 
     def inner_backends(self) -> Sequence[object]:
         return ()
@@ -182,12 +195,6 @@ class BackendProtocol(Operations):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        raise _unsupported(self, "grep")
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        raise _unsupported(self, "glob")
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
         raise _unsupported(self, "grep")
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
@@ -292,23 +299,6 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     def id(self) -> str:
         """The identifier of this sandbox; by default one that holds within the process."""
         return f"{type(self).__name__}-{id(self):x}"
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command.
-
-        Args:
-            command: The command.
-            timeout: Seconds after which it is ended, if less than the limit of the backend; None and 0 are that limit.
-                It never gives a command more time, since a model may choose it.
-
-        Returns:
-            Its output and exit code; the code is None if the command was ended.
-
-        Raises:
-            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
-                InvalidContentError for a command with NUL or half a surrogate pair.
-        """
-        raise _unsupported(self, "execute")
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]

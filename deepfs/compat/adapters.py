@@ -39,6 +39,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
+from deepfs.operations import Operation
 from deepfs.search.flat import grep_tree, searched
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
@@ -205,7 +206,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise IsDirectoryError(path)
         return result
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         path = files.root
         answer = await self._offered("glob")(request.pattern, path)
@@ -221,10 +230,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             truncation_reason=getattr(answer, "truncation_reason", None),
         )
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request))
         path = grep.files.root
-        if request.options.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
+        if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
             return await searched(partial(grep_tree, tree, grep))
         answer = await self._offered("grep")(request.pattern, path, request.glob)

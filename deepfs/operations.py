@@ -1,0 +1,620 @@
+"""Every operation of a filesystem as a value.
+
+A call of `backend.read("/a")` makes the value `Read("/a")`, and `run` carries it out. A layer before a backend handles
+all operations in this one method:
+
+    class Refusing(Layer):
+        async def run(self, op):
+            if op.changes:
+                raise PermissionDeniedError(op.paths[0], "nothing may be changed here")
+            return await self.inner.arun(op)
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import cache
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import fields, force_setattr, replace
+
+from deepfs._brief import struct_repr
+from deepfs.errors import DeepFSError
+from deepfs.text import paths
+from deepfs.text.arguments import Argument, argument_of, chunk_bytes, path_list, upload_list
+from deepfs.text.entries import EntryChange
+from deepfs.types import (
+    ChangeEvent,
+    DeleteResult,
+    EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    error_told,
+    failure,
+    renamed,
+    replaced,
+)
+
+__all__ = [
+    "CHUNK_BYTES",
+    "KINDS",
+    "ChangeEntries",
+    "Copy",
+    "Delete",
+    "DownloadFiles",
+    "DownloadStream",
+    "Edit",
+    "Execute",
+    "Glob",
+    "Grep",
+    "ListTree",
+    "Ls",
+    "Move",
+    "Operation",
+    "PathFilter",
+    "Read",
+    "ReadRaw",
+    "ResolvePaths",
+    "Search",
+    "StoragePlaceOf",
+    "Streamed",
+    "UploadFiles",
+    "UploadStream",
+    "Watch",
+    "Write",
+    "checked_arguments",
+]
+
+CHUNK_BYTES: Final = 1024 * 1024
+Rename: TypeAlias = Callable[[str], str]
+
+_SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
+"""Parameters that code written for deepagents names differently."""
+
+
+class Operation(Struct, frozen=True):
+    """One call of an operation: a field for each parameter of the method `a<name>`."""
+
+    __repr__ = struct_repr
+
+    name: ClassVar[str]
+    """The sync name."""
+    result: ClassVar[type[Result] | None] = None
+    """The type of the result, failed or not. None where the result is of another type, and an error is raised."""
+    changes: ClassVar[bool] = False
+    """Whether it changes files."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The parameters that are given by keyword. All others are positional, in the order of the fields."""
+    extras: ClassVar[tuple[str, ...]] = ()
+    """Fields that are no parameters: a method that a class overrides by name does not get them."""
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    """The fields that are paths."""
+
+    def __post_init__(self) -> None:
+        for name, argument in checked_arguments(type(self)):
+            given = getattr(self, name)
+            if type(given) not in argument.plain:
+                argument.look(given)
+
+    @classmethod
+    def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        """Make the value from the arguments of a call. Raises TypeError for arguments that it does not have."""
+        if len(args) > len(placed := _placed(cls)):
+            raise TypeError(f"{cls.name} takes {len(placed)} arguments by position, but {len(args)} were given")
+        if kwargs:
+            kwargs = {_SPELLINGS.get(name, name): given for name, given in kwargs.items()}
+            if not kwargs.keys().isdisjoint(cls.extras):
+                raise TypeError(f"{cls.name} has no parameter {next(iter(kwargs.keys() & {*cls.extras}))!r}")
+        return cls(*args, **kwargs)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the positional arguments."""
+        return _placed(type(self))
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments of the method."""
+        return [getattr(self, name) for name in _placed(type(self))]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The options that differ from their defaults, so that a method without the others can be called."""
+        given = ((name, getattr(self, name), default) for name, default in _defaults(type(self)))
+        return {name: value for name, value, default in given if value != default}
+
+    @property
+    def known_as(self) -> list[str]:
+        """The names under which hooks, audits and limits know it: its own; none if it only prepares another one."""
+        return [self.name]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that the operation is about, as they were given."""
+        return [getattr(self, name) for name in self.path_fields]
+
+    @property
+    def changed_paths(self) -> list[str]:
+        """The paths where it replaces, removes or adds something."""
+        return self.paths if self.changes else []
+
+    def at(self, rename: Rename) -> Self:
+        """The same operation about other paths."""
+        return replace(self, **{name: rename(getattr(self, name)) for name in self.path_fields})
+
+    def failed(self, error: DeepFSError) -> Any:
+        """The failed result; raises the error where there is none."""
+        if self.result is None:
+            raise error
+        return failure(self.result, error)
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        """The answer of a backend that was asked about other paths, with the paths of the caller.
+
+        Args:
+            answer: What `run` returned for this operation.
+            rename: Returns the caller's path for a path of that backend.
+        """
+        if not isinstance(answer, Result):
+            return answer
+        if answer.error is not None:
+            answer = renamed(answer, error_told(answer).located(self.known_paths), rename)
+        return self._moved(answer, rename)
+
+    def _moved(self, answer: Any, rename: Rename) -> Any:
+        path = getattr(answer, "path", None)
+        return replaced(answer, path=rename(path)) if path is not None else answer
+
+    @property
+    def known_paths(self) -> set[str]:
+        """The paths that an error of this operation may name: its own, and all above them."""
+        return {each for path in self.paths for each in (path, *paths.ancestors(path), "/")}
+
+
+@cache
+def checked_arguments(kind: type[Operation]) -> list[tuple[str, Argument]]:
+    """The arguments with a plain type, each with its check."""
+    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
+
+
+@cache
+def _placed(kind: type[Operation]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name not in (*kind.options, *kind.extras))
+
+
+@cache
+def _defaults(kind: type[Operation]) -> list[tuple[str, Any]]:
+    return [(each.name, each.default) for each in fields(kind) if each.name in kind.options]
+
+
+class Ls(Operation, frozen=True):
+    """`als`."""
+
+    name = "ls"
+    result = LsResult
+    path: str
+
+    def _moved(self, answer: LsResult, rename: Rename) -> LsResult:
+        if answer.entries is None:
+            return answer
+        return replaced(answer, entries=[replace(info, path=_renamed(rename, info.path)) for info in answer.entries])
+
+
+def _renamed(rename: Rename, path: str) -> str:
+    """`rename` of a path in a listing, where that of a directory ends in `/`."""
+    is_directory = len(path) > 1 and path.endswith("/")
+    return f"{rename(path[:-1]).rstrip('/')}/" if is_directory else rename(path)
+
+
+class Read(Operation, frozen=True):
+    """`aread`."""
+
+    name = "read"
+    result = ReadResult
+    path: str
+    offset: int = 0
+    limit: int = 2000
+
+
+class ReadRaw(Operation, frozen=True):
+    """`aread_raw`."""
+
+    name = "read_raw"
+    result = ReadRawResult
+    path: str
+
+
+class Write(Operation, frozen=True):
+    """`awrite`."""
+
+    name = "write"
+    result = WriteResult
+    changes = True
+    options = ("overwrite", "if_match")
+    path: str
+    content: str
+    overwrite: bool = False
+    if_match: str | None = None
+
+
+class Edit(Operation, frozen=True):
+    """`aedit`."""
+
+    name = "edit"
+    result = EditResult
+    changes = True
+    options = ("if_match",)
+    path: str
+    old: str
+    new: str
+    replace_all: bool = False
+    if_match: str | None = None
+
+
+class Delete(Operation, frozen=True):
+    """`adelete`."""
+
+    name = "delete"
+    result = DeleteResult
+    changes = True
+    options = ("if_match",)
+    path: str
+    if_match: str | None = None
+
+
+class Copy(Operation, frozen=True):
+    """`acopy`."""
+
+    name = "copy"
+    result = WriteResult
+    changes = True
+    options = ("overwrite",)
+    path_fields = ("src", "dst")
+    src: str
+    dst: str
+    overwrite: bool = False
+
+    @property
+    def changed_paths(self) -> list[str]:
+        return [self.dst]
+
+
+class Move(Copy, frozen=True):
+    """`amove`."""
+
+    name = "move"
+
+    @property
+    def changed_paths(self) -> list[str]:
+        return [self.src, self.dst]
+
+
+# --- searches ---
+
+
+class PathFilter(Protocol):
+    """Returns whether to leave out a path: a file, or with `is_dir` everything beneath a directory."""
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool: ...
+
+
+class _Searched(Operation, frozen=True):
+    pattern: str
+    path: str | None = None
+    """Where to start, as the caller wrote it; None stands for the root."""
+
+
+class Search(_Searched, frozen=True, kw_only=True):
+    """`aglob` or `agrep`.
+
+    Two fields are no parameters. `hidden` selects paths that the caller of a backend will not show, so that the search
+    need not look there. It is only a hint, which a layer may drop, so the caller must also filter the result. `fresh`
+    makes a backend that searches by an index bring that up to date first; the others always search what is there.
+    """
+
+    extras = ("hidden", "fresh")
+    hidden: PathFilter | None = None
+    fresh: bool = False
+
+    @property
+    def root(self) -> str:
+        """The normalised path of the directory or file that is searched. Raises InvalidPathError if it is not valid."""
+        return paths.normalize(self.paths[0])
+
+    @property
+    def paths(self) -> list[str]:
+        """Where the search starts; without a path that is the root."""
+        return [self.path or "/"]
+
+    @property
+    def file_glob(self) -> str | None:
+        """The pattern that chooses the files; None for all visible files."""
+        raise NotImplementedError
+
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        """Return the same search with another start, file pattern and `hidden`."""
+        raise NotImplementedError
+
+    def _moved(self, answer: Any, rename: Rename) -> Any:
+        if answer.matches is None:
+            return answer
+        return replaced(answer, matches=[replace(match, path=rename(match.path)) for match in answer.matches])
+
+
+class Glob(Search, frozen=True):
+    """`aglob`."""
+
+    name = "glob"
+    result = GlobResult
+    path: str | None = "/"
+
+    @property
+    def file_glob(self) -> str:
+        return self.pattern
+
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        return replace(self, pattern=file_glob or self.pattern, path=path, hidden=hidden)
+
+
+class Grep(Search, frozen=True):
+    """`agrep`."""
+
+    name = "grep"
+    result = GrepResult
+    options = ("regex", "ignore_case", "context_lines", "max_count")
+    glob: str | None = None
+    regex: bool = False
+    ignore_case: bool = False
+    context_lines: int = 0
+    max_count: int | None = None
+
+    @property
+    def file_glob(self) -> str | None:
+        return self.glob
+
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        return replace(self, path=path, glob=file_glob, hidden=hidden)
+
+
+# --- batches ---
+
+
+class Batch(Operation, frozen=True):
+    """An operation on many items, with one outcome for each, in order."""
+
+    item: ClassVar[type[FileUploadResponse] | type[FileDownloadResponse]] = FileUploadResponse
+
+    @property
+    def items(self) -> Sequence[Any]:
+        """The items."""
+        items: Sequence[Any] = getattr(self, self.__struct_fields__[0])
+        return items
+
+    def only(self, items: Sequence[Any]) -> Self:
+        """The same operation on these items."""
+        return replace(self, **{self.__struct_fields__[0]: list(items)})
+
+    def failed(self, error: DeepFSError) -> Any:
+        return [self.item(path, error=error.code.value) for path in self.paths]
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        return [replace(outcome, path=rename(outcome.path)) for outcome in answer]
+
+    async def where(
+        self, check: Callable[[Self], Awaitable[object]], call: Callable[[Self], Awaitable[list[Any]]]
+    ) -> list[Any]:
+        """Carry out the items that are not refused.
+
+        Args:
+            check: Called with each item, as a batch of one; it raises to refuse it.
+            call: Carries out a batch.
+
+        Returns:
+            One outcome for each item, in order.
+        """
+        outcomes: list[Any] = []
+        passed: list[Any] = []
+        for item in self.items:
+            one = self.only([item])
+            try:
+                await check(one)
+            except DeepFSError as error:
+                outcomes += one.failed(error)
+            else:
+                outcomes.append(None)
+                passed.append(item)
+        done = iter(await call(self.only(passed)) if passed else ())
+        return [next(done) if outcome is None else outcome for outcome in outcomes]
+
+
+class UploadFiles(Batch, frozen=True):
+    """`aupload_files`."""
+
+    name = "upload_files"
+    changes = True
+    files: list[tuple[str, bytes]]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "files", upload_list(self.files))
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.files]
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([(rename(path), content) for path, content in self.files])
+
+
+class DownloadFiles(Batch, frozen=True):
+    """`adownload_files`. Its parameter is `paths`."""
+
+    name = "download_files"
+    item = FileDownloadResponse
+    wanted: list[str]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "wanted", path_list(self.wanted))
+
+    @classmethod
+    def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        return super().called(args, {"wanted" if name == "paths" else name: given for name, given in kwargs.items()})
+
+    @property
+    def paths(self) -> list[str]:
+        return self.wanted
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([rename(path) for path in self.wanted])
+
+
+class ChangeEntries(Batch, frozen=True):
+    """`achange_entries`."""
+
+    name = "change_entries"
+    changes = True
+    entries: Sequence[EntryChange]
+
+    @property
+    def known_as(self) -> list[str]:
+        names = {"make_directory": "write", "remove_directory": "delete"}
+        return [names[change.change] for change in self.entries if change.change in names]
+
+    @property
+    def paths(self) -> list[str]:
+        return [change.path for change in self.entries]
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([replace(change, path=rename(change.path)) for change in self.entries])
+
+
+# --- streams ---
+
+
+class UploadStream(Operation, frozen=True):
+    """`aupload_stream`."""
+
+    name = "upload_stream"
+    changes = True
+    path: str
+    chunks: AsyncIterable[bytes]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.chunks, AsyncIterable):
+            raise TypeError(f"chunks must be an async iterable of bytes, not {self.chunks!r:.100}")
+
+    def failed(self, error: DeepFSError) -> FileUploadResponse:
+        return FileUploadResponse(self.path, error.code.value)
+
+    def outward(self, answer: FileUploadResponse, rename: Rename) -> FileUploadResponse:
+        return replace(answer, path=rename(answer.path))
+
+
+class Streamed(Operation, frozen=True):
+    """An operation whose result is an async generator. It opens nothing before its first step."""
+
+    async def outward(self, answer: AsyncGenerator[Any, None], rename: Rename) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(answer) as items:
+                async for item in items:
+                    yield replace(item, path=rename(item.path)) if isinstance(item, ChangeEvent) else item
+        except DeepFSError as error:
+            raise error.located(self.known_paths).renamed(rename) from error
+
+
+class DownloadStream(Streamed, frozen=True):
+    """`adownload_stream`."""
+
+    name = "download_stream"
+    options = ("chunk_size",)
+    path: str
+    chunk_size: int = CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        force_setattr(self, "chunk_size", chunk_bytes(self.chunk_size))
+
+
+class Watch(Streamed, frozen=True):
+    """`awatch`."""
+
+    name = "watch"
+    path: str = "/"
+
+
+# --- commands, and what transfers and access checks ask ---
+
+
+class Execute(Operation, frozen=True):
+    """`aexecute`."""
+
+    name = "execute"
+    options = ("timeout",)
+    path_fields = ()
+    command: str
+    timeout: float | None = None
+
+
+class ListTree(Operation, frozen=True):
+    """`alist_tree`."""
+
+    name = "list_tree"
+    options = ("deleting",)
+    path: str
+    deleting: bool = False
+
+    @property
+    def known_as(self) -> list[str]:
+        return ["ls"]
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        return replace(answer, entries=[replace(entry, path=rename(entry.path)) for entry in answer.entries])
+
+
+class ResolvePaths(Operation, frozen=True):
+    """`aresolve_paths`. Its parameter is `paths`."""
+
+    name = "resolve_paths"
+    given: list[str]
+
+    @property
+    def known_as(self) -> list[str]:
+        return []
+
+    @property
+    def paths(self) -> list[str]:
+        return self.given
+
+    def at(self, rename: Rename) -> Self:
+        return replace(self, given=[rename(path) for path in self.given])
+
+    def outward(self, answer: list[str | None], rename: Rename) -> list[str | None]:
+        return [None if path is None else rename(path) for path in answer]
+
+
+class StoragePlaceOf(Operation, frozen=True):
+    """`astorage_place`."""
+
+    name = "storage_place"
+    path: str
+
+    @property
+    def known_as(self) -> list[str]:
+        return []
+
+
+KINDS: Final[Mapping[str, type[Operation]]] = {
+    kind.name: kind
+    for kind in (
+        *(Ls, Read, ReadRaw, Write, Edit, Glob, Grep, Delete, Move, Copy, UploadFiles, DownloadFiles, Execute),
+        *(UploadStream, DownloadStream, Watch, ListTree, ChangeEntries, ResolvePaths, StoragePlaceOf),
+    )
+}
+"""The operations by their sync names. The first thirteen have a sync method."""

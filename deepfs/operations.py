@@ -333,6 +333,10 @@ class Search(_Searched, frozen=True, kw_only=True):
         """Where the search starts; without a path that is the root."""
         return [self.path or "/"]
 
+    def at(self, rename: Rename) -> Self:
+        """The same search of other paths, without `hidden`, which may not fit the paths there."""
+        return replace(self, path=rename(self.paths[0]), hidden=None)
+
     @property
     def file_glob(self) -> str | None:
         """The pattern that chooses the files; None for all visible files."""

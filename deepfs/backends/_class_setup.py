@@ -5,7 +5,6 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -16,7 +15,6 @@ from deepfs.backends.older_protocols import (
     adapters,
     add_former_names,
     add_v1_names,
-    defined_formerly,
     speaks_v1,
     takes_option,
 )
@@ -49,9 +47,7 @@ __all__ = [
     "bound_operations",
     "complete",
     "complete_protocol",
-    "judges_own_results",
     "limited",
-    "made_by_overrides",
     "replacing",
 ]
 
@@ -70,6 +66,7 @@ _RESULTS: dict[str, type[Result]] = {
     "move": WriteResult,
     "copy": WriteResult,
 }
+
 
 def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     """Return the failed result of `operation`; raise `error` if the operation has no result type."""
@@ -319,7 +316,7 @@ def complete_protocol(cls: ClassT) -> ClassT:
     return cls
 
 
-def complete(cls: type[Any], protocol: type) -> None:
+def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
     """Complete `cls`, a subclass of `protocol` whose body defines operations as sync or async methods.
 
     Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
@@ -334,44 +331,26 @@ def complete(cls: type[Any], protocol: type) -> None:
         adapters().body(cls, protocol)
     sync_shims(bound_operations(cls))
     _add_conditions(cls)
+    if is_layer:
+        _make_by_overrides(cls, protocol)
+    _declare_judging(cls)
     _pair_with_run(cls, protocol)
     add_v1_names(cls)
     _declare_deletes(cls, protocol)
-    _declare_judging(cls)
     if "offers_move" not in vars(cls):
         # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
         cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
 
 
-_JUDGING: Final = "als", "aglob", "agrep", "aresolve_paths"
-"""The operations that `judges_results` is about."""
-_judging_methods: Final = attrgetter(*_JUDGING)
+_JUDGING: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
+"""The methods that `judges_results` is about."""
 
 
 def _declare_judging(cls: type[Any]) -> None:
-    """Set `judges_results`, and the methods for which it is declared.
-
-    A declaration that is inherited counts only for the same methods: none of them is overridden by `cls` or by another
-    of its bases.
-    """
-    if "judges_results" in vars(cls):
-        cls._judges_by = _judging_methods(cls) if cls.judges_results else ()
-    else:
-        cls.judges_results = cls.judges_results and _judging_methods(cls) == cls._judges_by
-
-
-def judges_own_results(backend: Any) -> bool:
-    """Whether `judges_results` is True and none of the methods that it is about was replaced since, by assignment.
-
-    A proxy that only passes for a backend may replace any of them.
-    """
-    cls = type(backend)
-    return (
-        cls is backend.__class__
-        and backend.judges_results
-        and _judging_methods(cls) == cls._judges_by
-        and not any(name in vars(backend) for name in _JUDGING)
-    )
+    """Set `judges_results`: as declared, or as its bases say if the body of `cls` overrides none of their methods."""
+    if "judges_results" not in vars(cls):
+        declared = [base.__dict__["judges_results"] for base in cls.__bases__ if "judges_results" in vars(base)]
+        cls.judges_results = all(declared) and _JUDGING.isdisjoint(vars(cls))
 
 
 def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
@@ -389,23 +368,19 @@ def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
         cls.capabilities = replace(declared, deletes=deletes)
 
 
-_STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}
-"""The stream operations, each with the whole-file operation that it can be built on."""
+_MADE_OF: Final[Mapping[str, str]] = {
+    "aupload_stream": "aupload_files",
+    "adownload_stream": "adownload_files",
+    "alist_tree": "als",
+}
+"""The operations that are made of another one where only that is known."""
 
 
-def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -> None:
-    """Apply overrides of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, to streams and trees as well.
-
-    If a class overrides `upload_files` but not `aupload_stream`, it gets the `aupload_stream` of `protocol`, which
-    calls `upload_files`; likewise for downloads. Otherwise a stream would bypass the override. A class that defines
-    `dispatch` by its former name cannot handle streams, so it gets those of `protocol` as well.
-    """
-    knows_no_streams = defined_formerly(cls, "dispatch")
-    for stream, whole in _STREAMS.items():
-        if (0 if knows_no_streams else _mro_index(cls, whole)) < _mro_index(cls, stream):
-            setattr(cls, stream, vars(protocol)[stream])
-    if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
-        cls.alist_tree = protocol.alist_tree
+def _make_by_overrides(cls: type[Any], protocol: type[Any]) -> None:
+    """Where the body of a layer overrides `upload_files` alone, make streams of it: they would bypass it. And so on."""
+    for name, other in _MADE_OF.items():
+        if other in vars(cls) and name not in vars(cls):
+            setattr(cls, name, vars(protocol)[name])
 
 
 def _mro_index(cls: type[Any], name: str) -> int:

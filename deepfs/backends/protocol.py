@@ -110,17 +110,16 @@ class BackendProtocol(Operations):
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
-    gets False unless its body declares this again. If `als`, `arun_glob`, `arun_grep` or `aresolve_paths` is replaced
-    later, on the class or on an object, policies resolve the paths in any case."""
+    or `run`, gets False unless its body declares this again."""
     _shown: tuple[str, ...] = ()
     """What the repr shows to tell which storage this is, nothing secret: names of attributes, or `option=attribute`.
     By default the inner backends."""
-    _judges_by: tuple[object, ...] = ()
-    """The methods for which `judges_results` is declared to be True."""
+    _is_layer: bool = False
+    """Whether it stands before another backend, to which it passes on what it does not override."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        complete(cls, BackendProtocol)
+        complete(cls, BackendProtocol, is_layer=cls._is_layer)
 
     def __repr__(self) -> str:
         try:

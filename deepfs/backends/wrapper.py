@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from deepfs.backends._class_setup import made_by_overrides
 from deepfs.backends.operations import SyncCommands
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
@@ -33,15 +32,12 @@ class WrapperBackend(BackendProtocol, SyncCommands):
 
     is_synchronous: bool = True
     """The class itself never waits; an object is synchronous if its `inner` is, too."""
+    _is_layer = True
 
     def __init__(self, inner: BACKEND_TYPES) -> None:
         self.inner: BackendProtocol = as_backend(inner)
         self.capabilities: Capabilities = self.inner.capabilities
         self.is_synchronous = type(self).is_synchronous and self.inner.is_synchronous
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        made_by_overrides(cls, WrapperBackend, BackendProtocol)
 
     def inner_backends(self) -> Sequence[object]:
         return (self.inner,)

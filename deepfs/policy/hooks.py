@@ -43,6 +43,7 @@ __all__ = [
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
 
+
 class Call(Struct, frozen=True):
     """The sync name of an operation, and its arguments.
 

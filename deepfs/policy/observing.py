@@ -95,8 +95,8 @@ class ObservedBackend(WrapperBackend):
         observation = self.observe(call)
         counter = _Counter(observation)
         try:
-            async with aclosing(await super().run(operation)) as chunks:
-                async for chunk in counter.counted(chunks):
+            async with aclosing(await super().run(operation)) as source, aclosing(counter.counted(source)) as chunks:
+                async for chunk in chunks:
                     yield chunk
         except GeneratorExit:  # The caller stopped reading.
             await observation.ended(Outcome(content_bytes=counter.count or 0))

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends._class_setup import judges_own_results
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
@@ -257,7 +256,7 @@ class PermissionedBackend(WrapperBackend):
         """
         places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
-        if judges_own_results(self.inner):
+        if self.inner.judges_results:
             visible = set(plain)
             return [record for record in found if _place(record) in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
@@ -371,7 +370,7 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visibly_skipped(self, skipped: int, request: Grep) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
-        if judges_own_results(self.inner):
+        if self.inner.judges_results:
             return skipped
         listed: GlobResult = await self.inner.arun(Glob(request.glob or "**", request.path, hidden=request.hidden))
         if listed.code is ErrorCode.NOT_A_DIRECTORY:

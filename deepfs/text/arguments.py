@@ -179,6 +179,8 @@ _BY_TYPE: Final[dict[Any, tuple[frozenset[type], Check]]] = {
     bool: (frozenset({bool}), check_bool),
     float | None: (frozenset({_NONE}), _optional(partial(check_number, positive=False))),
 }
+
+
 def argument_of(name: str, kind: Any) -> Argument | None:
     """The argument `name` of the type `kind`; None for a type that has no check."""
     return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind]) if kind in _BY_TYPE else None

@@ -8,6 +8,7 @@ import pytest
 from deepfs import BackendProtocol, CompositeBackend, FilesystemBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import PermissionDeniedError
+from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, AuditRecord, FilesystemPermission, PermissionedBackend
 from deepfs.types import EditResult, GlobResult, GrepResult, LsResult, ReadResult, WriteResult
 
@@ -141,9 +142,9 @@ async def test_a_later_base_class_with_a_through_method_overrides_nothing() -> N
 
 async def test_a_subclass_of_the_audit_log_sees_streams() -> None:
     class Seen(AuditedBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            seen.append(operation)
-            return await super().dispatch(operation, call, *args, **options)
+        async def run(self, operation: Operation) -> Any:
+            seen.append(operation.name)
+            return await super().run(operation)
 
     seen: list[str] = []
     records: list[AuditRecord] = []

@@ -37,6 +37,7 @@ from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
 from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
+from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
@@ -135,7 +136,7 @@ def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
 
 def test_a_backend_may_read_patterns_in_its_own_way() -> None:
     class Own(WrapperBackend):
-        async def arun_grep(self, request: Any) -> GrepResult:
+        async def agrep(self, *_: Any, **options: Any) -> GrepResult:
             return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
 
     found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
@@ -328,9 +329,9 @@ class Counted(WrapperBackend):
         super().__init__(inner)
         self.made: list[str] = []
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        self.made.append(operation)
-        return await call(*args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.made.append(operation.name)
+        return await super().run(operation)
 
 
 def test_a_suggestion_takes_few_listings_and_shows_nothing_that_rules_hide() -> None:

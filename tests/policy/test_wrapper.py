@@ -1,6 +1,6 @@
 """A wrapper forwards every operation once, with the capabilities of the inner backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import anyio
@@ -10,6 +10,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError
+from deepfs.operations import Operation
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance
 from deepfs.types import ChangeEvent, ExecuteResponse, ReadResult, WriteResult
@@ -36,9 +37,9 @@ class Recording(WrapperBackend):
         super().__init__(inner)
         self.passed: list[str] = []
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
-        self.passed.append(operation)
-        return await super().dispatch(operation, call, *args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.passed.append(operation.name)
+        return await super().run(operation)
 
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
@@ -164,9 +165,9 @@ class Relaying(WrapperBackend):
         self.relays: list[Any] = []
         self.ended: list[str] = []
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
-        opened = await call(*args, **options)
-        if operation not in ("download_stream", "watch"):
+    async def run(self, operation: Operation) -> Any:
+        opened = await super().run(operation)
+        if operation.name not in ("download_stream", "watch"):
             return opened
 
         async def relay() -> AsyncIterator[Any]:
@@ -174,7 +175,7 @@ class Relaying(WrapperBackend):
                 async for each in opened:
                     yield each
             finally:
-                self.ended.append(operation)
+                self.ended.append(operation.name)
 
         self.relays.append(relay())
         return self.relays[-1]

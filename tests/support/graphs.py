@@ -1,7 +1,7 @@
 """A node of a real graph that stays open while a test uses its state."""
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from langgraph.graph import START, StateGraph
 
 from deepfs import FilesystemState, StateBackend
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.operations import Operation
 
 __all__ = ["InNode", "OpenNode", "open_node"]
 
@@ -42,10 +43,10 @@ class InNode(WrapperBackend):
         super().__init__(inner)
         self._node = node
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def run(self, operation: Operation) -> Any:
         token = var_child_runnable_config.set(self._node.config)
         try:
-            return await super().dispatch(operation, call, *args, **options)
+            return await super().run(operation)
         finally:
             var_child_runnable_config.reset(token)
 

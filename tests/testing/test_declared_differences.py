@@ -23,9 +23,9 @@ STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """Needed of both backends in a transfer between them."""
 LIFETIME: Final = {"aclose", "close"}
-REQUESTS: Final = {"arun_glob", "arun_grep"}
-"""The search operations with one request object instead of parameters."""
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
+VALUES: Final = {"run", "arun"}
+"""The methods that take an operation as a value."""
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *VALUES, "awatch"}
 FORMER: Final = {"areal_paths", "never_waits"}
 """Former names of `aresolve_paths` and `is_synchronous`."""
 READ_ONLY: Final = "offers_changes"

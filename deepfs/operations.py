@@ -169,8 +169,7 @@ class Operation(Struct, frozen=True):
         return self._moved(answer, rename)
 
     def _moved(self, answer: Any, rename: Rename) -> Any:
-        path = getattr(answer, "path", None)
-        return replaced(answer, path=rename(path)) if path is not None else answer
+        return replaced(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
     @property
     def known_paths(self) -> set[str]:

@@ -21,7 +21,7 @@ from deepfs.backends.older_protocols import (
 from deepfs.backends.operations import Capabilities, Operations, SyncCommands
 from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
 from deepfs.operations import KINDS, Operation, Streamed, UploadStream, checked_arguments
-from deepfs.sync import OPERATIONS, shielded, shim, sync_shims
+from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, shielded, shim, sync_shims
 from deepfs.text.arguments import Argument, check_string, path_list, upload_list
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
@@ -195,15 +195,19 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     """
     body = vars(cls).get("run")
     named_here = {kind: vars(cls)[f"a{name}"] for name, kind in KINDS.items() if f"a{name}" in vars(cls)}
-    if body is not None:
-        for name, kind in KINDS.items():
-            like = getattr(protocol, f"a{name}", None) or getattr(cls, f"a{name}", None)
-            if kind not in named_here and like is not None:
-                setattr(cls, f"a{name}", _named_method(body, kind, like))
+    declared = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
+    otherwise = body or _run_above(cls)
+    for kind in KINDS.values() if body is not None else declared:
+        name = f"a{kind.name}"
+        like = getattr(protocol, name, None) or getattr(cls, name, None)
+        if kind not in named_here and like is not None:
+            method = _named_method(otherwise, kind, like)
+            if kind in declared:
+                setattr(method, declared[kind], True)
+            setattr(cls, name, method)
+    sync_shims(cls)
     if named_here:
-        cls.run = _choosing(named_here, body or _run_above(cls))
-    if body is not None:
-        sync_shims(cls)
+        cls.run = _choosing(named_here, otherwise)
 
 
 def _run_above(cls: type[Any]) -> Run:

@@ -114,6 +114,10 @@ class BackendProtocol(Operations):
     _shown: tuple[str, ...] = ()
     """What the repr shows to tell which storage this is, nothing secret: names of attributes, or `option=attribute`.
     By default the inner backends."""
+    _runs_inline: frozenset[type[Operation]] = frozenset()
+    """Operations that wait for nothing where no event loop runs: their sync methods run in the thread of the caller."""
+    _blocks_inline: frozenset[type[Operation]] = frozenset()
+    """Operations that block there: as `_runs_inline`, but elsewhere in the thread of a caller that runs an event loop."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 

@@ -1,6 +1,7 @@
 """A wrapper forwards every operation once, with the capabilities of the inner backend."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -172,8 +173,9 @@ class Relaying(WrapperBackend):
 
         async def relay() -> AsyncIterator[Any]:
             try:
-                async for each in opened:
-                    yield each
+                async with aclosing(opened):
+                    async for each in opened:
+                        yield each
             finally:
                 self.ended.append(operation.name)
 

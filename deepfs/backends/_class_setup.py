@@ -13,9 +13,7 @@ from deepfs.backends.answers import completed
 from deepfs.backends.older_protocols import (
     V1_NAMES,
     adapters,
-    add_former_names,
     add_v1_names,
-    defined_formerly,
     speaks_v1,
     takes_option,
 )
@@ -300,7 +298,6 @@ def complete(cls: type[Any], protocol: type) -> None:
     Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
     """
     mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
-    add_former_names(cls, mixins)
     if "is_synchronous" not in vars(cls):
         cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
@@ -372,12 +369,10 @@ def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -
     """Apply overrides of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, to streams and trees as well.
 
     If a class overrides `upload_files` but not `aupload_stream`, it gets the `aupload_stream` of `protocol`, which
-    calls `upload_files`; likewise for downloads. Otherwise a stream would bypass the override. A class that defines
-    `dispatch` by its former name cannot handle streams, so it gets those of `protocol` as well.
+    calls `upload_files`; likewise for downloads. Otherwise a stream would bypass the override.
     """
-    knows_no_streams = defined_formerly(cls, "dispatch")
     for stream, whole in _STREAMS.items():
-        if (0 if knows_no_streams else _mro_index(cls, whole)) < _mro_index(cls, stream):
+        if _mro_index(cls, whole) < _mro_index(cls, stream):
             setattr(cls, stream, vars(protocol)[stream])
     if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
         cls.alist_tree = protocol.alist_tree

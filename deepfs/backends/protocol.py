@@ -11,11 +11,9 @@ from deepfs._moved import names_of_deepagents
 from deepfs.backends._class_setup import bound_operations, complete
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
 from deepfs.backends.older_protocols import (
-    NEVER_WAITS,
     BackendProtocolV1,
     SandboxBackendProtocolV1,
     adapters,
-    add_former_names,
 )
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
@@ -270,11 +268,6 @@ class BackendProtocol(Operations):
             return FileDownloadResponse(path, error=_code(raw))
         content = b64decode(raw.data.content) if raw.data.encoding == "base64" else raw.data.content.encode()
         return FileDownloadResponse(path, content)
-
-
-if not TYPE_CHECKING:
-    add_former_names(BackendProtocol)
-    BackendProtocol.never_waits = NEVER_WAITS
 
 
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):

@@ -25,7 +25,6 @@ __all__ = [
     "AfterHook",
     "BeforeHook",
     "Call",
-    "GuardedBackend",
     "HookedBackend",
     "call_of",
     "without_contents",
@@ -249,7 +248,3 @@ class HookedBackend(WrapperBackend):
             return await self._tell(call, response)
         except DeepFSError as error:
             return failed(call.arguments["path"], error=error.code.value)
-
-
-GuardedBackend = HookedBackend
-"""An alias of HookedBackend, kept for compatibility."""

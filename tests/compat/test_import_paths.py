@@ -70,7 +70,7 @@ DOCUMENTED: Final = {
         SummarizationToolMiddleware UnsupportedContentMiddleware apply_patch_tool memory_tool""",
     "deepfs.middleware.background_tasks": "default_tasks",
     "deepfs.middleware.summarization": "SummarizationMiddleware SummarizationToolMiddleware",
-    "deepfs.policy": """AuditRecord AuditedBackend Call ChangePolicy GuardedBackend HistoryBackend
+    "deepfs.policy": """AuditRecord AuditedBackend Call ChangePolicy HistoryBackend
         HookedBackend PlannedChange QuotaBackend RateLimit ReadOnlyBackend TracedBackend WrapperBackend
         approved decide decide_beneath""",
     "deepfs.sandboxes.base": "BaseSandbox",

@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from deepfs._moved import names_of_deepagents
 from deepfs.backends._mount_search import MountSearch
 from deepfs.backends._mounts import Mount, MountTable, answered
 from deepfs.backends._trees import End, are_one
@@ -58,7 +57,10 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["CompositeBackend", "mount_of"]
+__all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
+
+GlobBackendResult: TypeAlias = GlobResult | list[FileInfo]
+"""What a glob of a mounted backend may answer."""
 
 ResultT = TypeVar("ResultT", bound=Result)
 RequestT = TypeVar("RequestT", bound=SearchRequest)
@@ -418,7 +420,3 @@ def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, s
 def _at(result: ResultT, path: str) -> ResultT:
     """`result`, with `path` as its path if it is successful."""
     return replace(result, path=path) if result.ok else result
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from deepfs.backends.protocol import supports_execute as supports_execution
 from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware.arguments import (
     TOOL_NAMES,
@@ -21,9 +22,9 @@ from deepfs.middleware.arguments import (
 )
 from deepfs.middleware.eviction import CHARS_PER_TOKEN
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import FILE_TOOLS, GLOB_TRUNCATION_NOTE, MAX_MEDIA_BYTES
-from deepfs.middleware.unanswered import UnansweredCallsMiddleware
+from deepfs.middleware.tools import FILE_TOOLS, GLOB_TRUNCATION_NOTE
 from deepfs.search.results import SEARCH_SECONDS
+from deepfs.text.media import MAX_MEDIA_BYTES
 
 __all__ = [
     "DEFAULT_READ_LIMIT",
@@ -50,6 +51,8 @@ __all__ = [
     "READ_FILE_VIDEO_TOOL_DESCRIPTION",
     "REMOVE_ALL_MESSAGES",
     "TOOLS_EXCLUDED_FROM_EVICTION",
+    "TOO_LARGE_HUMAN_MSG",
+    "TOO_LARGE_TOOL_MSG",
     "WRITE_FILE_TOOL_DESCRIPTION",
     "DeleteSchema",
     "EditFileSchema",
@@ -57,13 +60,11 @@ __all__ = [
     "GlobSchema",
     "GrepSchema",
     "LsSchema",
-    "PatchToolCallsMiddleware",
     "ReadFileSchema",
     "ReadVideoFileSchema",
     "WriteFileSchema",
+    "supports_execution",
 ]
-
-PatchToolCallsMiddleware = UnansweredCallsMiddleware
 
 LsSchema = LsArguments
 ReadFileSchema = ReadArguments
@@ -101,6 +102,13 @@ MAX_VIDEO_INPUT_BYTES: Final = MAX_MEDIA_BYTES
 TOOLS_EXCLUDED_FROM_EVICTION: Final = tuple(name for name in TOOL_NAMES if name in FILE_TOOLS)
 
 NO_LINES_REQUESTED_WARNING: Final = "[No line was read: limit was {limit}]"
+TOO_LARGE_TOOL_MSG: Final = (
+    "[Too large to show. All that the tool returned for {tool_call_id} is in {file_path}: "
+    "page with read_file, or search with grep.]\n{content_sample}\n"
+)
+TOO_LARGE_HUMAN_MSG: Final = (
+    "[Too large to show. All of it is in {file_path}: page with read_file, or search with grep.]\n{content_sample}\n"
+)
 READ_FILE_TRUNCATION_MSG: Final = "\n[The text of {file_path} was cut. Read on with a larger offset]"
 GREP_TRUNCATION_NOTE: Final = "There are more matches than"
 GLOB_UNREADABLE_NOTE: Final = "Some directories could not be read; narrowing the search does not show them"

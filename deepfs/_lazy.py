@@ -3,6 +3,7 @@
 The stub of the package, `__init__.pyi`, is the one list of these names: type checkers read it, and so does this module.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -24,9 +25,9 @@ def lazy_exports(package: str, *own: str) -> tuple[Callable[[str], object], Call
     def homes() -> dict[str, str]:
         """The modules that define the names of the stub, which is read when a name is first used."""
         import ast
-        from pkgutil import get_data
 
-        lines = ast.parse(get_data(package, "__init__.pyi") or b"").body
+        stub = os.path.join(namespace["__path__"][0], "__init__.pyi")
+        lines = ast.parse(namespace["__spec__"].loader.get_data(stub)).body
         imports = [line for line in lines if isinstance(line, ast.ImportFrom) and line.module != package]
         return {alias.name: str(line.module) for line in imports for alias in line.names}
 

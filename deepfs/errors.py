@@ -33,7 +33,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 __all__ = [
-    "AccessError",
     "AlreadyExistsError",
     "AmbiguousMatchError",
     "BackendError",
@@ -41,10 +40,7 @@ __all__ = [
     "ConflictError",
     "DeadlineError",
     "DeepFSError",
-    "DirectoryError",
     "ErrorCode",
-    "ExistsError",
-    "FileMissingError",
     "InvalidContentError",
     "InvalidPathError",
     "InvalidPatternError",
@@ -615,12 +611,6 @@ class BackendError(DeepFSError):
     """The storage failed in a way that the caller cannot mend."""
 
     code = ErrorCode.BACKEND_ERROR
-
-
-AccessError = PermissionDeniedError
-DirectoryError = IsDirectoryError
-ExistsError = AlreadyExistsError
-FileMissingError = NotFoundError
 
 
 def error_class(code: str) -> type[DeepFSError]:

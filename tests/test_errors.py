@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from deepfs import errors, policy
+from deepfs import errors
 from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quoted
-from deepfs.policy import hooks
 from deepfs.types import ReadResult, error_told, failure
 
 LEAVES = DeepFSError.__subclasses__()
@@ -202,19 +201,6 @@ class TestData:
         assert error.reason == "{path} {cause} {} {0}"
         named = errors.PermissionDeniedError("/x", "see {other} {more}", "/{more}")
         assert named.reason == "see /{more} {more}"
-
-    def test_former_names_are_the_same_classes(self) -> None:
-        former = {
-            "AccessError": "PermissionDeniedError",
-            "DirectoryError": "IsDirectoryError",
-            "ExistsError": "AlreadyExistsError",
-            "FileMissingError": "NotFoundError",
-        }
-        for name, now in former.items():
-            assert getattr(errors, name) is getattr(errors, now)
-            assert {name, now} <= set(errors.__all__)
-        assert policy.GuardedBackend is policy.HookedBackend is hooks.GuardedBackend
-        assert {"GuardedBackend", "HookedBackend"} <= set(policy.__all__)
 
 
 class TestNames:

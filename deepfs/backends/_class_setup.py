@@ -13,7 +13,6 @@ from deepfs.backends.answers import completed
 from deepfs.backends.older_protocols import (
     V1_NAMES,
     adapters,
-    add_former_names,
     add_v1_names,
     speaks_v1,
     takes_option,
@@ -167,7 +166,10 @@ def bound_operations(cls: ClassT) -> ClassT:
 
 
 def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
-    """Copy the operations that a mixin overrides into the body of `cls`."""
+    """Copy the operations that a mixin overrides, and its `run`, into the body of `cls`."""
+    definer = next(base for base in cls.__mro__ if "run" in vars(base))
+    if definer in mixins:
+        cls.run = vars(definer)["run"]  # type: ignore[attr-defined]
     for name in OPERATIONS:
         spellings = (name, f"a{name}", *filter(None, [V1_NAMES.get(name)]))
         owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
@@ -327,7 +329,6 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
     """
     known = (*protocol.__mro__, *SyncCommands.__mro__)
     mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in known]
-    add_former_names(cls, mixins)
     if "is_synchronous" not in vars(cls):
         cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)

@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from deepfs._moved import names_of_deepagents
 from deepfs.backends._mount_search import MountSearch
 from deepfs.backends._mounts import Mount, MountTable, answered
 from deepfs.backends._trees import End, are_one
@@ -68,7 +67,10 @@ from deepfs.types import (
     replaced,
 )
 
-__all__ = ["CompositeBackend", "mount_of"]
+__all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
+
+GlobBackendResult: TypeAlias = GlobResult | list[FileInfo]
+"""What a glob of a mounted backend may answer."""
 
 ResultT = TypeVar("ResultT", bound=Result)
 RequestT = TypeVar("RequestT", bound=SearchRequest)
@@ -381,7 +383,3 @@ def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, s
     """Return the backend that `path` belongs to, and the path in it. Raises InvalidPathError."""
     mount, inner, _ = composite._route(path)
     return cast("BackendProtocol", mount.backend), inner
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -6,12 +6,17 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, S
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
 
-from deepfs._moved import names_of_deepagents
+from deepfs.backends.protocol import ASYNC_GREP_TIMEOUT as ASYNC_GREP_TIMEOUT
+from deepfs.backends.protocol import DEFAULT_GREP_TIMEOUT as DEFAULT_GREP_TIMEOUT
+from deepfs.backends.protocol import FILE_NOT_FOUND as FILE_NOT_FOUND
+from deepfs.backends.protocol import INVALID_PATH as INVALID_PATH
+from deepfs.backends.protocol import IS_DIRECTORY as IS_DIRECTORY
+from deepfs.backends.protocol import PERMISSION_DENIED as PERMISSION_DENIED
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.backends.watching import ChangeBuffer
@@ -63,6 +68,7 @@ from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
 from deepfs.text.judging import Judge, current_judge, unjudged
 from deepfs.text.lines import check_text, check_window, decode
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -81,7 +87,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["ON_DISK", "FilesystemBackend"]
+__all__ = ["MAX_VIDEO_INPUT_BYTES", "ON_DISK", "FilesystemBackend"]
 
 T = TypeVar("T")
 
@@ -593,7 +599,3 @@ def _valid(normalize: Callable[[str], str], path: str) -> str | None:
         return normalize(path)
     except InvalidPathError:
         return None
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -1,26 +1,22 @@
 """The operations that every backend offers."""
 
+import inspect
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import Any, Final, Literal, NotRequired, Self, TypeAlias, TypedDict, cast
 
 from deepfs._brief import arguments, shown_attributes
-from deepfs._moved import names_of_deepagents
 from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
-from deepfs.backends.older_protocols import (
-    NEVER_WAITS,
-    BackendProtocolV1,
-    SandboxBackendProtocolV1,
-    adapters,
-    add_former_names,
-)
+from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
 from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
 from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import Operation
+from deepfs.search.results import SEARCH_SECONDS
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes
@@ -45,12 +41,20 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     Result,
+    TruncationReason,
     WriteResult,
     failed_as,
 )
 
 __all__ = [
+    "ASYNC_GLOB_TIMEOUT",
+    "ASYNC_GREP_TIMEOUT",
     "BACKEND_TYPES",
+    "DEFAULT_GREP_TIMEOUT",
+    "FILE_NOT_FOUND",
+    "INVALID_PATH",
+    "IS_DIRECTORY",
+    "PERMISSION_DENIED",
     "AnyBackendProtocol",
     "BackendFactory",
     "BackendProtocol",
@@ -61,6 +65,8 @@ __all__ = [
     "DeleteResult",
     "EditResult",
     "ErrorCode",
+    "ExecuteArtifact",
+    "ExecuteOffloadResult",
     "ExecuteResponse",
     "FileData",
     "FileDataV1",
@@ -70,6 +76,7 @@ __all__ = [
     "FileOperationError",
     "FileUploadResponse",
     "GlobResult",
+    "GlobTruncationReason",
     "GrepMatch",
     "GrepResult",
     "LsResult",
@@ -83,6 +90,7 @@ __all__ = [
     "WriteResult",
     "as_backend",
     "close_each",
+    "execute_accepts_timeout",
     "supports_execute",
 ]
 
@@ -282,11 +290,6 @@ class BackendProtocol(Operations):
         return FileDownloadResponse(path, content)
 
 
-if not TYPE_CHECKING:
-    add_former_names(BackendProtocol)
-    BackendProtocol.never_waits = NEVER_WAITS
-
-
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
@@ -304,8 +307,39 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
         return f"{type(self).__name__}-{id(self):x}"
 
 
+@dataclass(frozen=True, slots=True)
+class ExecuteOffloadResult:
+    """The result of `BaseSandbox.execute_with_offload`.
+
+    `offloaded` says that the whole output is in the file, and `response.output` is its beginning and end. Then
+    `preview_has_truncation_marker` says whether a line of the output stands for what is left out between them.
+    """
+
+    offloaded: bool
+    response: ExecuteResponse
+    preview_has_truncation_marker: bool = False
+
+
+class ExecuteArtifact(TypedDict):
+    """What `ToolMessage.artifact` of the tool `execute` holds: the outcome of the command, for programs."""
+
+    exit_code: NotRequired[int]
+    truncated: NotRequired[bool]
+    output_file: NotRequired[str]
+
+
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]
 """The error codes of uploads and downloads in deepagents. In deepfs they may be other codes of `ErrorCode` as well."""
+FILE_NOT_FOUND: Final = ErrorCode.FILE_NOT_FOUND.value
+PERMISSION_DENIED: Final = ErrorCode.PERMISSION_DENIED.value
+IS_DIRECTORY: Final = ErrorCode.IS_DIRECTORY.value
+INVALID_PATH: Final = ErrorCode.INVALID_PATH.value
+GlobTruncationReason: TypeAlias = TruncationReason
+
+DEFAULT_GREP_TIMEOUT: Final = int(SEARCH_SECONDS)
+"""Seconds after which a search ends with what it found, unless its backend sets another limit."""
+ASYNC_GREP_TIMEOUT: Final = DEFAULT_GREP_TIMEOUT
+ASYNC_GLOB_TIMEOUT: Final = DEFAULT_GREP_TIMEOUT
 
 BackendProtocolV2: TypeAlias = BackendProtocol
 SandboxBackendProtocolV2: TypeAlias = SandboxBackendProtocol
@@ -355,6 +389,14 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
+def execute_accepts_timeout(cls: type[Any]) -> bool:
+    """Whether `execute` of a class of sandboxes takes a `timeout`."""
+    try:
+        return "timeout" in inspect.signature(cls.execute).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 def _code(result: Result) -> str | None:
     """The error code of a failed result; None if it succeeded."""
     return None if result.error is None else (result.code or ErrorCode.BACKEND_ERROR).value
@@ -366,7 +408,3 @@ def _no_events(backend: object) -> Iterable[ChangeEvent]:
 
 def _unsupported(backend: object, operation: str) -> NotSupportedError:
     return NotSupportedError(backend=type(backend).__name__, operation=operation)
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -24,7 +24,6 @@ from deepfs.backends.protocol import (
     SyncCommands,
 )
 from deepfs.backends.transfer import downloaded
-from deepfs.compat.recognition import is_v1, own_instead
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -74,6 +73,8 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
+    "is_v1",
+    "own_instead",
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -111,6 +112,16 @@ def awaitable(method: Callable[..., Any]) -> Call:
             raise NotSupportedError(backend=owner, operation=name) from error
 
     return call
+
+
+def is_v1(cls: type) -> bool:
+    """Whether `cls` is V1: the first class in its MRO that defines a listing method defines only `ls_info`."""
+    for base in cls.__mro__:
+        if "ls" in vars(base) or "als" in vars(base):
+            return False
+        if "ls_info" in vars(base):
+            return True
+    return False
 
 
 class AdaptedBackend(BackendProtocol, SyncCommands):
@@ -417,6 +428,26 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             timeout = min(timeout, limit)
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
+
+
+def own_instead(backend: Any, adapt: Callable[[Any], BackendProtocol]) -> BackendProtocol | None:
+    """Return deepfs's own backend in place of a StateBackend or CompositeBackend of deepagents, otherwise None.
+
+    Both StateBackends use the same channel, but only deepfs merges what parallel tools write. The exact class is
+    compared by name, without an import of deepagents: subclasses may behave differently. `adapt` converts the backends
+    that a composite mounts.
+    """
+    match f"{type(backend).__module__}.{type(backend).__qualname__}":
+        case "deepagents.backends.state.StateBackend":
+            from deepfs.backends.state import StateBackend
+
+            return StateBackend()
+        case "deepagents.backends.composite.CompositeBackend":
+            from deepfs.backends.composite import CompositeBackend
+
+            routes = {route: adapt(mounted) for route, mounted in backend.routes.items()}
+            return CompositeBackend(adapt(backend.default), routes, artifacts_root=backend.artifacts_root)
+    return None
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from deepfs.backends._class_setup import replacing
 from deepfs.backends.answers import MISSING, shows_file
-from deepfs.backends.older_protocols import Adapters, register, takes_option
+from deepfs.backends.older_protocols import V1_NAMES, Adapters, mark_v1, register, speaks_v1, takes_option
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of
+from deepfs.compat.adapters import AdaptedBackend, Call, awaitable, caller_of, is_v1
 from deepfs.compat.factories import backend_from, current_context
-from deepfs.compat.recognition import own_name, v1_operations
 from deepfs.errors import AlreadyExistsError
-from deepfs.sync import named
+from deepfs.sync import OPERATIONS, named
 from deepfs.types import ReadResult
 
 __all__ = ["adapt_body", "own_operation"]
@@ -42,7 +41,8 @@ class _OneClass(AdaptedBackend):
 
     def _call(self, operation: str) -> Call | None:
         if operation == getattr(self, "_operation", None):
-            method = vars(self._owner)[own_name(self._owner, operation)]
+            body = vars(self._owner)
+            method = body.get(V1_NAMES.get(operation, operation), body.get(operation))
             return awaitable(functools.partial(method, self.adapted))
         theirs = getattr(type(self.adapted), f"a{operation}", None)
         if theirs is None or theirs is getattr(BackendProtocol, f"a{operation}", None):
@@ -57,9 +57,19 @@ def own_operation(backend: BackendProtocol, owner: type, operation: str) -> Call
 
 
 def _adapt_v1(cls: type, protocol: type) -> None:
-    """Add async operations over the V1 methods in the body of `cls`."""
-    for operation in list(v1_operations(cls)):
-        setattr(cls, f"a{operation}", _adapted(cls, operation, getattr(protocol, f"a{operation}", None)))
+    """Add async operations over those that the body of `cls` defines only in V1.
+
+    In a class that is V1 itself, or has a V1 base, all sync methods count as V1.
+    """
+    whole = is_v1(cls) or any(map(speaks_v1, cls.__bases__))
+    if whole:
+        mark_v1(cls)
+    body = dict(vars(cls))
+    for operation in OPERATIONS:
+        name = V1_NAMES.get(operation, operation)
+        newer = {f"a{operation}", operation} - {name}
+        if inspect.isfunction(body.get(name)) and not newer & body.keys() and (whole or name != operation):
+            setattr(cls, f"a{operation}", _adapted(cls, operation, getattr(protocol, f"a{operation}", None)))
 
 
 def _adapted(cls: type, operation: str, like: Callable[..., Any] | None) -> Callable[..., Any]:

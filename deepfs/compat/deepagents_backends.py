@@ -19,9 +19,8 @@ from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
 from deepfs.compat import peer_results
-from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
+from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
 from deepfs.compat.factories import FactoryBackend, backend_from
-from deepfs.compat.recognition import own_instead
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import run_sync, sync_shims

@@ -33,6 +33,7 @@ from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
+from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind
 
@@ -54,7 +55,6 @@ __all__ = [
 
 ResultT = TypeVar("ResultT", bound=Result)
 
-MAX_MEDIA_BYTES: Final = 5_000_000
 MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
 GLOB_TRUNCATION_NOTE: Final = (

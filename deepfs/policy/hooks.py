@@ -34,7 +34,6 @@ __all__ = [
     "AfterHook",
     "BeforeHook",
     "Call",
-    "GuardedBackend",
     "HookedBackend",
     "call_of",
     "without_contents",
@@ -229,7 +228,3 @@ def _call_of_item(one: UploadFiles | DownloadFiles) -> Call:
     [item] = one.items
     arguments = {"path": item[0], "content": item[1]} if isinstance(one, UploadFiles) else {"path": item}
     return Call(one.name, arguments)
-
-
-GuardedBackend = HookedBackend
-"""An alias of HookedBackend, kept for compatibility."""

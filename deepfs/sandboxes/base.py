@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
+from deepfs.backends.protocol import Capabilities, ExecuteOffloadResult, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
     BackendError,
     BinaryFileError,
@@ -37,7 +37,7 @@ from deepfs.sandboxes.answers import (
     tree_listing,
 )
 from deepfs.sandboxes.contents import CachedContent, SandboxContents
-from deepfs.sandboxes.offload import ExecuteOffloadResult, captured, capturing
+from deepfs.sandboxes.offload import captured, capturing
 from deepfs.sandboxes.wire import Calls, off_loop
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result

@@ -18,7 +18,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.rendering import matches
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.operations import Operation, Search
-from deepfs.policy import GuardedBackend, HistoryBackend, PermissionedBackend
+from deepfs.policy import HistoryBackend, HookedBackend, PermissionedBackend
 from deepfs.search import disk as engines
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
 from support.sandboxes import LocalSandbox
@@ -168,7 +168,7 @@ def secret(path: str, *, is_dir: bool) -> bool:
     return path == "/m/secret" or path.startswith("/m/secret/")
 
 
-@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, GuardedBackend]], ids=str)
+@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, HookedBackend]], ids=str)
 async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked]:
     asked = Asked()
     backend: BackendProtocol = CompositeBackend(MemoryBackend(), {"/m": asked})

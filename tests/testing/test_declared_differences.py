@@ -26,8 +26,6 @@ LIFETIME: Final = {"aclose", "close"}
 VALUES: Final = {"run", "arun"}
 """The methods that take an operation as a value."""
 METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *VALUES, "awatch"}
-FORMER: Final = {"areal_paths", "never_waits"}
-"""Former names of `aresolve_paths` and `is_synchronous`."""
 READ_ONLY: Final = "offers_changes"
 """It affects the tools of models; only the suite for backends that change nothing checks it."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
@@ -50,7 +48,7 @@ def test_there_are_seven_capabilities() -> None:
 
 
 def test_the_protocol_has_no_other_public_names() -> None:
-    public = {name for name in dir(BackendProtocol) if not name.startswith("_")} - FORMER
+    public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
     assert public - METHODS - TREES == {
         "capabilities",
         "aresolve_paths",

@@ -5,6 +5,9 @@ so that it can tell a new file from a replaced one, and the files of a directory
 system dropped events, or the watched directory was replaced, it begins anew and says `resync`.
 
 The events themselves are only hints: each is checked by a look at the name, since others may have changed it again.
+
+watchfiles 1.3 does not serve: it says nothing where events were dropped, follows links out of the root, stops at a name
+that is not UTF-8, and keeps all that nobody has read.
 """
 
 import errno

@@ -22,7 +22,7 @@ from deepfs.backends.protocol import (
     supports_execute,
 )
 from deepfs.backends.transfer import copy_tree, move_tree
-from deepfs.backends.watching import merged_watches
+from deepfs.backends.watching import merge_watches
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -334,7 +334,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if not all(each.backend.capabilities.watches for each, _ in parts):
             raise NotSupportedError(path, "not all backends at and under it tell of changes (`watches`)")
         sources = [partial(self._watch_mount, each, start) for each, start in parts]
-        async with aclosing(merged_watches(path, sources) if len(sources) > 1 else sources[0]()) as events:
+        async with aclosing(merge_watches(path, sources) if len(sources) > 1 else sources[0]()) as events:
             async for event in events:
                 yield event
 

@@ -18,7 +18,7 @@ from deepfs.backends.flat_storage import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.retries import RetryPolicy, until_accepted
-from deepfs.backends.watching import is_watched, reported, watch_storage
+from deepfs.backends.watching import is_watched, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import (
     ChangeEntries,
@@ -137,7 +137,7 @@ class StorageBackend(BackendProtocol):
     def _carry_out(self, storage: Storage, plan: Plan[T]) -> Awaitable[T]:
         """Run the plan of a change, whose paths are locked, and tell those who watch."""
         if is_watched():
-            return reported(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
+            return run_and_report(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
         return storage.carry_out(plan, "change")
 
     # --- operations ---

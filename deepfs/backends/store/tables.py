@@ -140,11 +140,12 @@ async def select_values(store: BaseStore, namespace: Namespace, keys: Sequence[s
 
 
 async def select_inside(store: BaseStore, namespace: Namespace, inside: str) -> dict[str, Any] | None:
-    """The values of all items whose keys begin with `inside`, by key.
+    """The values of the item at the directory `inside`, if it is a file, and of all items whose keys begin with it.
 
     None if one of them has a lifetime, which a read by the store itself may prolong.
     """
-    return await _values(store, namespace, _BEGINS.format(len(inside)), [inside])
+    condition = f"(key = ? OR {_BEGINS.format(len(inside))})"
+    return await _values(store, namespace, condition, [inside.removesuffix("/"), inside])
 
 
 async def select_keys(store: BaseStore, namespace: Namespace, inside: str = "", most: int | None = None) -> list[str]:

@@ -422,8 +422,8 @@ class DeleteResult(Result):
 class ExecuteResponse(Struct):
     """The output of a command, stdout and stderr together.
 
-    `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and the last
-    line of the output says so. `truncated` says that output was cut.
+    `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and
+    the last line of the output says so. `truncated` says that output was cut.
     `not_enforced` names the limits of the sandbox, fields of its `Limits`, that this machine did not enforce in full.
     There is no `unwrap`: an exit code other than 0 is an answer, such as that of a `grep` that found nothing.
     """

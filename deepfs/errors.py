@@ -280,11 +280,16 @@ class InvalidPathError(DeepFSError, ValueError):
 
 
 class AlreadyExistsError(DeepFSError):
-    """Something is stored at `path` and may not be replaced; a reason replaces the advice what to do."""
+    """Something is stored at `path` and may not be replaced.
+
+    Args:
+        path: The path.
+        reason: Further information, in plain words; it replaces the advice what to do.
+        is_directory: Whether a directory is stored there.
+    """
 
     code = ErrorCode.ALREADY_EXISTS
     is_directory: bool = False
-    """Whether a directory is stored there."""
     _text = "File {path} already exists"
     _advice = ". Choose a new path, or set overwrite to replace it."
 
@@ -297,11 +302,16 @@ class AlreadyExistsError(DeepFSError):
 
 
 class NoMatchError(DeepFSError):
-    """The text to replace is not in the file; if `path` is empty, it is that of no file."""
+    """The text to replace is not in the file.
+
+    Args:
+        path: The path of the file; empty if the text is that of no file.
+        hint: The most similar text in the file and how it differs; empty if none is similar.
+        is_decorated: Whether the text is there without what a tool may have added, such as line numbers.
+    """
 
     code = ErrorCode.NO_MATCH
     is_decorated: bool = False
-    """Whether the text is there without what a tool may have added, such as line numbers."""
     _text = "String not found in file {path}."
     _joint = " "
 
@@ -318,11 +328,15 @@ class NoMatchError(DeepFSError):
 
 
 class AmbiguousMatchError(DeepFSError):
-    """The text to replace occurs more than once; if `path` is empty, in the text of no file."""
+    """The text to replace occurs more than once.
+
+    Args:
+        path: The path of the file; empty if the text is that of no file.
+        occurrences: How many times. The attribute is None if it is not known.
+    """
 
     code = ErrorCode.AMBIGUOUS_MATCH
     occurrences: int | None = None
-    """How many times; None if it is not known."""
     _text = "String appears several times in file {path} (multiple matches)"
     _advice = ". Add surrounding text to make it unique, or set replace_all=True."
 
@@ -370,7 +384,13 @@ class InvalidPatternError(DeepFSError, ValueError):
 
 
 class TooLargeError(DeepFSError):
-    """The file is over a limit of the backend. `size` and `limit` are in bytes; None if they are not known."""
+    """The file is over a limit of the backend.
+
+    Args:
+        path: The path of the file.
+        size: The size in bytes. The attribute is None if it is not known.
+        limit: The greatest size in bytes. The attribute is None if it is not known.
+    """
 
     code = ErrorCode.TOO_LARGE
     size: int | None = None
@@ -384,9 +404,13 @@ class TooLargeError(DeepFSError):
 
 
 class QuotaExceededError(DeepFSError):
-    """The change of `path` would exceed the storage limit: `size` would be stored, of at most `limit`.
+    """The change of `path` would exceed the storage limit.
 
-    Both are None if they are not known. `unit` is what is counted.
+    Args:
+        path: The path of the file to change.
+        size: How much would be stored. The attribute is None if it is not known.
+        limit: The most that may be stored. The attribute is None if it is not known.
+        unit: What is counted, as in "bytes".
     """
 
     code = ErrorCode.QUOTA_EXCEEDED
@@ -426,7 +450,15 @@ class DeadlineError(DeepFSError):
 
 
 class NotSupportedError(DeepFSError):
-    """The backend does not offer the operation; the names of both, if they are given, are the reason."""
+    """The backend does not offer the operation.
+
+    Args:
+        path: The path that the error is about; None if the text names no path.
+        reason: What is not offered, in plain words. If it is None, `path` is the whole text.
+        other: A second path that the reason names.
+        backend: The name of the backend.
+        operation: The name of the operation; if it is given, both names are the reason.
+    """
 
     code = ErrorCode.UNSUPPORTED
     backend: str | None = None

@@ -422,7 +422,8 @@ class DeleteResult(Result):
 class ExecuteResponse(Struct):
     """The output of a command, stdout and stderr together.
 
-    `exit_code` is None if the command was stopped, for example at its timeout. `truncated` says that output was cut.
+    `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and
+    the last line of the output says so. `truncated` says that output was cut.
     `not_enforced` names the limits of the sandbox, fields of its `Limits`, that this machine did not enforce in full.
     There is no `unwrap`: an exit code other than 0 is an answer, such as that of a `grep` that found nothing.
     """
@@ -433,6 +434,7 @@ class ExecuteResponse(Struct):
     exit_code: int | None = None
     truncated: bool = False
     not_enforced: tuple[str, ...] = ()
+    timed_out: float | None = None
 
 
 class ChangeEvent(Struct, frozen=True):

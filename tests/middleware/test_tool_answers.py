@@ -385,7 +385,7 @@ def test_a_command_that_takes_too_long_is_told_the_longest_time(tmp_path: Any) -
     assert run(command="sleep 9") == "[No output]\n[Stopped after 0.3 s, the maximum. Do less at once]"
     assert run(command="true", timeout=9) == "[No output]\n[Exit code 0]\n[The timeout was 0.3 s, the maximum]"
     assert run(command="true", timeout=0.3) == "[No output]\n[Exit code 0]"
-    rounded_up = ExecuteResponse("\n[The command was stopped: its time of 2 s was up]\n")
+    rounded_up = ExecuteResponse("\n[The command was stopped: its time of 2 s was up]\n", timed_out=2)
     assert command_output(rounded_up, 1.5) == "[No output]\n[Stopped after 2 s, the maximum. Do less at once]"
     assert says(Sandbox(), "execute", command="a", timeout=9_999).endswith("[The timeout was 3600 s, the maximum]")
 

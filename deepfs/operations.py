@@ -10,6 +10,7 @@ all operations in this one method:
             return await self.inner.arun(op)
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
@@ -19,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import fields, force_setattr, replace
 
 from deepfs._brief import struct_repr
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeepFSError, error_of
 from deepfs.text import paths
 from deepfs.text.arguments import Argument, argument_of, chunk_bytes, path_list, upload_list
 from deepfs.text.entries import EntryChange
@@ -70,6 +71,7 @@ __all__ = [
     "Watch",
     "Write",
     "checked_arguments",
+    "located",
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -105,7 +107,15 @@ class Operation(Struct, frozen=True):
 
     @classmethod
     def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
-        """Make the value from the arguments of a call. Raises TypeError for arguments that it does not have."""
+        """Make the value from the arguments of a call of the method.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The others; the names that deepagents has for them are allowed as well.
+
+        Raises:
+            TypeError: The method has no such parameters, or one is of another type.
+        """
         if len(args) > len(placed := _placed(cls)):
             raise TypeError(f"{cls.name} takes {len(placed)} arguments by position, but {len(args)} were given")
         if kwargs:
@@ -146,11 +156,22 @@ class Operation(Struct, frozen=True):
         return self.paths if self.changes else []
 
     def at(self, rename: Rename) -> Self:
-        """The same operation about other paths."""
+        """The same operation about other paths.
+
+        Args:
+            rename: Returns the other path for a path.
+        """
         return replace(self, **{name: rename(getattr(self, name)) for name in self.path_fields})
 
     def failed(self, error: DeepFSError) -> Any:
-        """The failed result; raises the error where there is none."""
+        """The failed result.
+
+        Args:
+            error: Why the operation failed.
+
+        Raises:
+            DeepFSError: `error` itself, where there is no failed result.
+        """
         if self.result is None:
             raise error
         return failure(self.result, error)
@@ -165,16 +186,32 @@ class Operation(Struct, frozen=True):
         if not isinstance(answer, Result):
             return answer
         if answer.error is not None:
-            answer = renamed(answer, error_told(answer).located(self.known_paths), rename)
+            answer = renamed(answer, located(error_told(answer), self.paths), rename)
         return self._moved(answer, rename)
 
     def _moved(self, answer: Any, rename: Rename) -> Any:
         return replaced(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
-    @property
-    def known_paths(self) -> set[str]:
-        """The paths that an error of this operation may name: its own, and all above them."""
-        return {each for path in self.paths for each in (path, *paths.ancestors(path), "/")}
+
+_NAMES_A_PATH: Final = re.compile(
+    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
+)
+"""Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
+
+
+def located(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
+    """`error` of an operation on the paths `inner`; one that a backend of others has as a text only gets its path.
+
+    The path is the first quoted part of the text, if that is one of `inner` or above them. Other quoted parts may be
+    the content of a file, and stay unchanged.
+    """
+    if not error.is_foreign:
+        return error
+    text = str(error)
+    named = _NAMES_A_PATH.match(text)
+    if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
+        return error
+    return error_of(error.code, named[1], named[2], text[named.end() :])
 
 
 @cache
@@ -319,6 +356,7 @@ class Search(_Searched, frozen=True, kw_only=True):
     """
 
     extras = ("hidden", "fresh")
+    _glob_field: ClassVar[str] = "glob"
     hidden: PathFilter | None = None
     fresh: bool = False
 
@@ -339,11 +377,18 @@ class Search(_Searched, frozen=True, kw_only=True):
     @property
     def file_glob(self) -> str | None:
         """The pattern that chooses the files; None for all visible files."""
-        raise NotImplementedError
+        pattern: str | None = getattr(self, self._glob_field)
+        return pattern
 
     def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
-        """Return the same search with another start, file pattern and `hidden`."""
-        raise NotImplementedError
+        """The same search with another start.
+
+        Args:
+            path: Where to start; None is the root.
+            file_glob: The pattern that chooses the files.
+            hidden: The filter for paths there.
+        """
+        return replace(self, path=path, **{self._glob_field: file_glob}, hidden=hidden)
 
     def _moved(self, answer: Any, rename: Rename) -> Any:
         if answer.matches is None:
@@ -356,14 +401,8 @@ class Glob(Search, frozen=True):
 
     name = "glob"
     result = GlobResult
+    _glob_field = "pattern"
     path: str | None = "/"
-
-    @property
-    def file_glob(self) -> str:
-        return self.pattern
-
-    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
-        return replace(self, pattern=file_glob or self.pattern, path=path, hidden=hidden)
 
 
 class Grep(Search, frozen=True):
@@ -377,13 +416,6 @@ class Grep(Search, frozen=True):
     ignore_case: bool = False
     context_lines: int = 0
     max_count: int | None = None
-
-    @property
-    def file_glob(self) -> str | None:
-        return self.glob
-
-    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
-        return replace(self, path=path, glob=file_glob, hidden=hidden)
 
 
 # --- batches ---
@@ -401,7 +433,11 @@ class Batch(Operation, frozen=True):
         return items
 
     def only(self, items: Sequence[Any]) -> Self:
-        """The same operation on these items."""
+        """The same operation on other items.
+
+        Args:
+            items: The items.
+        """
         return replace(self, **{self.__struct_fields__[0]: list(items)})
 
     def failed(self, error: DeepFSError) -> Any:
@@ -529,7 +565,7 @@ class Streamed(Operation, frozen=True):
                 async for item in items:
                     yield replace(item, path=rename(item.path)) if isinstance(item, ChangeEvent) else item
         except DeepFSError as error:
-            raise error.located(self.known_paths).renamed(rename) from error
+            raise located(error, self.paths).renamed(rename) from error
 
 
 class DownloadStream(Streamed, frozen=True):

@@ -1,16 +1,16 @@
 """The route table of a composite: finds the backend of a path, and translates paths and error texts."""
 
 import logging
-import re
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
 from deepfs.backends.operations import Operations
-from deepfs.errors import BackendError, DeepFSError, InvalidPathError, error_of
+from deepfs.errors import BackendError, DeepFSError, InvalidPathError
+from deepfs.operations import located
 from deepfs.search.request import PathFilter
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
@@ -61,11 +61,11 @@ class Mount:
         """`result` of an operation on the paths `inner`, with paths in the tree in its error."""
         if result.error is None or not self.prefix:
             return result
-        return renamed(result, _located(error_told(result), inner), self.outer)
+        return renamed(result, located(error_told(result), inner), self.outer)
 
     def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error` of an operation on the paths `inner`, with paths in the tree."""
-        return _located(error, inner).renamed(self.outer)
+        return located(error, inner).renamed(self.outer)
 
     def outer_info(self, info: FileInfo) -> FileInfo:
         """A listing entry of the backend with its path in the tree."""
@@ -74,27 +74,6 @@ class Mount:
     def match(self, match: GrepMatch) -> GrepMatch:
         """A match of the backend with its path in the tree."""
         return replace(match, path=self.outer(match.path)) if self.prefix else match
-
-
-_NAMES_A_PATH: Final = re.compile(
-    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
-)
-"""Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
-
-
-def _located(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
-    """`error` of an operation on the paths `inner`; one that a backend of others has as a text only gets its path.
-
-    The path is the first quoted part of the text, if that is one of `inner` or above them. Other quoted parts may be
-    the content of a file, and stay unchanged.
-    """
-    if not error.is_foreign:
-        return error
-    text = str(error)
-    named = _NAMES_A_PATH.match(text)
-    if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
-        return error
-    return error_of(error.code, named[1], named[2], text[named.end() :])
 
 
 class MountTable:

@@ -108,7 +108,17 @@ class Operations(SyncSurface, ABC):
 
     @abstractmethod
     async def arun(self, operation: Operation) -> Any:
-        """`run`, with errors as failed results."""
+        """Carry out an operation that is given as a value.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            What `run` returns, or the failed result.
+
+        Raises:
+            DeepFSError: The operation failed, and has no result that says so, such as `Execute`.
+        """
 
     @abstractmethod
     def inner_backends(self) -> Sequence[object]:

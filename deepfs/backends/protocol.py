@@ -141,17 +141,6 @@ class BackendProtocol(Operations):
         return f"{type(self).__name__}({shown})" if shown else object.__repr__(self)
 
     async def arun(self, operation: Operation) -> Any:
-        """Carry out an operation that is given as a value; see `run`.
-
-        Args:
-            operation: The operation.
-
-        Returns:
-            Its result, also a failed one.
-
-        Raises:
-            DeepFSError: The operation failed, and has no result that says so.
-        """
         return await answer(type(self).run, self, operation)
 
     def inner_backends(self) -> Sequence[object]:

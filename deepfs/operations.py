@@ -13,7 +13,7 @@ all operations in this one method:
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct
@@ -99,11 +99,11 @@ class Operation(Struct, frozen=True):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     """The fields that are paths."""
 
+    _placed: ClassVar[tuple[str, ...]]
+    _defaults: ClassVar[Sequence[tuple[str, Any]]]
+
     def __post_init__(self) -> None:
-        for name, argument in checked_arguments(type(self)):
-            given = getattr(self, name)
-            if type(given) not in argument.plain:
-                argument.look(given)
+        _CHECKS[type(self)](self)
 
     @classmethod
     def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -116,8 +116,8 @@ class Operation(Struct, frozen=True):
         Raises:
             TypeError: The method has no such parameters, or one is of another type.
         """
-        if len(args) > len(placed := _placed(cls)):
-            raise TypeError(f"{cls.name} takes {len(placed)} arguments by position, but {len(args)} were given")
+        if len(args) > len(cls._placed):
+            raise TypeError(f"{cls.name} takes {len(cls._placed)} arguments by position, but {len(args)} were given")
         if kwargs:
             kwargs = {_SPELLINGS.get(name, name): given for name, given in kwargs.items()}
             if not kwargs.keys().isdisjoint(cls.extras):
@@ -127,18 +127,17 @@ class Operation(Struct, frozen=True):
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the positional arguments."""
-        return _placed(type(self))
+        return self._placed
 
     @property
     def args(self) -> list[Any]:
         """The positional arguments of the method."""
-        return [getattr(self, name) for name in _placed(type(self))]
+        return [getattr(self, name) for name in self._placed]
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The options that differ from their defaults, so that a method without the others can be called."""
-        given = ((name, getattr(self, name), default) for name, default in _defaults(type(self)))
-        return {name: value for name, value, default in given if value != default}
+        return {name: value for name, default in self._defaults if (value := getattr(self, name)) != default}
 
     @property
     def known_as(self) -> list[str]:
@@ -212,22 +211,6 @@ def located(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
     if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
         return error
     return error_of(error.code, named[1], named[2], text[named.end() :])
-
-
-@cache
-def checked_arguments(kind: type[Operation]) -> list[tuple[str, Argument]]:
-    """The arguments with a plain type, each with its check."""
-    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
-
-
-@cache
-def _placed(kind: type[Operation]) -> tuple[str, ...]:
-    return tuple(name for name in kind.__struct_fields__ if name not in (*kind.options, *kind.extras))
-
-
-@cache
-def _defaults(kind: type[Operation]) -> list[tuple[str, Any]]:
-    return [(each.name, each.default) for each in fields(kind) if each.name in kind.options]
 
 
 class Ls(Operation, frozen=True):
@@ -657,3 +640,34 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
     )
 }
 """The operations by their sync names. The first thirteen have a sync method."""
+
+
+def checked_arguments(kind: type[Operation]) -> list[tuple[str, Argument]]:
+    """The arguments with a plain type, each with its check."""
+    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
+
+
+def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
+    """A function that raises unless the arguments of an operation have the right types."""
+    arguments = checked_arguments(kind)
+    if not arguments:
+        return lambda operation: None
+    given = attrgetter(*(name for name, _ in arguments), "__class__")  # Always several, so that it returns a tuple.
+    known: set[tuple[type, ...]] = set()
+
+    def check(operation: Operation) -> None:
+        types = tuple(map(type, given(operation)))
+        if types in known:
+            return
+        for name, argument in arguments:
+            argument.look(getattr(operation, name))
+        if all(found in argument.plain for found, (_, argument) in zip(types, arguments, strict=False)):
+            known.add(types)
+
+    return check
+
+
+for _kind in KINDS.values():
+    _kind._placed = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
+    _kind._defaults = [(each.name, each.default) for each in fields(_kind) if each.name in _kind.options]
+_CHECKS: Final = {kind: _check_of(kind) for kind in KINDS.values()}

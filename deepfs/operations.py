@@ -140,6 +140,11 @@ class Operation(Struct, frozen=True):
         return {name: value for name, default in self._defaults if (value := getattr(self, name)) != default}
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, without options that have their defaults, and without the chunks of a stream."""
+        return dict(zip(self._placed, self.args, strict=True)) | self.kwargs
+
+    @property
     def known_as(self) -> list[str]:
         """The names under which hooks, audits and limits know it: its own; none if it only prepares another one."""
         return [self.name]
@@ -160,7 +165,8 @@ class Operation(Struct, frozen=True):
         Args:
             rename: Returns the other path for a path.
         """
-        return replace(self, **{name: rename(getattr(self, name)) for name in self.path_fields})
+        others = {name: other for name in self.path_fields if (other := rename(path := getattr(self, name))) != path}
+        return replace(self, **others) if others else self
 
     def failed(self, error: DeepFSError) -> Any:
         """The failed result.
@@ -481,6 +487,10 @@ class DownloadFiles(Batch, frozen=True):
     item = FileDownloadResponse
     wanted: list[str]
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"paths": self.wanted}
+
     def __post_init__(self) -> None:
         force_setattr(self, "wanted", path_list(self.wanted))
 
@@ -502,6 +512,10 @@ class ChangeEntries(Batch, frozen=True):
     name = "change_entries"
     changes = True
     entries: Sequence[EntryChange]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.entries[0].path}
 
     @property
     def known_as(self) -> list[str]:
@@ -526,6 +540,10 @@ class UploadStream(Operation, frozen=True):
     changes = True
     path: str
     chunks: AsyncIterable[bytes]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -559,6 +577,10 @@ class DownloadStream(Streamed, frozen=True):
     path: str
     chunk_size: int = CHUNK_BYTES
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         force_setattr(self, "chunk_size", chunk_bytes(self.chunk_size))
@@ -591,6 +613,10 @@ class ListTree(Operation, frozen=True):
     options = ("deleting",)
     path: str
     deleting: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
 
     @property
     def known_as(self) -> list[str]:

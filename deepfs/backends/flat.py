@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 from deepfs.backends import flat_plans as plans
@@ -144,6 +145,14 @@ class StorageBackend(BackendProtocol):
 
     async def run(self, operation: Operation) -> Any:
         match operation:
+            case Read() | ReadRaw() | Ls() | ListTree():
+                plan = partial(self._look_plan, operation.at(paths.normalize))
+                return await self._look(plan)
+            case Write() | Edit() | Delete() | Copy():
+                operation = operation.at(paths.normalize)
+                if isinstance(operation, Write):
+                    check_text(operation.content)
+                return await self._change(partial(self._change_plan, operation), *operation.paths)
             case GlobRequest():
                 files = FileFilter(operation)
                 return await self._look(lambda: searches.glob(self, operation, files), "search")
@@ -165,35 +174,31 @@ class StorageBackend(BackendProtocol):
             case Watch(path) if self.capabilities.watches:
                 path = paths.normalize(path)
                 return watch_storage(self._scope, path, self._hold(path))
-            case Ls() | ListTree() | Read() | ReadRaw() | Write() | Edit() | Delete() | Copy():
-                return await self._run_plan(operation.at(paths.normalize))
         return await super().run(operation)
 
-    async def _run_plan(self, operation: Operation) -> Any:
+    def _look_plan(self, operation: Read | ReadRaw | Ls | ListTree) -> Plan[Any]:
         match operation:
-            case Ls(path):
-                return await self._look(lambda: plans.ls(path))
-            case ListTree(path):
-                return await self._look(lambda: plans.list_tree(path))
             case Read(path, offset, limit):
-                return await self._look(lambda: plans.read(self, path, offset, limit))
+                return plans.read(self, path, offset, limit)
             case ReadRaw(path):
-                return await self._look(lambda: plans.read_raw(path))
+                return plans.read_raw(path)
+            case Ls(path):
+                return plans.ls(path)
+            case ListTree(path):
+                return plans.list_tree(path)
+
+    def _change_plan(self, operation: Write | Edit | Delete | Copy) -> Plan[Any]:
+        match operation:
             case Write(path, content, overwrite, if_match):
-                check_text(content)
-                return await self._change(
-                    lambda: plans.write(self, path, content, overwrite=overwrite, if_match=if_match), path
-                )
+                return plans.write(self, path, content, overwrite=overwrite, if_match=if_match)
             case Edit(path, old, new, replace_all, if_match):
-                return await self._change(
-                    lambda: plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match), path
-                )
+                return plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match)
             case Delete(path, if_match):
-                return await self._change(lambda: plans.delete(self, path, if_match=if_match), path)
+                return plans.delete(self, path, if_match=if_match)
             case Move(src, dst, overwrite):
-                return await self._change(lambda: plans.move(self, src, dst, overwrite=overwrite), src, dst)
+                return plans.move(self, src, dst, overwrite=overwrite)
             case Copy(src, dst, overwrite):
-                return await self._change(lambda: plans.copy(self, src, dst, overwrite=overwrite), src, dst)
+                return plans.copy(self, src, dst, overwrite=overwrite)
 
     async def _upload_files(self, operation: UploadFiles) -> list[FileUploadResponse]:
         files, targets = operation.files, plans.upload_targets(operation.files)

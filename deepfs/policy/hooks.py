@@ -25,7 +25,6 @@ from deepfs.operations import (
 )
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.text.entries import EntryChange
 from deepfs.text.judging import aside
 from deepfs.types import FileDownloadResponse
 
@@ -70,16 +69,9 @@ class Call(Struct, frozen=True):
 
 
 def call_of(operation: Operation) -> Call | None:
-    """The call that hooks see for an operation; None for one that only prepares another. Chunks are left out."""
-    match operation:
-        case UploadStream(path) | DownloadStream(path) | ListTree(path) | ChangeEntries([EntryChange(path)]):
-            arguments: dict[str, Any] = {"path": path}
-        case DownloadFiles(wanted):
-            arguments = {"paths": wanted}
-        case _:
-            arguments = dict(zip(operation.parameters, operation.args, strict=False)) | operation.kwargs
+    """The call that hooks see for an operation; None for one that only prepares another."""
     names = operation.known_as
-    return Call(names[0], MappingProxyType(arguments)) if names else None
+    return Call(names[0], MappingProxyType(operation.arguments)) if names else None
 
 
 T = TypeVar("T")

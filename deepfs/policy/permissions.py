@@ -16,6 +16,7 @@ from deepfs.operations import (
     ChangeEntries,
     Copy,
     Delete,
+    DownloadFiles,
     DownloadStream,
     Edit,
     Execute,
@@ -26,6 +27,8 @@ from deepfs.operations import (
     Move,
     Operation,
     PathFilter,
+    Read,
+    ReadRaw,
     ResolvePaths,
     Search,
     StoragePlaceOf,
@@ -279,19 +282,18 @@ class PermissionedBackend(WrapperBackend):
     # --- operations ---
 
     async def run(self, operation: Operation) -> Any:
+        source, target = _needed(operation)
+        needed = source if source == target else [*source, *target]
         match operation:
-            case ResolvePaths() | StoragePlaceOf():
-                return await super().run(operation)
             case Execute():
                 self._check_command()
                 return await super().run(operation)
-        source, target = _needed(operation)
-        needed = list(dict.fromkeys((*source, *target)))
-        if isinstance(operation, Batch):
-            return await operation.where(
-                lambda one: self._checked(one.paths[0], *needed), partial(self._carry_out, source, target)
-            )
-        match operation:
+            case ResolvePaths() | StoragePlaceOf():
+                return await self.inner.arun(operation)
+            case Batch():
+                return await operation.where(
+                    lambda one: self._checked(one.paths[0], *needed), partial(self._carry_out, source, target)
+                )
             case Search(path=path):
                 operation = replace(operation, path=await self._begin_of_search(path))
                 operation = replace(operation, hidden=self._hidden(operation.hidden))
@@ -300,7 +302,7 @@ class PermissionedBackend(WrapperBackend):
                 operation = replace(operation, src=src, dst=dst)
             case _:
                 checked = await self._checked(operation.paths[0], *needed)
-                operation = replace(operation, path=checked)
+                operation = operation.at(lambda _: checked)
         match operation:
             case Watch():
                 return self._watched_events(operation)
@@ -311,7 +313,7 @@ class PermissionedBackend(WrapperBackend):
             case Delete(path) if self._watched(["write"]):
                 await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
         with self._judging(source, target):
-            return await self._visible_answer(operation, await super().run(operation))
+            return await self._visible_answer(operation, await self.inner.arun(operation))
 
     async def _carry_out(
         self, source: Sequence[FilesystemOperation], target: Sequence[FilesystemOperation], operation: Operation
@@ -343,14 +345,17 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visible_answer(self, operation: Operation, answer: Any) -> Any:
         """The answer without what the rules hide."""
-        match operation, answer:
-            case ListTree(deleting=deleting), TreeListing():
-                return await self._visible_tree(answer, self._watched(["read", "write"] if deleting else ["read"]))
-            case (Ls(), LsResult(entries=[*found])) | (Glob(), GlobResult(matches=[*found])) if self._watched(["read"]):
-                shown = await self._visible(found)
-                return replaced(answer, **{"entries" if isinstance(answer, LsResult) else "matches": shown})
-            case Grep(), GrepResult(matches=[*_]) if self._watched(["read"]):
+        hides = bool(self._watched(_READ))
+        match answer:
+            case LsResult(entries=[*found]) if hides:
+                return replaced(answer, entries=await self._visible(found))
+            case GlobResult(matches=[*found]) if hides:
+                return replaced(answer, matches=await self._visible(found))
+            case GrepResult(matches=[*_]) if hides and isinstance(operation, Grep):
                 return await self._visible_lines(operation, answer)
+            case TreeListing() if isinstance(operation, ListTree):
+                needed, _ = _needed(operation)
+                return await self._visible_tree(answer, self._watched(needed))
         return answer
 
     async def _visible_lines(self, request: Grep, found: GrepResult) -> GrepResult:
@@ -477,6 +482,7 @@ def _is_line_of(record: FileInfo | GrepMatch, files: Container[str]) -> bool:
 _READ: Final[Sequence[FilesystemOperation]] = ["read"]
 _WRITE: Final[Sequence[FilesystemOperation]] = ["write"]
 _BOTH: Final[Sequence[FilesystemOperation]] = ["write", "read"]
+_READ_WRITE: Final[Sequence[FilesystemOperation]] = ["read", "write"]
 _NOTHING: Final[Sequence[FilesystemOperation]] = ()
 
 
@@ -486,6 +492,17 @@ def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequen
     The result of an edit, and of a change with `if_match`, depends on the content.
     """
     match operation:
+        case (
+            Read()
+            | ReadRaw()
+            | Ls()
+            | Search()
+            | DownloadFiles()
+            | DownloadStream()
+            | Watch()
+            | ListTree(deleting=False)
+        ):
+            return _READ, _NOTHING
         case Write(if_match=if_match):
             return _NOTHING, _WRITE if if_match is None else _BOTH
         case Delete(if_match=if_match):
@@ -493,17 +510,17 @@ def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequen
         case Edit():
             return _BOTH, _BOTH
         case Move():
-            return ["read", "write"], _WRITE
+            return _READ_WRITE, _WRITE
         case Copy():
             return _READ, _WRITE
         case UploadFiles() | UploadStream():
             return _NOTHING, _WRITE
         case ChangeEntries():
             return _WRITE, _WRITE
-        case ListTree(deleting=True):
-            return ["read", "write"], _NOTHING
+        case ListTree():
+            return _READ_WRITE, _NOTHING
         case _:
-            return _READ, _NOTHING
+            return _NOTHING, _NOTHING
 
 
 def _hidden_by(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:

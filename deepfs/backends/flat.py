@@ -33,6 +33,7 @@ from deepfs.operations import (
     Operation,
     Read,
     ReadRaw,
+    ResolvePaths,
     StoragePlaceOf,
     UploadFiles,
     Watch,
@@ -153,6 +154,8 @@ class StorageBackend(BackendProtocol):
                 if isinstance(operation, Write):
                     check_text(operation.content)
                 return await self._change(partial(self._change_plan, operation), *operation.paths)
+            case ResolvePaths(given):
+                return list(given)
             case GlobRequest():
                 files = FileFilter(operation)
                 return await self._look(lambda: searches.glob(self, operation, files), "search")

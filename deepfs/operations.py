@@ -99,7 +99,8 @@ class Operation(Struct, frozen=True):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     """The fields that are paths."""
 
-    _placed: ClassVar[tuple[str, ...]]
+    parameters: ClassVar[tuple[str, ...]]
+    """The names of the positional parameters."""
     _defaults: ClassVar[Sequence[tuple[str, Any]]]
 
     def __post_init__(self) -> None:
@@ -116,8 +117,8 @@ class Operation(Struct, frozen=True):
         Raises:
             TypeError: The method has no such parameters, or one is of another type.
         """
-        if len(args) > len(cls._placed):
-            raise TypeError(f"{cls.name} takes {len(cls._placed)} arguments by position, but {len(args)} were given")
+        if len(args) > len(cls.parameters):
+            raise TypeError(f"{cls.name} takes {len(cls.parameters)} arguments by position, but {len(args)} were given")
         if kwargs:
             kwargs = {_SPELLINGS.get(name, name): given for name, given in kwargs.items()}
             if not kwargs.keys().isdisjoint(cls.extras):
@@ -125,14 +126,9 @@ class Operation(Struct, frozen=True):
         return cls(*args, **kwargs)
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of the positional arguments."""
-        return self._placed
-
-    @property
     def args(self) -> list[Any]:
         """The positional arguments of the method."""
-        return [getattr(self, name) for name in self._placed]
+        return [getattr(self, name) for name in self.parameters]
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -142,7 +138,7 @@ class Operation(Struct, frozen=True):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments by name, without options that have their defaults, and without the chunks of a stream."""
-        return dict(zip(self._placed, self.args, strict=True)) | self.kwargs
+        return dict(zip(self.parameters, self.args, strict=True)) | self.kwargs
 
     @property
     def known_as(self) -> list[str]:
@@ -481,29 +477,17 @@ class UploadFiles(Batch, frozen=True):
 
 
 class DownloadFiles(Batch, frozen=True):
-    """`adownload_files`. Its parameter is `paths`."""
+    """`adownload_files`."""
 
     name = "download_files"
     item = FileDownloadResponse
-    wanted: list[str]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return {"paths": self.wanted}
+    paths: list[str]
 
     def __post_init__(self) -> None:
-        force_setattr(self, "wanted", path_list(self.wanted))
-
-    @classmethod
-    def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
-        return super().called(args, {"wanted" if name == "paths" else name: given for name, given in kwargs.items()})
-
-    @property
-    def paths(self) -> list[str]:
-        return self.wanted
+        force_setattr(self, "paths", path_list(self.paths))
 
     def at(self, rename: Rename) -> Self:
-        return self.only([rename(path) for path in self.wanted])
+        return self.only([rename(path) for path in self.paths])
 
 
 class ChangeEntries(Batch, frozen=True):
@@ -627,21 +611,17 @@ class ListTree(Operation, frozen=True):
 
 
 class ResolvePaths(Operation, frozen=True):
-    """`aresolve_paths`. Its parameter is `paths`."""
+    """`aresolve_paths`."""
 
     name = "resolve_paths"
-    given: list[str]
+    paths: list[str]
 
     @property
     def known_as(self) -> list[str]:
         return []
 
-    @property
-    def paths(self) -> list[str]:
-        return self.given
-
     def at(self, rename: Rename) -> Self:
-        return replace(self, given=[rename(path) for path in self.given])
+        return replace(self, paths=[rename(path) for path in self.paths])
 
     def outward(self, answer: list[str | None], rename: Rename) -> list[str | None]:
         return [None if path is None else rename(path) for path in answer]
@@ -694,6 +674,6 @@ def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
 
 
 for _kind in KINDS.values():
-    _kind._placed = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
+    _kind.parameters = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
     _kind._defaults = [(each.name, each.default) for each in fields(_kind) if each.name in _kind.options]
 _CHECKS: Final = {kind: _check_of(kind) for kind in KINDS.values()}

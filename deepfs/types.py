@@ -16,6 +16,7 @@ from deepfs._brief import struct_repr
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, error_about, error_of
 
 __all__ = [
+    "Capabilities",
     "ChangeEvent",
     "ChangeKind",
     "ContextLine",
@@ -447,6 +448,24 @@ class ChangeEvent(Struct, frozen=True):
     path: str
     kind: ChangeKind
     version: str | None = None
+
+
+class Capabilities(Struct, frozen=True):
+    """The ways in which backends may differ, declared as data."""
+
+    keeps_empty_directories: bool = False
+    keeps_created_at: bool = True
+    durable: bool = False
+    """What is stored outlives the process."""
+    executes: bool = False
+    """The backend runs commands (`aexecute`)."""
+    deletes: bool = True
+    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
+    watches: bool = False
+    """The backend reports every change as it happens, whoever makes it (`awatch`)."""
+    atomic_between_processes: bool = False
+    """Create-only writes, edits and `if_match` hold also against other processes, on this machine and on others that
+    use the storage."""
 
 
 class FileUploadResponse(Struct):

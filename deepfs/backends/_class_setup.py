@@ -7,7 +7,8 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, TypeVar
 
-from msgspec.structs import replace
+from msgspec import NODEFAULT
+from msgspec.structs import fields, replace
 
 from deepfs.backends.answers import completed
 from deepfs.backends.older_protocols import (
@@ -17,7 +18,6 @@ from deepfs.backends.older_protocols import (
     speaks_v1,
     takes_option,
 )
-from deepfs.backends.operations import Capabilities, Operations, SyncCommands
 from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
 from deepfs.operations import KINDS, Operation, Streamed, UploadStream, checked_arguments
 from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, shielded, shim, sync_shims
@@ -25,6 +25,7 @@ from deepfs.text.arguments import Argument, check_string, path_list, upload_list
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
+    Capabilities,
     DeleteResult,
     EditResult,
     FileDownloadResponse,
@@ -327,8 +328,8 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
 
     Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
     """
-    known = (*protocol.__mro__, *SyncCommands.__mro__)
-    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in known]
+    ours = (protocol.__module__, "builtins")
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base.__module__ not in ours]
     if "is_synchronous" not in vars(cls):
         cls.is_synchronous = _is_synchronous(cls, mixins)
     _adopt_operations(cls, mixins)
@@ -404,6 +405,7 @@ _BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
 }
 """Operations on many items: the name of the parameter with the items, and the function that makes a list of them."""
 
+_EMPTY: Final = inspect.Parameter.empty
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 _OPTIONS: Final = frozenset(option for kind in KINDS.values() for option in kind.options)
@@ -415,8 +417,10 @@ class Parameters:
 
     def __init__(self, method: Callable[..., Any], operation: str) -> None:
         own = inspect.signature(method).parameters
+        kind = KINDS[operation]
         self._batch = _BATCHES.get(operation)
-        known = dict(checked_arguments(KINDS[operation]))
+        self._names = kind.parameters
+        known = dict(checked_arguments(kind))
         self._named = known | {theirs: known[name] for name, theirs in _SPELLINGS.items() if name in known}
         self._placed: list[Argument | None] = [
             self._named.get(name) for name, taken in own.items() if taken.kind in _PLACED
@@ -424,17 +428,11 @@ class Parameters:
         pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
         self._name = method.__qualname__
-        like = getattr(Operations, f"a{operation}", None)
-        protocol = inspect.signature(like).parameters if like is not None else {}
-        self._names = tuple(protocol)
         placed = [taken.default for taken in own.values() if taken.kind in _PLACED]
-        defaults = [taken.default for taken in protocol.values()]
-        defaults[: len(placed)] = placed[: len(defaults)]
-        self._defaults = {
-            name: default
-            for name, default in zip(protocol, defaults, strict=True)
-            if default is not inspect.Parameter.empty
-        }
+        # A method may have other defaults than the protocol.
+        own_defaults = dict(zip(self._names, placed[1:], strict=False))
+        defaults = {each.name: each.default for each in fields(kind) if each.name not in kind.extras} | own_defaults
+        self._defaults = {name: default for name, default in defaults.items() if default not in (_EMPTY, NODEFAULT)}
         self._respelled = {other: name for name, other in pairs if name in own and other not in own}
         self._lacking = frozenset() if takes_all else _OPTIONS - own.keys()
 
@@ -463,7 +461,7 @@ class Parameters:
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names of the protocol, without `self`; the items of a batch by their `paths`."""
-        given = dict(zip(self._names, args, strict=False))
+        given = dict(zip(self._names, args[1:], strict=False))
         given |= {_OWN_SPELLINGS.get(name, name): value for name, value in kwargs.items()}
         if "files" in given:
             given["paths"] = [path for path, _ in given["files"]]

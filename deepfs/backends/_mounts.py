@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.operations import Operations
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, DeepFSError, InvalidPathError
 from deepfs.operations import located
 from deepfs.search.request import PathFilter
@@ -36,7 +36,7 @@ class Mount:
     """A backend and its prefix, the path where its root appears; the default backend has an empty prefix."""
 
     prefix: str
-    backend: Operations
+    backend: BackendProtocol
 
     def inner(self, path: str) -> str:
         """The path in the backend for `path` in the tree."""
@@ -79,7 +79,7 @@ class Mount:
 class MountTable:
     """Mounts by prefix; the longest prefix of whole segments wins."""
 
-    def __init__(self, default: Operations, routes: Mapping[str, Operations]) -> None:
+    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
         self.default = Mount("", default)
         self._mounts: dict[str, Mount] = {}
         for route, backend in routes.items():

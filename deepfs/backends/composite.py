@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -382,4 +382,4 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, str]:
     """Return the backend that `path` belongs to, and the path in it. Raises InvalidPathError."""
     mount, inner, _ = composite._route(path)
-    return cast("BackendProtocol", mount.backend), inner
+    return mount.backend, inner

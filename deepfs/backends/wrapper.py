@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from deepfs.backends.operations import SyncCommands
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
     Capabilities,
+    SyncCommands,
     as_backend,
     close_each,
     supports_execute,

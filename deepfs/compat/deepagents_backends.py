@@ -15,7 +15,6 @@ from deepagents.backends import protocol as peer
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
 from deepfs.compat import peer_results
@@ -155,7 +154,7 @@ class ToDeepagents(peer.BackendProtocol):
     ) -> peer.GrepResult:
         if context_lines < 0:
             raise ValueError(f"context_lines must not be negative, not {context_lines}")
-        options = without_defaults(max_count=max_count, context_lines=context_lines or None)
+        options = _without_defaults(max_count=max_count, context_lines=context_lines or None)
         found = self._refused(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
         return peer_results.grep(found, pattern)
 
@@ -237,7 +236,7 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
     async def aexecute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
         try:
             done = await cast("SandboxBackendProtocol", self.inner).aexecute(
-                command, **without_defaults(timeout=timeout)
+                command, **_without_defaults(timeout=timeout)
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
@@ -423,3 +422,8 @@ def _directories(backend: object) -> Iterator[Any]:
     else:
         for inner in _inner(backend):
             yield from _directories(inner)
+
+
+def _without_defaults(**options: Any) -> dict[str, Any]:
+    """The options that are neither None nor False, so that a backend that lacks the others can be called."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}

@@ -47,6 +47,10 @@ def applied(tmp_path: Path, target: Tree, diff: bytes, options: list[str]) -> li
     return made
 
 
+def trimmed(files: Tree) -> Tree:
+    return {name.rstrip(): content for name, content in files.items()}
+
+
 @pytest.mark.needs("git", "patch")
 @pytest.mark.parametrize("pairs", few_or_many(40, 10_000, seconds=7_200))
 def test_random_trees_become_what_git_and_patch_make_of_them_or_stay(
@@ -71,7 +75,8 @@ def test_random_trees_become_what_git_and_patch_make_of_them_or_stay(
         patch.write_bytes(diff)
         outcome = deepfs("patch", "-d", ours, options[0], patch)
         if outcome.status == 0:
-            assert as_files(ours) in theirs, (seed, outcome)
+            # GNU patch drops the blanks at the end of a name.
+            assert trimmed(as_files(ours)) in map(trimmed, theirs), (seed, outcome)
             counts["same"] += 1
             continue
         assert as_files(ours) == target, (seed, outcome)

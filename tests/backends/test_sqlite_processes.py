@@ -120,7 +120,7 @@ def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, s
     assert spawner.stdout is not None
     with SqliteBackend(file) as backend:
         assert backend.write("/count.txt", "0").ok
-    for _ in range(kills):
+    for kill in range(1, kills + 1):
         process = _send(spawner, "work", [str(number)])
         told = [int(spawner.stdout.readline()) for _ in range(chooser.randint(1, 12))]
         time.sleep(chooser.random() / 100)
@@ -132,7 +132,8 @@ def test_a_killed_process_loses_nothing_that_it_was_told_is_stored(file: Path, s
             assert number in (told[-1], told[-1] + 1)
             assert {f"/files/{each}.txt" for each in range(1, number + 1)} <= stored
             assert len(stored) <= number + 1
-            assert run_sync(backend.acheck) == []
+            if kill <= 8 or kill % 20 == 0:  # It takes longer the more files there are.
+                assert run_sync(backend.acheck) == []
             backend.delete(f"/files/{number + 1}.txt")
 
 

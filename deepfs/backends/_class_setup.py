@@ -26,17 +26,9 @@ from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     Capabilities,
-    DeleteResult,
-    EditResult,
-    FileDownloadResponse,
     FileUploadResponse,
-    GlobResult,
     GrepResult,
-    LsResult,
-    ReadRawResult,
     ReadResult,
-    Result,
-    WriteResult,
     failure,
     replaced,
 )
@@ -54,29 +46,15 @@ __all__ = [
 ClassT = TypeVar("ClassT", bound=type)
 Run: TypeAlias = Callable[[Any, Operation], Awaitable[Any]]
 
-_RESULTS: dict[str, type[Result]] = {
-    "ls": LsResult,
-    "read": ReadResult,
-    "read_raw": ReadRawResult,
-    "write": WriteResult,
-    "edit": EditResult,
-    "glob": GlobResult,
-    "grep": GrepResult,
-    "delete": DeleteResult,
-    "move": WriteResult,
-    "copy": WriteResult,
-}
-
 
 def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     """Return the failed result of `operation`; raise `error` if the operation has no result type."""
-    if items is not None and operation == "upload_files":
-        return [FileUploadResponse(path, error.code.value) for path, _ in items]
-    if items is not None and operation == "download_files":
-        return [FileDownloadResponse(path, error=error.code.value) for path in items]
-    if operation not in _RESULTS:
+    kind = KINDS[operation]
+    if items is not None:
+        return kind(items).failed(error)  # type: ignore[call-arg]
+    if kind.result is None:
         raise error
-    return failure(_RESULTS[operation], error)
+    return failure(kind.result, error)
 
 
 replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())

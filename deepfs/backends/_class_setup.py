@@ -51,7 +51,7 @@ def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
     """Return the failed result of `operation`; raise `error` if the operation has no result type."""
     kind = KINDS[operation]
     if items is not None:
-        return kind(items).failed(error)  # type: ignore[call-arg]
+        return kind(items).failed(error)
     if kind.result is None:
         raise error
     return failure(kind.result, error)

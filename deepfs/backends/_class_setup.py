@@ -19,7 +19,7 @@ from deepfs.backends.older_protocols import (
     takes_option,
 )
 from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
-from deepfs.operations import KINDS, Operation, Streamed, UploadStream, checked_arguments
+from deepfs.operations import KINDS, Operation, Streamed, UploadStream, Write, checked_arguments
 from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, shielded, shim, sync_shims
 from deepfs.text.arguments import Argument, check_string, path_list, upload_list
 from deepfs.text.lines import version
@@ -129,9 +129,13 @@ def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
     return aupload_stream
 
 
+def _is_outside(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] != "deepfs"
+
+
 def bound_operations(cls: ClassT) -> ClassT:
     """Wrap the operations in the body of `cls` with the error boundary; one without a docstring inherits it."""
-    is_outside = cls.__module__.partition(".")[0] != "deepfs"
+    is_outside = _is_outside(cls)
     for name in OPERATIONS:
         for spelled in (name, f"a{name}"):
             method = cls.__dict__.get(spelled)
@@ -175,6 +179,8 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     So each class has both, and `super()` in either leads to the class above.
     """
     body = vars(cls).get("run")
+    if body is not None and _is_outside(cls):
+        cls.run = body = _completing(body)
     named_here = {kind: vars(cls)[f"a{name}"] for name, kind in KINDS.items() if f"a{name}" in vars(cls)}
     declared = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
     otherwise = body or _run_above(cls)
@@ -189,6 +195,19 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     sync_shims(cls)
     if named_here:
         cls.run = _choosing(named_here, otherwise)
+
+
+def _completing(run: Run) -> Run:
+    """A `run` from outside of deepfs, whose answers are completed."""
+
+    @functools.wraps(run)
+    async def complete_run(self: Any, operation: Operation) -> Any:
+        given = await run(self, operation)
+        if operation.name not in OPERATIONS:
+            return given
+        return completed(operation.name, given, {**operation.arguments, "paths": operation.paths})
+
+    return complete_run
 
 
 def _run_above(cls: type[Any]) -> Run:
@@ -218,12 +237,18 @@ def _named_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await answer(run, self, kind.called(args, kwargs))
 
+    async def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        operation: Any = kind.called(args, kwargs)
+        if (places := replacing.get()) and (id(self), operation.path) in places:
+            operation = replace(operation, overwrite=True)
+        return await answer(run, self, operation)
+
     async def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         async with aclosing(await run(self, kind.called(args, kwargs))) as items:
             async for item in items:
                 yield item
 
-    made = stream if issubclass(kind, Streamed) else call
+    made = stream if issubclass(kind, Streamed) else write if kind is Write else call
     functools.update_wrapper(made, like)
     return made
 

@@ -37,6 +37,7 @@ from deepfs.operations import (
     Copy,
     Delete,
     DownloadStream,
+    Edit,
     Execute,
     Glob,
     Grep,
@@ -44,10 +45,13 @@ from deepfs.operations import (
     Ls,
     Move,
     Operation,
+    Read,
+    ReadRaw,
     ResolvePaths,
     StoragePlaceOf,
     UploadStream,
     Watch,
+    Write,
 )
 from deepfs.search.request import SearchRequest
 from deepfs.text import paths
@@ -154,6 +158,11 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def run(self, operation: Operation) -> Any:
         match operation:
+            case Read() | ReadRaw() | Write() | Edit() | UploadStream() | DownloadStream():
+                mount, inner, _ = self._file_route(operation.path)
+            case Delete(path):
+                mount, inner, path = self._route(path)
+                self._check_no_mount_beneath(path)
             case Glob():
                 return await self._search.glob(operation)
             case Grep():
@@ -179,15 +188,12 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 if not supports_execute(self._executor):
                     raise NotSupportedError(None, f"{self._executor_name} does not run commands")
                 return await self._executor.arun(operation)
-            case Delete(path):
-                mount, inner, path = self._route(path)
-                self._check_no_mount_beneath(path)
             case _:
-                mount, inner, path = self._file_route(operation.paths[0])
+                return await super().run(operation)
         inward = operation.at(lambda _: inner)
         if isinstance(operation, DownloadStream):
             return self._download_stream(mount, inward)
-        answer = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
+        answer: Any = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
         return replace(answer, path=operation.path) if isinstance(operation, UploadStream) else answer
 
     async def _resolve(self, paths: list[str]) -> list[str | None]:

@@ -463,6 +463,8 @@ class Capabilities(Struct, frozen=True):
     """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
     watches: bool = False
     """The backend reports every change as it happens, whoever makes it (`awatch`)."""
+    has_links: bool = False
+    """A path may lead to another one. For a class that defines `aresolve_paths` this is set to True."""
     atomic_between_processes: bool = False
     """Create-only writes, edits and `if_match` hold also against other processes, on this machine and on others that
     use the storage."""

@@ -301,7 +301,6 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
     "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
     "query.compile_query": query.compile_query,
-    "query.check_search": query.check_search,
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
@@ -449,7 +448,7 @@ FIXED: Final = {
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
-    *("query.is_plain", "request.option_types", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
+    *("query.is_plain", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
     *("resources.fetched", "skill_texts.too_large", "memory_texts.line_range", "memory_texts.size_text"),
     *("media_blocks." + name for name in (

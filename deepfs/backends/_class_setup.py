@@ -343,9 +343,10 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
     if is_layer:
         _make_by_overrides(cls, protocol)
     _declare_judging(cls)
+    has_links = "aresolve_paths" in vars(cls)
     _pair_with_run(cls, protocol)
     add_v1_names(cls)
-    _declare_deletes(cls, protocol)
+    _declare_capabilities(cls, protocol, has_links=has_links)
     if "offers_move" not in vars(cls):
         # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
         cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
@@ -362,8 +363,8 @@ def _declare_judging(cls: type[Any]) -> None:
         cls.judges_results = all(declared) and _JUDGING.isdisjoint(vars(cls))
 
 
-def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
-    """Set `capabilities.deletes`: False if `cls` has no `adelete`, else as declared.
+def _declare_capabilities(cls: type[Any], protocol: type[Any], *, has_links: bool) -> None:
+    """Set what follows from the methods of `cls`: `deletes` is False if it has no `adelete`, else as declared.
 
     A declaration that is inherited from a class without `adelete` does not count: `cls` then deletes.
     """
@@ -373,8 +374,9 @@ def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
     has_delete = cls.adelete is not protocol.adelete
     is_for_another = owner is not cls and owner.adelete is protocol.adelete
     deletes = has_delete and (declared.deletes or is_for_another)
-    if deletes != declared.deletes:
-        cls.capabilities = replace(declared, deletes=deletes)
+    has_links = has_links or declared.has_links
+    if (deletes, has_links) != (declared.deletes, declared.has_links):
+        cls.capabilities = replace(declared, deletes=deletes, has_links=has_links)
 
 
 _MADE_OF: Final[Mapping[str, str]] = {

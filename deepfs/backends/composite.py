@@ -138,6 +138,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         self.capabilities: Capabilities = Capabilities(
             keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
+            has_links=any(backend.capabilities.has_links for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
             executes=self._executor.capabilities.executes,
             deletes=any(backend.capabilities.deletes for backend in everywhere),

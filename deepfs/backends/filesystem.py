@@ -104,6 +104,7 @@ _NO_DEADLINE = Deadline()
 ON_DISK: Final = Capabilities(
     keeps_empty_directories=True,
     keeps_created_at=False,
+    has_links=True,
     durable=True,
     watches=CAN_WATCH,
     atomic_between_processes=True,

@@ -139,7 +139,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         self.adapted: Any = backend
         self.is_v1: bool = is_v1(type(backend))
         self.capabilities: Capabilities = Capabilities(
-            executes=self._call("execute") is not None, deletes=self._call("delete") is not None
+            executes=self._call("execute") is not None,
+            deletes=self._call("delete") is not None,
+            has_links=hasattr(backend, "_real_path")
+            or hasattr(backend, "_get_backend_and_key"),  # Those of deepagents.
         )
         self._whole: BackendProtocol = self
 
@@ -176,13 +179,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     # --- looking ---
 
-    @property
-    def resolves_links(self) -> bool:
-        """Whether the backend can resolve links, as a FilesystemBackend or CompositeBackend of deepagents can."""
-        return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
-
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        if not self.resolves_links:
+        if not self.capabilities.has_links:
             return [*paths]
         return await in_thread(partial(_real_paths, self.adapted, paths))
 

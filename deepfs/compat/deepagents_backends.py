@@ -6,7 +6,7 @@ Importing this module imports deepagents.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from deepagents.backends import CompositeBackend as PeerCompositeBackend
 from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
@@ -17,6 +17,7 @@ from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.compat import peer_results
 from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
 from deepfs.compat.factories import FactoryBackend, backend_from
@@ -37,9 +38,6 @@ from deepfs.types import (
     WriteResult,
     failure,
 )
-
-if TYPE_CHECKING:
-    from deepfs.backends.wrapper import WrapperBackend
 
 __all__ = [
     "DeepagentsBackend",
@@ -381,26 +379,17 @@ def _keeps_state(backend: object) -> bool:
 
 def _has_links(backend: object) -> bool:
     """Whether a path of `backend` may resolve to another path."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
-    if resolve is BackendProtocol.aresolve_paths or isinstance(backend, BaseSandbox):
-        return False
-    if isinstance(backend, AdaptedBackend):
-        return backend.resolves_links
-    return not _forwards(backend) or any(map(_has_links, _inner(backend)))
-
-
-def _forwards(backend: object) -> bool:
-    """Whether `backend` leaves resolving links to its inner backends."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
+    if isinstance(backend, BaseSandbox) or not isinstance(backend, BackendProtocol):
+        return False  # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
+    inner = () if isinstance(backend, AdaptedBackend) else _inner(backend)
+    return any(map(_has_links, inner)) if inner else backend.capabilities.has_links
 
 
 def _real_path(backend: BackendProtocol, path: str) -> str | None:
     """Resolve the links in `path`. deepagents calls this on its event loop, from a sync method."""
-    while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
-        backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
-    if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
+    while isinstance(backend, FactoryBackend | WrapperBackend) and type(backend).__module__.startswith("deepfs."):
+        backend = backend.current() if isinstance(backend, FactoryBackend) else backend.inner
+    if type(backend).run is FilesystemBackend.run:
         return cast("FilesystemBackend", backend).real_path(path)  # A few system calls: faster than `run_sync`.
     [real] = run_sync(backend.aresolve_paths, [path])
     return real

@@ -7,7 +7,7 @@ from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs._langgraph import private as _langgraph
-from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol
+from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
 from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.operations import Operation
@@ -36,6 +36,8 @@ class FactoryBackend(BackendProtocol):
     Args:
         factory: The factory. It is called in the task that awaits the operation.
     """
+
+    capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
 
     def __init__(self, factory: BackendFactory) -> None:
         self._factory = factory

@@ -90,7 +90,7 @@ class Counted(WrapperBackend):
         self.counts: Counter[str] = Counter()
 
     async def run(self, operation: Operation) -> Any:
-        self.counts[operation.name] += 1
+        self.counts.update(operation.known_as)
         return await super().run(operation)
 
     def taken(self) -> dict[str, int]:

@@ -330,7 +330,7 @@ class Counted(WrapperBackend):
         self.made: list[str] = []
 
     async def run(self, operation: Operation) -> Any:
-        self.made.append(operation.name)
+        self.made += operation.known_as
         return await super().run(operation)
 
 

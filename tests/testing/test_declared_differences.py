@@ -17,7 +17,7 @@ SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
 DECLARED: Final = {
     *("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"),
-    "atomic_between_processes",
+    *("has_links", "atomic_between_processes"),
 }
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
@@ -41,9 +41,9 @@ def read_of(source: Path, owner: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_seven_capabilities() -> None:
+def test_there_are_eight_capabilities() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 7
+    assert len(Capabilities.__struct_fields__) == 8
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 

@@ -32,7 +32,7 @@ from deepfs.policy import rules
 from deepfs.process.output import Kept
 from deepfs.sandboxes import answers, network, offload, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
 from deepfs.search.results import glob_result
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
@@ -208,6 +208,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "advice.no_file": lambda text: advice.no_file("/", text),
     "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
     "advice.literal_brackets": advice.literal_brackets,
+    "advice.shown_error": lambda text: advice.shown_error(errors.NotFoundError(text)),
     "advice.closest": lambda text: advice.closest(text, [text[1:], *text.split("/")]),
     "advice.into_directory": lambda text: advice.into_directory(f"/{text}", "/a"),
     "skill_texts.parsed": lambda text: skill_texts.parsed(text.encode(), "/a/SKILL.md"),
@@ -301,6 +302,7 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
     "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
     "query.compile_query": query.compile_query,
+    "request.query_of": lambda text: query_of(GrepRequest(text)),
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
@@ -437,7 +439,7 @@ ELSEWHERE: Final = {
 
 FIXED: Final = {
     *("arguments." + name for name in (
-        "argument_of", "arguments_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
+        "argument_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (

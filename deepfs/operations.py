@@ -46,6 +46,7 @@ from deepfs.types import (
 __all__ = [
     "CHUNK_BYTES",
     "KINDS",
+    "SPELLINGS",
     "ChangeEntries",
     "Copy",
     "Delete",
@@ -77,7 +78,7 @@ __all__ = [
 CHUNK_BYTES: Final = 1024 * 1024
 Rename: TypeAlias = Callable[[str], str]
 
-_SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
+SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
 """Parameters that code written for deepagents names differently."""
 
 
@@ -120,7 +121,7 @@ class Operation(Struct, frozen=True):
         if len(args) > len(cls.parameters):
             raise TypeError(f"{cls.name} takes {len(cls.parameters)} arguments by position, but {len(args)} were given")
         if kwargs:
-            kwargs = {_SPELLINGS.get(name, name): given for name, given in kwargs.items()}
+            kwargs = {SPELLINGS.get(name, name): given for name, given in kwargs.items()}
             if not kwargs.keys().isdisjoint(cls.extras):
                 raise TypeError(f"{cls.name} has no parameter {next(iter(kwargs.keys() & {*cls.extras}))!r}")
         return cls(*args, **kwargs)

@@ -19,9 +19,8 @@ __all__ = [
     "SandboxBackendProtocolV1",
     "adapters",
     "add_v1_names",
-    "mark_v1",
+    "is_v1",
     "register",
-    "speaks_v1",
     "takes_option",
 ]
 
@@ -105,8 +104,8 @@ class Adapters(Struct, frozen=True):
 
     backend: Callable[[Any], Any]
     """Returns a `BackendProtocol` over a backend of any protocol, or over a factory; else raises TypeError."""
-    body: Callable[[type, type], None]
-    """Adds to a subclass of `BackendProtocol` the methods that its body, written for another protocol, lacks."""
+    older: Callable[[Any], Any]
+    """Returns a `BackendProtocol` over an object of a subclass of it whose methods are those of V1."""
     context: Callable[[], Any]
     """Returns the argument for factories of namespaces or backends in the running node; None outside a graph."""
 
@@ -122,21 +121,23 @@ def register(adapters: Adapters) -> None:
 def adapters() -> Adapters:
     """The registered adapters; imports those of `deepfs.compat` if there are none yet."""
     if not _registered:
-        import_module("deepfs.compat.class_bodies")
+        import_module("deepfs.compat.factories")
     return _registered[0]
 
 
-_MARK: Final = "_defined_in_v1"
+def is_v1(cls: type) -> bool:
+    """Whether the sync methods of `cls` are those of V1.
 
-
-def mark_v1(cls: type) -> None:
-    """Make `speaks_v1` return True for `cls` and its subclasses: their sync methods are those of V1."""
-    setattr(cls, _MARK, True)
-
-
-def speaks_v1(cls: type) -> bool:
-    """Whether the sync methods of `cls` are those of V1."""
-    return bool(getattr(cls, _MARK, False))
+    They are if those of a base are, or if the first class in its MRO that defines a listing method has only `ls_info`.
+    """
+    for base in cls.__mro__:
+        if "_is_v1" in vars(base):
+            return bool(vars(base)["_is_v1"])
+        if "ls" in vars(base) or "als" in vars(base):
+            return False
+        if "ls_info" in vars(base):
+            return True
+    return False
 
 
 def takes_option(method: Callable[..., Any], option: str) -> bool:

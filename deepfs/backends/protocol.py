@@ -159,6 +159,8 @@ class BackendProtocol(SyncSurface):
     """Operations that wait for nothing where no event loop runs: their sync methods run in the thread of the caller."""
     _blocks_inline: frozenset[type[Operation]] = frozenset()
     """Operations that block there: as `_runs_inline`, but not in the thread of a caller that runs an event loop."""
+    _is_v1: bool = False
+    """Whether its sync methods are those of V1."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 

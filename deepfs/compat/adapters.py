@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends import answers
 from deepfs.backends._trees import listed_tree
 from deepfs.backends.answers import shows_file
-from deepfs.backends.older_protocols import V1_NAMES, takes_option
+from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
     BackendProtocol,
@@ -73,7 +73,6 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
-    "is_v1",
     "own_instead",
 ]
 
@@ -114,14 +113,10 @@ def awaitable(method: Callable[..., Any]) -> Call:
     return call
 
 
-def is_v1(cls: type) -> bool:
-    """Whether `cls` is V1: the first class in its MRO that defines a listing method defines only `ls_info`."""
-    for base in cls.__mro__:
-        if "ls" in vars(base) or "als" in vars(base):
-            return False
-        if "ls_info" in vars(base):
-            return True
-    return False
+def _is_generated(backend: Any, name: str) -> bool:
+    """Whether a method is one that a subclass of `BackendProtocol` does not define itself."""
+    module = getattr(getattr(backend, name, None), "__module__", None) or ""
+    return isinstance(backend, BackendProtocol) and module.partition(".")[0] == "deepfs"
 
 
 class AdaptedBackend(BackendProtocol, SyncCommands):
@@ -165,7 +160,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _call(self, operation: str) -> Call | None:
         """The backend's method for an operation as an async function; None if it has none."""
         if self.is_v1:
-            return caller_of(self.adapted, V1_NAMES.get(operation, operation))
+            name = V1_NAMES.get(operation, operation)
+            return None if _is_generated(self.adapted, name) else caller_of(self.adapted, name)
         return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
 
     def _offered(self, operation: str) -> Call:

@@ -7,8 +7,9 @@ from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs._langgraph import private as _langgraph
+from deepfs.backends.older_protocols import Adapters, register
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
-from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.compat.adapters import AdaptedBackend, adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.operations import Operation
 
@@ -104,3 +105,6 @@ def current_context() -> BackendContext | None:
     """The argument for a factory in the running node; None outside a graph."""
     runtime = _langgraph.current_runtime()
     return None if runtime is None else BackendContext(runtime=runtime)
+
+
+register(Adapters(backend=backend_from, older=AdaptedBackend, context=current_context))

@@ -262,7 +262,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route` for a path that may be a file. Raises IsDirectoryError if a mount lies beneath it."""
         mount, inner, path = self._route(path)
-        if self._table.children(path):
+        if self._table.beneath(path):
             raise IsDirectoryError(path)
         return mount, inner, path
 

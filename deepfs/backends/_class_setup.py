@@ -26,7 +26,7 @@ __all__ = ["answer", "complete", "complete_protocol"]
 
 ClassT = TypeVar("ClassT", bound=type)
 Run: TypeAlias = Callable[[Any, Any], Any]
-"""Carries out an operation by a backend; returns an awaitable of the answer, or the async generator of a stream."""
+"""Carries out an operation by a backend. Returns an awaitable of the answer, for a stream of its async generator."""
 
 
 def _is_outside(cls: type) -> bool:
@@ -106,8 +106,8 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     method, amethod = vars(cls).get(kind.name), vars(cls).get(name)
     if kind.name not in OPERATIONS:
         if amethod is not None and kind is UploadStream:
-            setattr(cls, name, _named_method(_by_arguments(amethod), kind, amethod))
-        return amethod and _by_arguments(amethod)
+            setattr(cls, name, _named_method(_by_arguments(amethod, kind), kind, amethod))
+        return amethod and _by_arguments(amethod, kind)
     older = V1_NAMES.get(kind.name, kind.name)
     if cls._is_v1 and amethod is None and older in vars(cls) and (method is None or older == kind.name):
         setattr(cls, name, _named_method(_in_v1, kind, getattr(protocol, name, method)))
@@ -123,10 +123,17 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     setattr(cls, name, _bounded(asked, name))
     if kind.name in made:
         setattr(cls, kind.name, _bounded_sync(made[kind.name], shim(vars(cls)[name], kind.name)))
-    return asked.acall
+    return _by_arguments(asked.method, kind) if asked.is_plain else asked.acall
 
 
-def _by_arguments(method: Callable[..., Any]) -> Run:
+def _by_arguments(method: Callable[..., Any], kind: type[Operation]) -> Run:
+    """What calls a method of deepfs, which lacks no option; that of a stream returns the stream."""
+
+    async def stream(backend: Any, operation: Operation) -> Any:
+        return method(backend, *operation.args, **operation.kwargs)
+
+    if issubclass(kind, Streamed):
+        return stream
     return lambda backend, operation: method(backend, *operation.args, **operation.kwargs)
 
 
@@ -146,17 +153,13 @@ def _completing(run: Run) -> Run:
 
 
 def _run_above(cls: type[Any]) -> Run:
-    async def run(self: Any, operation: Operation) -> Any:
-        return await super(cls, self).run(operation)
-
-    return run
+    return lambda self, operation: super(cls, self).run(operation)
 
 
 def _choosing(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
-    async def run(self: Any, operation: Operation) -> Any:
+    def run(self: Any, operation: Operation) -> Any:
         """Carry out an operation by the method of its name, which this class defines."""
-        answered = calls.get(type(operation), otherwise)(self, operation)
-        return answered if isinstance(operation, Streamed) else await answered
+        return calls.get(type(operation), otherwise)(self, operation)
 
     return run
 
@@ -269,8 +272,9 @@ class _Defined:
             if name in ours and default is not inspect.Parameter.empty and default != ours[name]
         }
         """Those that the protocol does not have."""
-        self._is_plain = self.is_async and not (self._is_outside or self._lacks or self._defaults)
-        self._creates = kind is Write and "overwrite" in self._lacks and getattr(super(cls, cls), "awrite", None) is protocol.awrite
+        self.is_plain = self.is_async and not (self._is_outside or self._lacks or self._defaults)
+        above = getattr(super(cls, cls), "awrite", None)
+        self._creates = kind is Write and "overwrite" in self._lacks and above is protocol.awrite
         """Whether nothing else sees to it that no file is replaced unasked."""
 
     def operation(
@@ -299,7 +303,7 @@ class _Defined:
             operation: The operation.
             more: Arguments that the protocol does not have.
         """
-        if self._is_plain:
+        if self.is_plain:
             return await self.method(backend, *operation.args, **operation.kwargs, **more)
         if not self.compares(operation):
             return await self._acall(backend, operation, more)

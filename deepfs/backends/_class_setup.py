@@ -461,7 +461,7 @@ _MADE_OF: Final[Mapping[str, str]] = {
 def _make_by_overrides(cls: type[Any], protocol: type[Any]) -> None:
     """Where the body of a layer overrides `upload_files` alone, make streams of it: they would bypass it. And so on."""
     for name, other in _MADE_OF.items():
-        if other in vars(cls) and name not in vars(cls):
+        if name not in vars(cls) and not vars(cls).keys().isdisjoint({other, other[1:]}):
             setattr(cls, name, vars(protocol)[name])
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from time import thread_time
+from typing import Final
 
 import re2
 
@@ -61,10 +62,14 @@ def seconds_of(call: Callable[[], object]) -> float:
         gc.enable()
 
 
+_CACHING: Final = tuple(f"deepfs.{part}." for part in ("_langgraph", "sandboxes", "search", "text"))
+"""Where what was measured may be kept."""
+
+
 def _empty_caches() -> None:
     re2.purge()
     for name, module in list(sys.modules.items()):
-        if name.startswith(("deepfs.search.", "deepfs.text.")):
+        if name.startswith(_CACHING):
             for value in vars(module).values():
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()

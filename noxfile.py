@@ -181,13 +181,19 @@ def stress(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, the direction of imports, and the structure of the package."""
+    """Check style and the direction of imports."""
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("shellcheck", *map(str, Path("deepfs").rglob("*.sh")))
     session.run("lint-imports", "--no-logo")
-    session.run("python", "tools/structure.py")
+
+
+@nox.session
+def surface(session: nox.Session) -> None:
+    """Show which public names went or changed since a revision: `nox -s surface -- REVISION`."""
+    session.install(*nox.project.dependency_groups(PROJECT, "surface"))
+    session.run("griffe", "check", "deepfs", "--search", ".", "--against", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -202,13 +208,12 @@ def complete(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of the package, of the examples, and those that users see; and which modules operations use."""
+    """Check the types of the package, of the examples, and those that users see."""
     install(session, "test", "types", "peer")
     session.run("mypy")
     session.run("python", "tools/pages.py")
     session.run("pyright", "--verifytypes", "deepfs", "--ignoreexternal")
     session.run("pyright", "tests/test_unwrap.py")
-    session.run("python", "tools/structure.py", "--passes")
 
 
 @nox.session

@@ -75,10 +75,8 @@ class Grouped(Protocol):
 ItemT = TypeVar("ItemT", bound=Grouped)
 
 
-class _Group(Generic[ItemT]):
-    def __init__(self) -> None:
-        self.begun: deque[ItemT] = deque()
-        self.new: OrderedDict[Hashable, deque[ItemT]] = OrderedDict()
+_BEGUN: Final = object()
+"""The turn of items that have begun: it is the first of its group."""
 
 
 class FairQueue(Generic[ItemT]):
@@ -89,26 +87,28 @@ class FairQueue(Generic[ItemT]):
 
     def __init__(self, most: float = inf) -> None:
         self._most = most
-        self._waiting: OrderedDict[Hashable, _Group[ItemT]] = OrderedDict()
-        """The groups with waiting items, in the order of service."""
+        self._waiting: OrderedDict[Hashable, OrderedDict[Hashable, deque[ItemT]]] = OrderedDict()
+        """The waiting items by group and turn, both in the order of service."""
         self._served: dict[Hashable, int] = {}
         self.served: int = 0
         """The number of items that are served."""
 
     def __bool__(self) -> bool:
         """Whether there is an item that may be served now."""
-        for key, group in self._waiting.items():  # noqa: SIM110 -- faster
-            if group.begun or self._served.get(key, 0) < self._most:
+        for key, turns in self._waiting.items():  # noqa: SIM110 -- faster
+            if self._served.get(key, 0) < self._most or _BEGUN in turns:
                 return True
         return False
 
     def put(self, item: ItemT) -> None:
         """Add a new item, behind those of its turn."""
-        self._waiting.setdefault(item.group, _Group()).new.setdefault(item.turn, deque()).append(item)
+        self._waiting.setdefault(item.group, OrderedDict()).setdefault(item.turn, deque()).append(item)
 
     def put_back(self, item: ItemT) -> None:
         """Add an item that is served, and that `pop` is to return again before new ones of its group."""
-        self._waiting.setdefault(item.group, _Group()).begun.append(item)
+        turns = self._waiting.setdefault(item.group, OrderedDict())
+        turns.setdefault(_BEGUN, deque()).append(item)
+        turns.move_to_end(_BEGUN, last=False)
 
     def pop(self, most: float = inf) -> ItemT | None:
         """Remove and return the next item, which is served until `end`; None if none may be served.
@@ -116,39 +116,35 @@ class FairQueue(Generic[ItemT]):
         Args:
             most: Return no new item of a group of which as many are served already.
         """
-        for key, group in self._waiting.items():
-            if group.begun:
-                item = group.begun.popleft()
-            elif (served := self._served.get(key, 0)) < most and served < self._most:
-                turn = next(iter(group.new))
-                items = group.new[turn]
-                item = items.popleft()
-                if not items:
-                    del group.new[turn]
-                elif len(group.new) > 1:
-                    group.new.move_to_end(turn)
+        for key, turns in self._waiting.items():
+            turn, items = next(iter(turns.items()))
+            if turn is not _BEGUN:
+                served = self._served.get(key, 0)
+                if served >= most or served >= self._most:
+                    continue
                 self._served[key] = served + 1
                 self.served += 1
-            else:
-                continue
-            if not group.begun and not group.new:
-                del self._waiting[key]
-            elif len(self._waiting) > 1:
-                self._waiting.move_to_end(key)
+                if len(turns) > 1:
+                    turns.move_to_end(turn)
+            item = items.popleft()
+            self._waiting.move_to_end(key)
+            if not items:
+                self._drop(key, turn)
             return item
         return None
 
     def remove(self, item: ItemT) -> None:
         """Remove a waiting item; one that is served is so still. KeyError or ValueError if it is not there."""
-        group = self._waiting[item.group]
-        if item in group.begun:
-            group.begun.remove(item)
-        else:
-            group.new[item.turn].remove(item)
-            if not group.new[item.turn]:
-                del group.new[item.turn]
-        if not group.begun and not group.new:
-            del self._waiting[item.group]
+        turns = self._waiting[item.group]
+        turn = _BEGUN if item in turns.get(_BEGUN, ()) else item.turn
+        turns[turn].remove(item)
+        if not turns[turn]:
+            self._drop(item.group, turn)
+
+    def _drop(self, group: Hashable, turn: Hashable) -> None:
+        del self._waiting[group][turn]
+        if not self._waiting[group]:
+            del self._waiting[group]
 
     def end(self, item: ItemT) -> None:
         """Stop counting `item` as served."""
@@ -356,11 +352,17 @@ class WorkerPool:
                 else:
                     break
             self._wake_loops()
-            ended = None
+            ended, has_rested = None, False
             if is_idle:
                 job = self._inbox.get()
-            else:
-                has_rested = self._look_on()
+            elif not (self._rests and self._bell.get()):
+                due, used = monotonic() + _TICK_S, process_time()
+                try:
+                    self._bell.get(timeout=_TICK_S)
+                except Empty:
+                    # The jobs that waited all the time wait for devices, unless the processor was busy.
+                    has_rested = monotonic() - due < _TICK_S / 5 and process_time() - used < _TICK_S / 2
+            if not is_idle:
                 self._watcher = None  # Whoever finds it so wakes the loops itself; who put that off may be stuck now.
                 self._wake_loops()
         return job
@@ -412,17 +414,6 @@ class WorkerPool:
         elif self._entered == self._most_threads - len(self._unstarted):
             return self._start_thread()
         return True
-
-    def _look_on(self) -> bool:
-        """Wait a little for a place; return whether the processor rested although jobs waited for all the time."""
-        if self._rests and self._bell.get():
-            return False
-        due, used = monotonic() + _TICK_S, process_time()
-        try:
-            self._bell.get(timeout=_TICK_S)
-        except Empty:
-            return monotonic() - due < _TICK_S / 5 and process_time() - used < _TICK_S / 2
-        return False
 
     def _wake_loops(self) -> None:
         while self._unwoken:

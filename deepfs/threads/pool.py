@@ -332,14 +332,14 @@ class WorkerPool:
     def _next(self, me: int, ended: Job[Any] | None) -> Job[Any] | None:
         """Wait for a job that has a place; return None if this thread is to end."""
         job: Job[Any] | None = None
-        has_rested = False
+        more_places = 0
         while True:
             with self._lock:
                 if job is not None:
                     self._queue.put(job)
                 self._stop(me, ended)
-                if has_rested and self._queue:
-                    self._places = min(self._places + 1, self._limit)
+                if more_places and self._queue:
+                    self._places = max(self._core, min(self._places + more_places, self._limit))
                 job = self._give_places()
                 if job is not None:
                     break
@@ -352,7 +352,7 @@ class WorkerPool:
                 else:
                     break
             self._wake_loops()
-            ended, has_rested = None, False
+            ended, more_places = None, 0
             if is_idle:
                 job = self._inbox.get()
             elif not (self._rests and self._bell.get()):
@@ -361,7 +361,10 @@ class WorkerPool:
                     self._bell.get(timeout=_TICK_S)
                 except Empty:
                     # The jobs that waited all the time wait for devices, unless the processor was busy.
-                    has_rested = monotonic() - due < _TICK_S / 5 and process_time() - used < _TICK_S / 2
+                    if process_time() - used > _TICK_S / 2:
+                        more_places = -1
+                    elif monotonic() - due < _TICK_S / 5:
+                        more_places = 1
             if not is_idle:
                 self._watcher = None  # Whoever finds it so wakes the loops itself; who put that off may be stuck now.
                 self._wake_loops()
@@ -383,7 +386,7 @@ class WorkerPool:
                     self._queue.put(job)
             except Empty:  # An idle thread took it.
                 break
-        while self._has_place():
+        while len(self._running) < self._places or self._has_stuck():
             job = self._queue.pop(inf if self._queue.served < self._threads else 0)
             if job is None:
                 return None
@@ -395,9 +398,8 @@ class WorkerPool:
             gate.put(None)
         return None
 
-    def _has_place(self) -> bool:
-        if len(self._running) < self._places:
-            return True
+    def _has_stuck(self) -> bool:
+        """Whether so many of the running jobs are stuck that there is a place."""
         late = monotonic() - _PATIENCE_S
         return sum(since > late for since in self._running.values()) < self._places
 
@@ -429,7 +431,7 @@ class WorkerPool:
         gate: SimpleQueue[None] = SimpleQueue()
         with self._lock:
             del self._running[job]
-            is_alone = not self._queue and self._inbox.empty() and self._has_place()
+            is_alone = not self._queue and self._inbox.empty() and len(self._running) < self._places
             job.gate = gate
             self._queue.put_back(job)
             if is_alone or not self._call_another():

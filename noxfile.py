@@ -117,7 +117,6 @@ LONG = (
     "search/test_disk_search*",
     "search/test_search_options*",
     "security",
-    "stored/test_shared*",
     "stress",
     "test_demo*",
     "test_examples*",

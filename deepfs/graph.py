@@ -56,9 +56,17 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-__all__ = ["DEFAULT_MODEL", "GENERAL_PURPOSE_SUBAGENT", "DeepAgentState", "create_deep_agent", "get_default_model"]
+__all__ = [
+    "BASE_AGENT_PROMPT",
+    "DEFAULT_MODEL",
+    "GENERAL_PURPOSE_SUBAGENT",
+    "DeepAgentState",
+    "create_deep_agent",
+    "get_default_model",
+]
 
-
+BASE_AGENT_PROMPT: Final = ""
+"""What each system prompt begins with: nothing. Programs for older versions of deepagents put it before their own."""
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 

@@ -25,14 +25,14 @@ from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, ru
 from deepfs.threads.pool import is_worker
 
 __all__ = [
+    "BLOCKS_INLINE",
     "OPERATIONS",
-    "blocks_inline",
+    "RUNS_INLINE",
     "call_sync",
     "in_thread",
     "is_inline",
     "named",
     "run_sync",
-    "runs_inline",
     "shielded",
     "shim",
     "sync_shims",
@@ -309,23 +309,11 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     return run_sync(call) if _here.served is None else _on_served_loop(_here.served, call)
 
 
-_RUNS_INLINE = "runs_inline"
-_BLOCKS_INLINE = "blocks_inline"
-
-
-def runs_inline(amethod: FunctionT) -> FunctionT:
-    """Declare that an async operation waits for nothing where `is_inline()`: its sync method runs in its thread."""
-    setattr(amethod, _RUNS_INLINE, True)
-    return amethod
-
-
-def blocks_inline(amethod: FunctionT) -> FunctionT:
-    """Declare that an async operation blocks where `is_inline()`.
-
-    Its sync method runs in its thread, but not where an event loop runs, which it would block.
-    """
-    setattr(amethod, _BLOCKS_INLINE, True)
-    return amethod
+RUNS_INLINE: Final = "runs_inline"
+"""The mark of an async method that waits for nothing where `is_inline()`: its sync method runs in its thread."""
+BLOCKS_INLINE: Final = "blocks_inline"
+"""The mark of an async method that blocks where `is_inline()`: its sync method runs in its thread, but not where an
+event loop runs, which it would block."""
 
 
 def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
@@ -342,9 +330,9 @@ def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callabl
     def call_off_loops(self: Any, *args: Any, **kwargs: Any) -> Any:
         return (call if runs_loop() else call_inline)(self, *args, **kwargs)
 
-    if getattr(amethod, _BLOCKS_INLINE, False):
+    if getattr(amethod, BLOCKS_INLINE, False):
         return named(call_off_loops, amethod, name)
-    return named(call_inline if getattr(amethod, _RUNS_INLINE, False) else call, amethod, name)
+    return named(call_inline if getattr(amethod, RUNS_INLINE, False) else call, amethod, name)
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:

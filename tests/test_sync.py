@@ -18,7 +18,7 @@ from langgraph.store.base import BaseStore
 
 from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.sync import blocks_inline, is_inline, shielded
+from deepfs.sync import BLOCKS_INLINE, is_inline, shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
@@ -572,10 +572,10 @@ class TestShielded:
 @pytest.mark.anyio
 async def test_what_blocks_inline_runs_inline_only_off_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     class Blocking:
-        @blocks_inline
         async def aread(self) -> str:
             return "inline" if is_inline() else "on a loop"
 
+    setattr(Blocking.aread, BLOCKS_INLINE, True)
     backend: Any = sync_shims(Blocking)()
     assert await anyio.to_thread.run_sync(backend.read) == "inline"
     # What waits for a loop would block this one, which no test may do.

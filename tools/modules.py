@@ -47,7 +47,12 @@ def modules_of(root: Path) -> dict[str, Module]:
 
 
 def _imported(module: Module, known: dict[str, Module]) -> Iterator[str]:
+    """The modules that are imported when a module runs: those for type checkers alone are left out."""
+    blocks = (node for node in ast.walk(module.tree) if isinstance(node, ast.If))
+    for_types = {each for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for each in block.body}
     for node in ast.walk(module.tree):
+        if node in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):

@@ -55,7 +55,7 @@ class MountSearch:
         return _merged_globs(queries, results)
 
     async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
-        found = await query.mount.ask(query.mount.backend.arun_glob, query.request)
+        found: GlobResult = await query.mount.ask(query.mount.backend.arun, query.request)
         return self._outward(query, found, query.mount.outer_info)
 
     async def grep(self, request: GrepRequest) -> GrepResult:
@@ -66,7 +66,7 @@ class MountSearch:
         return _merged_greps(queries, results, request.max_count)
 
     async def _grep(self, query: MountQuery[GrepRequest]) -> GrepResult:
-        found = await query.mount.ask(query.mount.backend.arun_grep, query.request)
+        found: GrepResult = await query.mount.ask(query.mount.backend.arun, query.request)
         shown = self._outward(query, found, query.mount.match)
         is_limited = found.truncated and query.request.max_count is not None
         if is_limited and len(shown.matches or ()) < len(found.matches or ()):

@@ -2,14 +2,15 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends.operations import Operations
+from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, DeepFSError, InvalidPathError
+from deepfs.operations import located
 from deepfs.search.request import PathFilter
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
@@ -35,7 +36,7 @@ class Mount:
     """A backend and its prefix, the path where its root appears; the default backend has an empty prefix."""
 
     prefix: str
-    backend: Operations
+    backend: BackendProtocol
 
     def inner(self, path: str) -> str:
         """The path in the backend for `path` in the tree."""
@@ -60,11 +61,11 @@ class Mount:
         """`result` of an operation on the paths `inner`, with paths in the tree in its error."""
         if result.error is None or not self.prefix:
             return result
-        return renamed(result, error_told(result).located(_known(inner)), self.outer)
+        return renamed(result, located(error_told(result), inner), self.outer)
 
     def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error` of an operation on the paths `inner`, with paths in the tree."""
-        return error.located(_known(inner)).renamed(self.outer)
+        return located(error, inner).renamed(self.outer)
 
     def outer_info(self, info: FileInfo) -> FileInfo:
         """A listing entry of the backend with its path in the tree."""
@@ -75,15 +76,10 @@ class Mount:
         return replace(match, path=self.outer(match.path)) if self.prefix else match
 
 
-def _known(inner: Sequence[str]) -> set[str]:
-    """The paths that an error text of an operation on `inner` may name: these paths and all above them."""
-    return {path for start in inner for path in (start, *paths.ancestors(start), "/")}
-
-
 class MountTable:
     """Mounts by prefix; the longest prefix of whole segments wins."""
 
-    def __init__(self, default: Operations, routes: Mapping[str, Operations]) -> None:
+    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
         self.default = Mount("", default)
         self._mounts: dict[str, Mount] = {}
         for route, backend in routes.items():

@@ -1,6 +1,6 @@
 """Changes of files as PostgreSQL announces them: a trigger notifies the channel of a namespace that is watched."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from deepfs.sync import shielded
 from deepfs.text.lines import version
 from deepfs.types import ChangeEvent, ChangeKind
 
-__all__ = ["watched"]
+__all__ = ["watch_namespace"]
 
 _MOST_AT_ONCE: Final = 64
 """The most events that are taken at once; the contents of their files are fetched together."""
@@ -24,7 +24,7 @@ _PROCESSES: Final = "SELECT pid FROM pg_stat_activity WHERE pid IS NOT NULL"
 """The connections to the server. One that has ended left its entry behind."""
 
 
-async def watched(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
+async def watch_namespace(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
     """The changes at and beneath a path, after an event `resync` that says that the watch is active.
 
     Args:
@@ -35,16 +35,16 @@ async def watched(client: Client, namespace: str, path: str) -> AsyncGenerator[C
     Raises:
         BackendError: The storage failed, other than by a connection that was lost.
     """
-    watch = _Watch(client, namespace, path)
+    listener = _Listener(client, namespace, path)
     try:
         while True:
-            for event in await client.on_loop(watch.next_events):
+            for event in await client.on_loop(listener.next_events):
                 yield event
     finally:
-        await shielded(lambda: client.on_loop(watch.close))
+        await shielded(lambda: client.on_loop(listener.close))
 
 
-class _Watch:
+class _Listener:
     """A connection that listens, and the changes that were announced on it. Used on the loop of the connection."""
 
     def __init__(self, client: Client, namespace: str, path: str) -> None:
@@ -55,7 +55,6 @@ class _Watch:
         self._connection: Any = None
         self._stack = AsyncExitStack()
         self._buffer = ChangeBuffer(path)
-        self._woken: anyio.Event | None = None
         self._has_begun = False
 
     async def next_events(self) -> list[ChangeEvent]:
@@ -64,19 +63,14 @@ class _Watch:
             if self._connection is None or self._connection.is_closed():
                 await self._reconnect()
                 return [ChangeEvent(self._path, "resync")]
-            if self._buffer:
-                return await self._with_versions(list(self._taken()))
-            self._woken = woken = anyio.Event()
             with anyio.move_on_after(_SECONDS_OF_SILENCE) as silence:
-                await woken.wait()
+                events = [await self._buffer.read()]
             if silence.cancelled_caught:
                 await self._test()
-
-    def _taken(self) -> Iterator[ChangeEvent]:
-        for _ in range(_MOST_AT_ONCE):
-            if (event := self._buffer.pop()) is None:
-                return
-            yield event
+            elif self._connection is not None:
+                while len(events) < _MOST_AT_ONCE and (event := self._buffer.pop()) is not None:
+                    events.append(event)
+                return await self._with_versions(events)
 
     async def _with_versions(self, events: list[ChangeEvent]) -> list[ChangeEvent]:
         """The events with the versions of the contents. A file may have changed again; that is another event."""
@@ -140,17 +134,12 @@ class _Watch:
 
     def _lost(self, _: Any) -> None:
         self._connection = None
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._woken is not None:
-            self._woken.set()
+        self._buffer.resync()  # It wakes the reader, who connects anew.
 
     def _announced(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         event = _event(payload)
         if event is not None and self._buffer.covers(event.path):
             self._buffer.add(event)
-            self._wake()
 
     async def close(self) -> None:
         """Give back the connection."""

@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from deepfs.backends.operations import Operations
 from deepfs.errors import BackendError, ErrorCode, InvalidPathError, error_about
 from deepfs.sync import shielded
 from deepfs.text import paths
@@ -28,10 +27,13 @@ from deepfs.text.entries import (
 from deepfs.text.judging import aside
 from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_told
 
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
 __all__ = ["End", "are_one", "changed_entry", "listed_tree"]
 
 
-async def listed_tree(backend: Operations, path: str) -> TreeListing:
+async def listed_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     """The tree at `path`, made of `als` and `aresolve_paths`. Raises NotFoundError if nothing is there."""
     path = paths.normalize(path)
     listing = await backend.als(path)
@@ -52,7 +54,7 @@ _MOST_LEVELS: Final = 1_000
 class _Walk:
     """A walk through a tree. An entry is a link if its path resolves to another one. Links are not followed."""
 
-    def __init__(self, backend: Operations) -> None:
+    def __init__(self, backend: "BackendProtocol") -> None:
         self._backend = backend
         self.entries: list[TreeEntry] = []
         self.omission: Omission | None = None
@@ -103,12 +105,12 @@ class _Walk:
         return False
 
 
-async def changed_entry(backend: Operations, change: EntryChange) -> FileUploadResponse:
+async def changed_entry(backend: "BackendProtocol", change: EntryChange) -> FileUploadResponse:
     """Make a change with the public operations."""
     return FileUploadResponse(change.path, await _make_change(backend, change))
 
 
-async def _make_change(backend: Operations, change: EntryChange) -> str | None:
+async def _make_change(backend: "BackendProtocol", change: EntryChange) -> str | None:
     """Make a change and return the error code, or None. Only an empty directory can be removed this way."""
     if change.change == "make_directory":
         return ErrorCode.UNSUPPORTED.value
@@ -135,12 +137,12 @@ _ATTEMPTS: Final = 3
 class End(NamedTuple):
     """A path of a backend."""
 
-    backend: Operations
+    backend: "BackendProtocol"
     path: str
 
 
 async def are_one(
-    tree: Operations, src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
+    tree: "BackendProtocol", src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
 ) -> bool:
     """Whether `src` and `dst` of `tree` are two names of one place.
 
@@ -258,7 +260,7 @@ async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
         is_probing.reset(token)
 
 
-async def _deleted(backend: Operations, path: str) -> None:
+async def _deleted(backend: "BackendProtocol", path: str) -> None:
     for _ in range(_ATTEMPTS):
         deleted = await backend.adelete(path)
         if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:

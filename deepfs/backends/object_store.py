@@ -23,7 +23,6 @@ from deepfs.backends._object_streams import Parts, beginning, rechunked
 from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.flat_requests import Plan
-from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.retries import RetryPolicy, policy_given, until_accepted
 from deepfs.errors import (
@@ -34,6 +33,7 @@ from deepfs.errors import (
     NotFoundError,
     NotSupportedError,
 )
+from deepfs.operations import CHUNK_BYTES
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes

@@ -12,7 +12,7 @@ from deepfs.backends._postgres_client import Client, check_dsn
 from deepfs.backends._postgres_rows import check_key, has_key
 from deepfs.backends._postgres_schema import Names
 from deepfs.backends._postgres_search import SearchedFiles
-from deepfs.backends._postgres_watch import watched
+from deepfs.backends._postgres_watch import watch_namespace
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import checked_namespace, namespace_from
 from deepfs.backends.older_protocols import adapters
@@ -158,7 +158,7 @@ class PostgresBackend(StorageBackend):
         return fits and is_text(old) and is_text(new) and not is_binary_name(path)
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        async with aclosing(watched(self._client, self._namespace(), paths.normalize(path))) as events:
+        async with aclosing(watch_namespace(self._client, self._namespace(), paths.normalize(path))) as events:
             async for event in events:
                 yield event
 

@@ -28,15 +28,16 @@ from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, InvalidContentError
+from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.sync import blocks_inline, is_inline
+from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
 from deepfs.text.paths import end_of
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileDataV2, FileDownloadResponse, LsResult, ReadRawResult, ReadResult
+from deepfs.types import FileDataV2
 
 __all__ = ["SqliteBackend"]
 
@@ -273,6 +274,7 @@ class SqliteBackend(StorageBackend):
     """
 
     capabilities: Capabilities = Capabilities(durable=True, atomic_between_processes=True)
+    _blocks_inline = frozenset({Ls, Read, ReadRaw, DownloadFiles})
     _finds = True
     _shown = ("_file", "_given_namespace")
 
@@ -340,24 +342,6 @@ class SqliteBackend(StorageBackend):
         else:
             async with locks.hold(*held):
                 yield
-
-    # --- looking, without an event loop in the thread of the caller ---
-
-    @blocks_inline
-    async def als(self, path: str) -> LsResult:
-        return await super().als(path)
-
-    @blocks_inline
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await super().aread(path, offset, limit)
-
-    @blocks_inline
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        return await super().aread_raw(path)
-
-    @blocks_inline
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await super().adownload_files(paths)
 
     # --- the database ---
 

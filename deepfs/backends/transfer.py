@@ -9,9 +9,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Se
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
+from typing import TYPE_CHECKING
 
 from deepfs.backends.gathering import batched, gather
-from deepfs.backends.operations import Operations
 from deepfs.errors import (
     AlreadyExistsError,
     DeepFSError,
@@ -52,6 +52,9 @@ from deepfs.types import (
     error_told,
 )
 
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
 __all__ = ["MAX_HELD_BYTES", "collected", "copy_tree", "downloaded", "move_tree"]
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
@@ -68,7 +71,7 @@ _PLAIN = (NotFoundError, IsDirectoryError, PermissionDeniedError)
 
 
 async def copy_tree(
-    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
 
@@ -81,7 +84,7 @@ async def copy_tree(
 
 
 async def move_tree(
-    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy, then delete the copied files that have not changed since. If that fails, the error says what was moved."""
     transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
@@ -120,7 +123,7 @@ async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
 # --- whole files for streams ---
 
 
-async def downloaded(source: Operations, path: str) -> bytes:
+async def downloaded(source: "BackendProtocol", path: str) -> bytes:
     """The content of a file. Raises the error if it cannot be downloaded."""
     [download] = await source.adownload_files([path])
     if download.error is not None:
@@ -160,9 +163,9 @@ class _Transfer:
 
     def __init__(
         self,
-        source: Operations,
+        source: "BackendProtocol",
         src: str,
-        target: Operations,
+        target: "BackendProtocol",
         dst: str,
         *,
         overwrite: bool,
@@ -408,7 +411,7 @@ class _Transfer:
             reason = f"{there}, but this empty directory could not be deleted ({code})"
         raise error_about(code, path, reason, src=self.src, dst=self.dst)
 
-    async def _remove_directories(self, backend: Operations, made: Sequence[str]) -> list[tuple[str, str]]:
+    async def _remove_directories(self, backend: "BackendProtocol", made: Sequence[str]) -> list[tuple[str, str]]:
         """Remove the empty directories, the deepest first. Returns those that remain, each with its error code."""
         change: Change = "remove_directory"
         changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends import answers
 from deepfs.backends._trees import listed_tree
 from deepfs.backends.answers import shows_file
-from deepfs.backends.older_protocols import V1_NAMES, takes_option
+from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
     BackendProtocol,
@@ -24,7 +24,6 @@ from deepfs.backends.protocol import (
     SyncCommands,
 )
 from deepfs.backends.transfer import downloaded
-from deepfs.compat.recognition import is_v1, own_instead
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -39,6 +38,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
+from deepfs.operations import Operation
 from deepfs.search.flat import grep_tree, searched
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
@@ -73,6 +73,7 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
+    "own_instead",
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -112,6 +113,12 @@ def awaitable(method: Callable[..., Any]) -> Call:
     return call
 
 
+def _is_generated(backend: Any, name: str) -> bool:
+    """Whether a method is one that a subclass of `BackendProtocol` does not define itself."""
+    module = getattr(getattr(backend, name, None), "__module__", None) or ""
+    return isinstance(backend, BackendProtocol) and module.partition(".")[0] == "deepfs"
+
+
 class AdaptedBackend(BackendProtocol, SyncCommands):
     """A backend of deepagents, of its current protocol or of V1, as one of deepfs.
 
@@ -127,7 +134,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         self.adapted: Any = backend
         self.is_v1: bool = is_v1(type(backend))
         self.capabilities: Capabilities = Capabilities(
-            executes=self._call("execute") is not None, deletes=self._call("delete") is not None
+            executes=self._call("execute") is not None,
+            deletes=self._call("delete") is not None,
+            has_links=hasattr(backend, "_real_path")
+            or hasattr(backend, "_get_backend_and_key"),  # Those of deepagents.
         )
         self._whole: BackendProtocol = self
 
@@ -150,7 +160,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _call(self, operation: str) -> Call | None:
         """The backend's method for an operation as an async function; None if it has none."""
         if self.is_v1:
-            return caller_of(self.adapted, V1_NAMES.get(operation, operation))
+            name = V1_NAMES.get(operation, operation)
+            return None if _is_generated(self.adapted, name) else caller_of(self.adapted, name)
         return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
 
     def _offered(self, operation: str) -> Call:
@@ -164,13 +175,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     # --- looking ---
 
-    @property
-    def resolves_links(self) -> bool:
-        """Whether the backend can resolve links, as a FilesystemBackend or CompositeBackend of deepagents can."""
-        return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
-
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        if not self.resolves_links:
+        if not self.capabilities.has_links:
             return [*paths]
         return await in_thread(partial(_real_paths, self.adapted, paths))
 
@@ -205,7 +211,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise IsDirectoryError(path)
         return result
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         path = files.root
         answer = await self._offered("glob")(request.pattern, path)
@@ -221,10 +235,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             truncation_reason=getattr(answer, "truncation_reason", None),
         )
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request))
         path = grep.files.root
-        if request.options.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
+        if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
             return await searched(partial(grep_tree, tree, grep))
         answer = await self._offered("grep")(request.pattern, path, request.glob)
@@ -408,6 +422,26 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             timeout = min(timeout, limit)
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
+
+
+def own_instead(backend: Any, adapt: Callable[[Any], BackendProtocol]) -> BackendProtocol | None:
+    """Return deepfs's own backend in place of a StateBackend or CompositeBackend of deepagents, otherwise None.
+
+    Both StateBackends use the same channel, but only deepfs merges what parallel tools write. The exact class is
+    compared by name, without an import of deepagents: subclasses may behave differently. `adapt` converts the backends
+    that a composite mounts.
+    """
+    match f"{type(backend).__module__}.{type(backend).__qualname__}":
+        case "deepagents.backends.state.StateBackend":
+            from deepfs.backends.state import StateBackend
+
+            return StateBackend()
+        case "deepagents.backends.composite.CompositeBackend":
+            from deepfs.backends.composite import CompositeBackend
+
+            routes = {route: adapt(mounted) for route, mounted in backend.routes.items()}
+            return CompositeBackend(adapt(backend.default), routes, artifacts_root=backend.artifacts_root)
+    return None
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:

@@ -6,7 +6,7 @@ Importing this module imports deepagents.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from deepagents.backends import CompositeBackend as PeerCompositeBackend
 from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
@@ -15,13 +15,12 @@ from deepagents.backends import protocol as peer
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.compat import peer_results
-from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
+from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
 from deepfs.compat.factories import FactoryBackend, backend_from
-from deepfs.compat.recognition import own_instead
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import run_sync, sync_shims
@@ -39,9 +38,6 @@ from deepfs.types import (
     WriteResult,
     failure,
 )
-
-if TYPE_CHECKING:
-    from deepfs.backends.wrapper import WrapperBackend
 
 __all__ = [
     "DeepagentsBackend",
@@ -156,7 +152,7 @@ class ToDeepagents(peer.BackendProtocol):
     ) -> peer.GrepResult:
         if context_lines < 0:
             raise ValueError(f"context_lines must not be negative, not {context_lines}")
-        options = without_defaults(max_count=max_count, context_lines=context_lines or None)
+        options = _without_defaults(max_count=max_count, context_lines=context_lines or None)
         found = self._refused(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
         return peer_results.grep(found, pattern)
 
@@ -238,7 +234,7 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
     async def aexecute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
         try:
             done = await cast("SandboxBackendProtocol", self.inner).aexecute(
-                command, **without_defaults(timeout=timeout)
+                command, **_without_defaults(timeout=timeout)
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
@@ -383,26 +379,17 @@ def _keeps_state(backend: object) -> bool:
 
 def _has_links(backend: object) -> bool:
     """Whether a path of `backend` may resolve to another path."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
-    if resolve is BackendProtocol.aresolve_paths or isinstance(backend, BaseSandbox):
-        return False
-    if isinstance(backend, AdaptedBackend):
-        return backend.resolves_links
-    return not _forwards(backend) or any(map(_has_links, _inner(backend)))
-
-
-def _forwards(backend: object) -> bool:
-    """Whether `backend` leaves resolving links to its inner backends."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
+    if isinstance(backend, BaseSandbox) or not isinstance(backend, BackendProtocol):
+        return False  # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
+    inner = () if isinstance(backend, AdaptedBackend) else _inner(backend)
+    return any(map(_has_links, inner)) if inner else backend.capabilities.has_links
 
 
 def _real_path(backend: BackendProtocol, path: str) -> str | None:
     """Resolve the links in `path`. deepagents calls this on its event loop, from a sync method."""
-    while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
-        backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
-    if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
+    while isinstance(backend, FactoryBackend | WrapperBackend) and type(backend).__module__.startswith("deepfs."):
+        backend = backend.current() if isinstance(backend, FactoryBackend) else backend.inner
+    if type(backend).run is FilesystemBackend.run:
         return cast("FilesystemBackend", backend).real_path(path)  # A few system calls: faster than `run_sync`.
     [real] = run_sync(backend.aresolve_paths, [path])
     return real
@@ -424,3 +411,8 @@ def _directories(backend: object) -> Iterator[Any]:
     else:
         for inner in _inner(backend):
             yield from _directories(inner)
+
+
+def _without_defaults(**options: Any) -> dict[str, Any]:
+    """The options that are neither None nor False, so that a backend that lacks the others can be called."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}

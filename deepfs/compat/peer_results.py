@@ -1,6 +1,5 @@
 """Converts results of deepfs to those of deepagents, with the texts that its tools and rules search for."""
 
-import re
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -27,7 +26,6 @@ _LISTING: Final = {ErrorCode.FILE_NOT_FOUND: "path_not_found", ErrorCode.NOT_A_D
 
 _TIMED_OUT: Final = 124
 """The exit code of the command `timeout` when the time is up."""
-_TIME_WAS_UP: Final = re.compile(r"\[The command was stopped: its time of \S+ s was up\]\n?\Z")
 
 
 def _bare(error: str | None) -> str | None:
@@ -115,7 +113,5 @@ def glob(result: GlobResult) -> peer.GlobResult:
 
 def executed(done: ExecuteResponse) -> peer.ExecuteResponse:
     """Convert the result of a command; if its time was up, the exit code is 124."""
-    exit_code = done.exit_code
-    if exit_code is None and _TIME_WAS_UP.search(done.output):
-        exit_code = _TIMED_OUT
+    exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
     return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)

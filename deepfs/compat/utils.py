@@ -16,6 +16,7 @@ from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.records import read_data
 from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
 
@@ -23,6 +24,7 @@ __all__ = [
     "EMPTY_CONTENT_WARNING",
     "EMPTY_OLD_STRING_ERROR",
     "MAX_LINE_LENGTH",
+    "MAX_VIDEO_INPUT_BYTES",
     "TOOL_RESULT_TOKEN_LIMIT",
     "TRUNCATION_GUIDANCE",
     "TRUNCATION_MARKER_TEMPLATE",

@@ -273,7 +273,7 @@ class _Files:
             raise await self._failure(tool, error_told(result), path)
 
     async def _failure(self, tool: str, error: DeepFSError, path: str) -> ToolFailure:
-        text = await self._advisor.advised(tool, str(error), error.code, path)
+        text = await self._advisor.advised(tool, error, path)
         return ToolFailure(text, error.code, str(error), error.path or path)
 
     async def _text(self, path: str) -> str:

@@ -10,11 +10,20 @@ from typing import Final
 from urllib.parse import unquote
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NoMatchError, NotFoundError
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import escaped, one_line, shown_path
 
-__all__ = ["ERROR_CHARS", "Advisor", "closest", "into_directory", "literal_brackets", "no_file", "no_line"]
+__all__ = [
+    "ERROR_CHARS",
+    "Advisor",
+    "closest",
+    "into_directory",
+    "literal_brackets",
+    "no_file",
+    "no_line",
+    "shown_error",
+]
 
 ERROR_CHARS: Final = 4_000
 """The most characters of an error that are shown; those of other libraries may be of any length."""
@@ -62,15 +71,6 @@ _PLAIN: Final[Mapping[ErrorCode, str]] = {
 """What to do where the tools are not offered that the other texts name."""
 _TOOLS: Final = re.compile(r"\b(?:ls|glob|read_file|edit_file|execute)\b")
 """The tools that these texts name."""
-_ADVISES: Final = {
-    ErrorCode.ALREADY_EXISTS: re.compile(r"set overwrite|never replaced"),
-    ErrorCode.CONFLICT: re.compile(r"then retry\.$"),
-}
-"""Match at errors that themselves say what to do."""
-_HINT: Final = re.compile(r"\bline \d")
-"""Matches at an error of an edit that says where a similar text is."""
-_WITHOUT: Final = re.compile(r"Without its [a-z ]+, it stands")
-"""Matches at an error of an edit whose text would be found without its line numbers or line ends, say."""
 _KINDS: Final = {"ls": "Directory", "glob": "Directory", "grep": "Path", "delete": "Path", "move": "Path"}
 """What a tool needs to exist; a file, if it is not named here."""
 _MAX_LEVELS: Final = 8
@@ -97,41 +97,30 @@ class Advisor:
         """
         return tool in self._offered
 
-    async def advised(self, tool: str, error: str, code: ErrorCode | None, *paths: str, better: str = "") -> str:
-        """Append to the text of an error what to do next.
+    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: str = "") -> str:
+        """The text of an error, and what to do next.
 
         Args:
             tool: The name of the tool that failed.
-            error: The text.
-            code: Its code.
+            error: The error.
             *paths: The paths of the call; the first is what had to exist.
-            better: What to do, if that is known better than by the code.
+            better: What to do, if that is known better than by the error.
         """
-        if code is ErrorCode.FILE_NOT_FOUND:
-            error = re.sub("^Error: File '", f"Error: {_KINDS.get(tool, 'File')} '", error)
-        better = better or await self._better(tool, error, code, paths)
-        advises = code in _ADVISES and _ADVISES[code].search(error)
-        steps = [better, *_steps(tool, code)[: 1 if advises else None]]
-        advice = next((step for step in steps if step and self._names_offered(step)), "")
-        error = escaped(error[:ERROR_CHARS])
-        error = error if error.startswith("Error") else f"Error: {error}"
-        end = "" if error.endswith((".", "?")) else "."
-        return f"{error}{end} {advice}" if advice else error
-
-    def _names_offered(self, step: str) -> bool:
-        return self._offered.issuperset(_TOOLS.findall(step))
-
-    async def _better(self, tool: str, error: str, code: ErrorCode | None, paths: Sequence[str]) -> str:
-        """What to do, by the paths of the call and the text of the error; `""` if there is nothing but the code."""
-        if code is ErrorCode.FILE_NOT_FOUND and paths:
-            return await self._missing(tool, paths[0])
-        if code is ErrorCode.INVALID_PATH:
-            return await self._meant(tool, paths)
-        if code is ErrorCode.NO_MATCH and _WITHOUT.search(error):
-            return "Leave them out."
-        if code is ErrorCode.NO_MATCH and _HINT.search(error):
-            return "Copy the text exactly, or read the file again."
-        return ""
+        if isinstance(error, NotFoundError):
+            error = error.renamed(str)
+            error.kind = _KINDS.get(tool, error.kind)
+            better = better or (await self._missing(tool, paths[0]) if paths else "")
+        elif isinstance(error, InvalidPathError):
+            better = better or await self._meant(tool, paths)
+        elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
+            better = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
+        steps = [better, _NEXT.get((tool, error.code), "")]
+        if not error.advises:
+            steps += [_NEXT_OF_ANY.get(error.code, ""), _PLAIN.get(error.code, "")]
+        text = shown_error(error)
+        advice = next((step for step in steps if step and self._offered.issuperset(_TOOLS.findall(step))), "")
+        end = "" if text.endswith((".", "?")) else "."
+        return f"{text}{end} {advice}" if advice else text
 
     async def _missing(self, tool: str, path: str) -> str:
         """What to do about a missing path; `""` if that is not known."""
@@ -200,11 +189,10 @@ class Advisor:
         return f"Did you mean {meant}?" if meant else "List / with ls."
 
 
-def _steps(tool: str, code: ErrorCode | None) -> list[str]:
-    """What to do, the best text first."""
-    if code is None:
-        return []
-    return [_NEXT.get((tool, code), ""), _NEXT_OF_ANY.get(code, ""), _PLAIN.get(code, "")]
+def shown_error(error: DeepFSError) -> str:
+    """The text of an error as a model reads it."""
+    text = escaped(str(error)[:ERROR_CHARS])
+    return text if text.startswith("Error") else f"Error: {text}"
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
     WHOLE_FILE,
+    ChangedSinceApprovalError,
     approved_delete,
     approved_edit,
     approved_move,
     approved_write,
-    changed_since_approval,
     is_shown_change,
 )
 from deepfs.middleware.arguments import ToolArguments
@@ -246,7 +246,7 @@ class _Commands:
             raise ToolException(f"Error: {shown_path(path)} is not a text file.")
         after = inserted(before, line, text)
         if not is_shown_change(path, read.version, before, after):
-            raise ToolException(str(changed_since_approval(path)))
+            raise ToolException(str(ChangedSinceApprovalError(path)))
         bom = BOM if version(BOM + before) == read.version else ""
         return await self.backend.awrite(path, bom + after, overwrite=True, if_match=read.version)
 

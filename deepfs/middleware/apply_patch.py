@@ -12,9 +12,9 @@ from pydantic import Field
 from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode, error_of
+from deepfs.errors import DeepFSError, ErrorCode, error_about, error_of
 from deepfs.middleware.advice import Advisor
-from deepfs.middleware.approved import ABSENT, WHOLE_FILE, changed_since_approval, is_shown_change
+from deepfs.middleware.approved import ABSENT, WHOLE_FILE, ChangedSinceApprovalError, is_shown_change
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
@@ -232,15 +232,15 @@ async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> Fil
         return await _planned(backend, patch)
     except DeepFSError as error:
         tool = "delete" if patch.action == "delete" else "apply_patch"
-        text = await _advised(backend, tool, str(error), error.code, patch.path, patch.move_to or "")
+        text = await _advised(backend, tool, error, patch.path, patch.move_to or "")
         return one_line(text, 1_000)
     except PatchError as error:
         return one_line(str(error), 1_000)
 
 
-async def _advised(backend: BackendProtocol, tool: str, error: str, code: ErrorCode | None, *paths: str) -> str:
+async def _advised(backend: BackendProtocol, tool: str, error: DeepFSError, *paths: str) -> str:
     """An error, and what to do; which other tools the model has is not known here."""
-    text = await Advisor(backend, ()).advised(tool, error, code, *paths)
+    text = await Advisor(backend, ()).advised(tool, error, *paths)
     return text.removeprefix("Error: ")
 
 
@@ -260,7 +260,7 @@ async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     if patch.is_executable is not None:
         changed = changed._replace(is_executable=patch.is_executable, mode=await _mode(backend, path))
     if not is_shown_change(path, changed.version, changed.before, changed.after):
-        raise changed_since_approval(path)
+        raise ChangedSinceApprovalError(path)
     return changed
 
 
@@ -368,8 +368,9 @@ async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, d
             leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
     state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
     text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
-    told = text if leftovers else await _advised(backend, "apply_patch", text, result.code, failed.path)
-    return _Failure(result.code, told, [*leftovers])
+    if not leftovers and result.code is not None:
+        text = await _advised(backend, "apply_patch", error_about(result.code, None, text), failed.path)
+    return _Failure(result.code, text, [*leftovers])
 
 
 class _Step(NamedTuple):

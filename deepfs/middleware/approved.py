@@ -18,11 +18,11 @@ __all__ = [
     "ABSENT",
     "WHOLE_FILE",
     "Approval",
+    "ChangedSinceApprovalError",
     "approved_delete",
     "approved_edit",
     "approved_move",
     "approved_write",
-    "changed_since_approval",
     "holding",
     "is_shown_change",
     "lines_digest",
@@ -73,15 +73,15 @@ def shown_version(path: str) -> str | None:
         return None
 
 
-def changed_since_approval(path: str) -> ConflictError:
-    """The error for a file that changed after the person was asked."""
-    after = " changed after a person was asked about this call, and stays as it is. Read it again, then retry."
-    return ConflictError.about(path, "Error: File ", after)
+class ChangedSinceApprovalError(ConflictError):
+    """The file changed after the person was asked."""
+
+    _text = "File {path} changed after a person was asked about this call, and stays as it is"
 
 
 def _held(result: ResultT, path: str, code: ErrorCode = ErrorCode.CONFLICT) -> ResultT:
     """`result`; if it failed with `code`, because the file changed after the person was asked, with a text for that."""
-    return failure(type(result), changed_since_approval(path)) if result.code is code else result
+    return failure(type(result), ChangedSinceApprovalError(path)) if result.code is code else result
 
 
 async def approved_write(backend: BackendProtocol, path: str, content: str, *, overwrite: bool) -> WriteResult:
@@ -181,7 +181,7 @@ async def _difference(backend: BackendProtocol, path: str) -> DeepFSError | None
         present = await _version(backend, path)
     except DeepFSError as error:
         return error
-    return None if present == shown else changed_since_approval(path)
+    return None if present == shown else ChangedSinceApprovalError(path)
 
 
 async def _version(backend: BackendProtocol, path: str) -> str | None:

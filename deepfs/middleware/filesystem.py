@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
+from typing import Any, Final, Literal, Self, TypeGuard
 
 from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -11,9 +11,9 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.state import FilesystemState
+from deepfs.middleware import _deepagents_names
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
@@ -24,6 +24,7 @@ from deepfs.middleware._base import (
     resolve_backend,
     wait_for,
 )
+from deepfs.middleware._deepagents_names import *  # noqa: F403
 from deepfs.middleware._media_blocks import has_media, has_references, may_be_json, with_parsed_blocks
 from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
 from deepfs.middleware.anthropic_memory import memory_tool
@@ -43,10 +44,11 @@ from deepfs.middleware.tools import (
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
 from deepfs.text import paths
 
-__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
+__all__ = ["FilesystemMiddleware", "FilesystemOperation", "FilesystemPermission", "FilesystemState", "FsToolName"]
+__all__ += _deepagents_names.__all__
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
@@ -366,7 +368,3 @@ def _checked_tools(names: Sequence[ModelTool]) -> Sequence[ModelTool]:
 
 def _result_chars(token_limit: int | None) -> int:
     return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * CHARS_PER_TOKEN)
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

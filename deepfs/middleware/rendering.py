@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from deepfs.errors import InvalidContentError
+from deepfs.process.output import stop_note, time_up
 from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
@@ -226,10 +227,6 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-_TIME_UP: Final = re.compile(r"\n?\[The command was stopped: its time of (\d+(?:\.\d+)?(?:e[+-]\d+)?) s was up\]\n*\Z")
-"""Matches at the end of the output of a command that took too long."""
-
-
 def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     """The output of a command, with notes in brackets: no output, cut output, and its exit code or that it was stopped.
 
@@ -239,10 +236,11 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
         response: What the command gave.
         longest: The most seconds of a command.
     """
-    code, output = response.exit_code, response.output
-    time_up = _TIME_UP.search(output) if code is None else None
-    output = output_text(output[: time_up.start()] if time_up else output)
-    outcome = _stopped(time_up[1] if time_up else "", longest) if code is None else f"Exit code {code}"
+    code, output, seconds = response.exit_code, response.output, response.timed_out
+    if seconds is not None:
+        output = output.removesuffix(stop_note(time_up(seconds))).removesuffix("\n")
+    output = output_text(output)
+    outcome = f"Exit code {code}" if code is not None else _stopped(seconds, longest)
     notes = [
         "" if output.strip() else "Only white space" if output else "No output",
         "Output was cut off: write it to a file, and read that" if response.truncated else "",
@@ -252,14 +250,14 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
 
 
-def _stopped(seconds: str, longest: float) -> str:
+def _stopped(seconds: float | None, longest: float) -> str:
     """The note for a command that was stopped, after `seconds` if its time was up."""
-    if not seconds:
+    if seconds is None:
         return "No exit code: it is not known whether the command ended. If it was stopped, do less at once"
-    if float(seconds) >= longest:
-        return f"Stopped after {seconds} s, the maximum. Do less at once"
+    if seconds >= longest:
+        return f"Stopped after {seconds:g} s, the maximum. Do less at once"
     most = "" if longest == inf else f" (at most {longest:g})"
-    return f"Stopped after {seconds} s. Set a larger timeout{most}, or do less at once"
+    return f"Stopped after {seconds:g} s. Set a larger timeout{most}, or do less at once"
 
 
 _RESULT: Final = re.compile(

@@ -8,9 +8,17 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, literal_brackets, no_file, no_line
+from deepfs.middleware.advice import (
+    ERROR_CHARS,
+    Advisor,
+    into_directory,
+    literal_brackets,
+    no_file,
+    no_line,
+    shown_error,
+)
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
@@ -33,8 +41,9 @@ from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
+from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import one_line, shown_path
-from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind
+from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
 
 __all__ = [
     "FILE_TOOLS",
@@ -54,7 +63,6 @@ __all__ = [
 
 ResultT = TypeVar("ResultT", bound=Result)
 
-MAX_MEDIA_BYTES: Final = 5_000_000
 MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
 GLOB_TRUNCATION_NOTE: Final = (
@@ -219,7 +227,9 @@ class FileOperations:
             named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination)}")
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
-        is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
+        error = error_behind(moved)
+        is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
+        is_directory |= moved.code is ErrorCode.IS_DIRECTORY
         better = into_directory(source, destination) if is_directory else ""
         done = await self._done("move", moved, source, destination, better=better)
         return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
@@ -250,12 +260,13 @@ class FileOperations:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        text = await self._advisor.advised(tool, result.error, result.code, *paths, better=better)
-        error = error_behind(result)
-        raise ToolFailure(text, result.code, result.error, paths[0] if error is None else error.path)
+        error = error_told(result)
+        is_known = better or result.code is not None
+        text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
+        raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)
 
     async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolFailure:
-        text = await self._advisor.advised(tool, str(error), error.code, better=better)
+        text = await self._advisor.advised(tool, error, better=better)
         return ToolFailure(text, error.code, str(error), error.path)
 
     # --- matches in long lines ---

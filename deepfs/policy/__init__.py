@@ -4,7 +4,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend, without_contents
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, without_contents
 from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, Usage
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
 from deepfs.policy.read_only import ReadOnlyBackend
@@ -22,7 +22,6 @@ __all__ = [
     "Decision",
     "DeniedError",
     "FilesystemPermission",
-    "GuardedBackend",
     "HistoryBackend",
     "HookedBackend",
     "PermissionedBackend",

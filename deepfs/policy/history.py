@@ -1,15 +1,16 @@
 """A history of files: their contents before each change."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from logging import getLogger
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
@@ -22,6 +23,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
+from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.policy.changes import has_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
@@ -45,9 +47,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
 __all__ = ["HistoryBackend", "Version"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _log = getLogger("deepfs")
 
@@ -153,16 +152,6 @@ class HistoryBackend(WrapperBackend):
 
     def bound_to_this_thread(self) -> bool:
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
-
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        """List without the versions. With `deleting`, a tree that contains them has an omission: it is not deleted."""
-        if self._versions is not self._beneath or _is_in(paths.normalize(path), self._directory):
-            return await super().alist_tree(path, deleting=deleting)
-        listing = await self._beneath.alist_tree(path, deleting=deleting)
-        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
-        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
-        kept = reason if deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, joined(kept, listing.omission))
 
     async def aclose(self) -> None:
         await close_each([self._beneath, self._versions])
@@ -289,49 +278,69 @@ class HistoryBackend(WrapperBackend):
 
     # --- keeping ---
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
-        if not touched or is_probing.get():
-            return await call(*args, **options)
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case ListTree():
+                return await self._list_tree(operation)
+            case UploadFiles():
+                return await self._upload(operation)
+            case UploadStream():
+                return await self._upload_stream(operation)
+            case Write() | Edit() | Delete() | Copy() if not is_probing.get():
+                return await self._change(operation)
+        return await super().run(operation)
+
+    async def _list_tree(self, operation: ListTree) -> Any:
+        """List without the versions. A tree to be deleted that contains them has an omission: it is not deleted."""
+        if self._versions is not self._beneath or _is_in(paths.normalize(operation.path), self._directory):
+            return await super().run(operation)
+        listing: TreeListing = await self._beneath.arun(operation)
+        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
+        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
+        kept = reason if operation.deleting and len(shown) < len(listing.entries) else None
+        return TreeListing(shown, joined(kept, listing.omission))
+
+    async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
+        touched = _touched(operation.changed_paths)
+        if not touched:
+            return await super().run(operation)
         async with await self._hold(touched):
             for _ in range(_ATTEMPTS):
-                result = await self._changed(operation, touched, call, *args, **options)
+                result = await self._try_change(operation, touched)
                 if result is not None:
                     return result
         raise ConflictError(touched[0])
 
-    async def _changed(
-        self, operation: str, touched: list[str], call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T | None:
+    async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
         kept: list[_Kept] = []
         done, undone = False, False
         try:
+            removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
-                removed = operation == "delete" or (operation == "move" and place == 0)
-                with judging_as("source" if removed else "target"):
-                    await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
-            condition = self._condition(touched, call, kept, options)
-            result = await call(*args, **{**options, **condition})
-            undone = bool(condition) and getattr(result, "code", None) in _CHANGED_MEANWHILE
-            done = getattr(result, "ok", False)
+                with judging_as("source" if removes and place == 0 else "target"):
+                    await self._keep_tree(path, kept, deep=removes)
+            pinned = self._pinned(operation, touched, kept)
+            result = await super().run(pinned)
+            undone = pinned is not operation and result.code in _CHANGED_MEANWHILE
+            done = result.ok
             return None if undone else result
         finally:
             await self._settle(kept, {each.path: done for each in kept}, undone=undone)
 
-    def _condition(
-        self, touched: Sequence[str], call: object, kept: Sequence[_Kept], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The options by which a change that is a single step replaces just what was kept, whatever others do."""
-        is_one_step = call in (self.inner.awrite, self.inner.aedit, self.inner.adelete)
-        if not (is_one_step and self.inner.capabilities.atomic_between_processes) or options.get("if_match"):
-            return {}
+    def _pinned(
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_Kept]
+    ) -> Operation:
+        """The change, which, if it is a single step, replaces just what was kept, whatever others do."""
+        if isinstance(operation, Copy) or operation.if_match is not None:
+            return operation
+        if not self.inner.capabilities.atomic_between_processes:
+            return operation
         if kept:
             # What lies in a directory that is deleted has no common version.
-            return {"if_match": kept[0].content_version} if kept[0].path == touched[0] else {}
-        return {"overwrite": False} if options.get("overwrite") else {}
+            return replace(operation, if_match=kept[0].content_version) if kept[0].path == touched[0] else operation
+        is_overwriting = isinstance(operation, Write) and operation.overwrite
+        return replace(operation, overwrite=False) if is_overwriting else operation
 
     async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
         """Lock files against changes through all histories that have their versions in the same storage."""
@@ -341,8 +350,9 @@ class HistoryBackend(WrapperBackend):
         above = frozenset[Hashable]().union(*(end.above for end in ends))
         return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        touched = {path: _touched([path]) for path, _ in files}
+    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
+        files = operation.files
+        touched = {path: _touched([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
             kept: list[_Kept] = []
@@ -360,15 +370,15 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, done)
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        path = paths.normalize(path)
+    async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
+        path = paths.normalize(operation.path)
         async with await self._hold([path]):
             kept: list[_Kept] = []
             done = False
             try:
                 with judging_as("target"):
                     await self._keep_by_stream(path, kept)
-                outcome = await self.inner.aupload_stream(path, chunks)
+                outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
                 return outcome
             finally:
@@ -602,20 +612,10 @@ def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
     return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
 
 
-_CHANGED: dict[str, slice] = {
-    "write": slice(0, 1),
-    "edit": slice(0, 1),
-    "delete": slice(0, 1),
-    "copy": slice(1, 2),
-    "move": slice(0, 2),
-}
-"""The positional arguments that are paths whose files the operation replaces or removes."""
-
-
-def _touched(named: Iterable[object]) -> list[str]:
+def _touched(named: Iterable[str]) -> list[str]:
     """The normalised paths, each once. Invalid paths are left out: the operation itself refuses them."""
     touched = []
     for path in named:
         with suppress(DeepFSError):
-            touched.append(paths.normalize(cast("str", path)))
+            touched.append(paths.normalize(path))
     return list(dict.fromkeys(touched))

@@ -4,17 +4,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deepfs._brief import arguments
 from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.errors import PermissionDeniedError, QuotaExceededError
+from deepfs.operations import Execute, Operation
 from deepfs.policy.changes import ChangePolicy, PlannedChange, has_factory
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.threads.forks import ForkSafeLock
-from deepfs.types import ExecuteResponse
 
 __all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "Usage"]
 
@@ -196,11 +196,12 @@ class QuotaBackend(ChangePolicy):
     async def _prepare(self) -> None:
         await self._count()
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+    async def run(self, operation: Operation) -> Any:
         try:
-            return await super().aexecute(command, timeout=timeout)
+            return await super().run(operation)
         finally:
-            self._wanted_count = object()
+            if isinstance(operation, Execute):
+                self._wanted_count = object()
 
     async def achanging(self, changes: Sequence[PlannedChange]) -> None:
         growth = _growth(changes)

@@ -1,25 +1,22 @@
 """The base of wrappers that observe each operation, and the outcome that they report."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
+from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadStream
 from deepfs.policy.hooks import Call, call_of
 from deepfs.text.records import size_of
 from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
 
 __all__ = ["Observation", "ObservedBackend", "Outcome", "backend_name", "chunk_bytes"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_STREAMS = frozenset({"upload_stream", "download_stream"})
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -73,48 +70,41 @@ class ObservedBackend(WrapperBackend):
             call: The operation; that of a stream has only its path.
         """
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        if operation in _STREAMS:  # A stream is observed to its end by its method below.
-            return await super().dispatch(operation, call, *args, **options)
-        made = call_of(operation, args, options)
-        observation = self.observe(made)
+    async def run(self, operation: Operation) -> Any:
+        if isinstance(operation, ChangeEntries) and len(operation.entries) > 1:
+            return [outcome for each in operation.entries for outcome in await self.arun(operation.only([each]))]
+        call = call_of(operation)
+        if call is None:
+            return await super().run(operation)
+        if isinstance(operation, DownloadStream):
+            return self._observed(operation, call)
+        observation = self.observe(call)
+        counter, context = _Counter(observation), observation.running()
+        if isinstance(operation, UploadStream):
+            operation, context = replace(operation, chunks=counter.counted(operation.chunks)), nullcontext()
         try:
-            with observation.running():
-                result = await call(*args, **options)
-        except BaseException as error:
-            await observation.ended(_raised(error))
-            raise
-        await observation.ended(_returned(made, result))
-        return result
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        observation = self.observe(Call("upload_stream", {"path": path}))
-        counter = _Counter(observation)
-        try:
-            response = await super().aupload_stream(path, counter.counted(chunks))
+            with context:
+                answer = await super().run(operation)
         except BaseException as error:
             await observation.ended(_raised(error, counter.count))
             raise
-        await observation.ended(Outcome(*_failure([response]), counter.count))
-        return response
+        await observation.ended(_returned(call, answer, counter.count))
+        return answer
 
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        observation = self.observe(Call("download_stream", {"path": path}))
+    async def _observed(self, operation: DownloadStream, call: Call) -> AsyncGenerator[bytes, None]:
+        observation = self.observe(call)
         counter = _Counter(observation)
         try:
-            async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
-                async for chunk in stream:
-                    counter.add(chunk)
+            async with aclosing(await super().run(operation)) as source, aclosing(counter.counted(source)) as chunks:
+                async for chunk in chunks:
                     yield chunk
         except GeneratorExit:  # The caller stopped reading.
-            await observation.ended(Outcome(content_bytes=counter.count))
+            await observation.ended(Outcome(content_bytes=counter.count or 0))
             raise
         except BaseException as error:
-            await observation.ended(_raised(error, counter.count))
+            await observation.ended(_raised(error, counter.count or 0))
             raise
-        await observation.ended(Outcome(content_bytes=counter.count))
+        await observation.ended(Outcome(content_bytes=counter.count or 0))
 
 
 def backend_name(backend: object) -> str:
@@ -129,18 +119,15 @@ class _Counter:
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
-        self.count = 0
+        self.count: int | None = None
 
     async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        """Pass on the chunks."""
+        """Pass on the chunks. What is no chunk counts nothing, and is refused by the backend."""
+        self.count = 0
         async for chunk in chunks:
-            self.add(chunk)
+            self.count += chunk_bytes(chunk) or 0
+            self._observation.passed(self.count)
             yield chunk
-
-    def add(self, chunk: object) -> None:
-        """Count a chunk. What is no chunk is refused by the backend."""
-        self.count += chunk_bytes(chunk) or 0
-        self._observation.passed(self.count)
 
 
 # --- outcomes --------------------------------------------------------------------------------------------------------
@@ -153,11 +140,13 @@ def _raised(error: BaseException, content_bytes: int | None = None) -> Outcome:
     return Outcome(name, None, content_bytes, name)
 
 
-def _returned(call: Call, result: object) -> Outcome:
-    return Outcome(*_failure(result), _passed_in(call) if call.changes else _passed_out(result))
+def _returned(call: Call, result: object, streamed: int | None) -> Outcome:
+    passed = _passed_in(call) if call.changes else _passed_out(result)
+    return Outcome(*_failure(result), passed if streamed is None else streamed)
 
 
 def _failure(result: Any) -> tuple[str | None, str | None]:
+    result = [result] if isinstance(result, FileUploadResponse) else result
     if isinstance(result, list):
         failed = [(item.path, item.error) for item in result if getattr(item, "error", None) is not None]
         return ("; ".join(f"{path}: {error}" for path, error in failed), failed[0][1]) if failed else (None, None)

@@ -1,15 +1,14 @@
 """A wrapper that refuses all changes."""
 
-from collections.abc import AsyncIterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import DeepFSError, NotSupportedError, PermissionDeniedError
+from deepfs.errors import NotSupportedError, PermissionDeniedError
+from deepfs.operations import Batch, Execute, ListTree, Operation
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange, TreeListing
-from deepfs.types import DeleteResult, EditResult, ExecuteResponse, FileUploadResponse, WriteResult
 
 __all__ = ["ReadOnlyBackend"]
 
@@ -28,50 +27,20 @@ class ReadOnlyBackend(WrapperBackend):
         super().__init__(inner)
         self.capabilities: Capabilities = replace(self.capabilities, executes=False, deletes=False)
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        listing = await super().alist_tree(path)
-        if deleting:
-            raise _refusal(path)
-        return listing
-
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, _code(change.path)) for change in changes]
-
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        raise _refusal(path)
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        raise _refusal(path)
-
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        raise _refusal(path)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        raise _refusal(dst)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        raise _refusal(src)
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return [FileUploadResponse(path, _code(path)) for path, _ in files]
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        raise _refusal(path)
-
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        raise NotSupportedError(None, "The files are read-only, so no commands are run")
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case Batch() if operation.changes:
+                return await operation.where(_refuse, self.inner.arun)
+            case Execute():
+                raise NotSupportedError(None, "The files are read-only, so no commands are run")
+            case ListTree(path, deleting=True):
+                await self.inner.arun(ListTree(path))
+                await _refuse(operation)
+        if operation.changes:
+            await _refuse(operation)
+        return await self.inner.arun(operation)
 
 
-def _refusal(path: str) -> DeepFSError:
-    return PermissionDeniedError(paths.normalize(path), "the files are read-only")
-
-
-def _code(path: str) -> str:
-    try:
-        return _refusal(path).code.value
-    except DeepFSError as error:
-        return error.code.value
+async def _refuse(operation: Operation) -> None:
+    path = (operation.changed_paths or operation.paths)[0]
+    raise PermissionDeniedError(paths.normalize(path), "the files are read-only")

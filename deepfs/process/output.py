@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Captured", "Chunk", "Kept", "Stream"]
+__all__ = ["Captured", "Chunk", "Kept", "Stream", "stop_note", "time_up"]
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
 
@@ -130,3 +130,13 @@ def _without_cut_start(data: bytearray) -> bytearray:
     while start < min(_LONGEST_CHARACTER - 1, len(data)) and 0x80 <= data[start] < 0xC0:
         start += 1
     return data[start:]
+
+
+def time_up(seconds: float) -> str:
+    """Why a command was stopped whose time was up."""
+    return f"its time of {seconds:g} s was up"
+
+
+def stop_note(reason: str) -> str:
+    """The last line of the output of a command that was stopped."""
+    return f"[The command was stopped: {reason}]\n"

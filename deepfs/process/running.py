@@ -8,7 +8,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from deepfs.process.child import Command, Process, start
-from deepfs.process.output import Captured, Chunk
+from deepfs.process.output import Captured, Chunk, stop_note, time_up
 from deepfs.threads.pool import FairQueue
 from deepfs.types import ExecuteResponse
 
@@ -35,12 +35,15 @@ class Running:
     """None while the command runs, and if it was stopped."""
     stopped: str | None
     """Why the command was stopped; None if it ended by itself or still runs."""
+    timed_out: float | None
+    """After how many seconds the command was stopped, if its time was up."""
     not_enforced: tuple[str, ...]
     """As in `ExecuteResponse`; known when the iteration has ended."""
 
     def __init__(self) -> None:
         self.exit_code = None
         self.stopped = None
+        self.timed_out = None
         self.not_enforced = ()
         self._sender, self._chunks = anyio.create_memory_object_stream[Chunk](0)
 
@@ -53,7 +56,7 @@ class Running:
 
     async def _record(self, command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> None:
         self.not_enforced = command.not_enforced
-        returncode, self.stopped = await _run(command, sink)
+        returncode, self.stopped, self.timed_out = await _run(command, sink)
         self.exit_code = None if self.stopped else _exit_code(returncode)
 
     def _close(self) -> None:
@@ -101,35 +104,42 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     output = captured.text()
     if run.stopped:
         gap = "" if not output or output.endswith("\n") else "\n"
-        output += f"{gap}[The command was stopped: {run.stopped}]\n"
-    return ExecuteResponse(output, run.exit_code, captured.truncated, run.not_enforced)
+        output += f"{gap}{stop_note(run.stopped)}"
+    return ExecuteResponse(output, run.exit_code, captured.truncated, run.not_enforced, run.timed_out)
 
 
-async def _run(command: Command, sink: Callable[[Chunk], Awaitable[None]]) -> tuple[int | None, str | None]:
-    """Run a command; return its return code, and why it was stopped, if it was. Time in the queue does not count."""
+async def _run(
+    command: Command, sink: Callable[[Chunk], Awaitable[None]]
+) -> tuple[int | None, str | None, float | None]:
+    """Run a command; return its return code, and what `_waited` returns. Time in the queue does not count."""
     async with _places_of_loop().place(command.backend):
         process = await start(command)
         try:
             async with anyio.create_task_group() as tasks:
                 for pipe in process.pipes:
                     tasks.start_soon(pipe.pump, sink)
-                stopped = await _waited(process, command)
+                stopped, timed_out = await _waited(process, command)
                 for pipe in process.pipes:
                     pipe.end()
         finally:
             await process.kill()
             process.close()
-        return process.returncode, stopped
+        return process.returncode, stopped, timed_out
 
 
-async def _waited(process: Process, command: Command) -> str | None:
-    """Wait for the process, or kill it at its timeout or when `watch` returns; return why it was stopped, if it was."""
-    reason = f"its time of {command.timeout:g} s was up" if command.timeout is not None else ""
-    with anyio.move_on_after(command.timeout):
-        reason = await _watched(process, command.watch) or reason
+async def _waited(process: Process, command: Command) -> tuple[str | None, float | None]:
+    """Wait for the process, or kill it at its timeout or when `watch` returns.
+
+    If it was stopped, returns why, and after how many seconds, if its time was up.
+    """
+    reason, timeout = "", command.timeout
+    with anyio.move_on_after(timeout):
+        reason = await _watched(process, command.watch)
     stopped = process.returncode is None
     await process.kill()
-    return reason if stopped else None
+    if not stopped:
+        return None, None
+    return (reason, None) if reason or timeout is None else (time_up(timeout), timeout)
 
 
 async def _watched(process: Process, watch: Callable[[int], Awaitable[str]] | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
+from deepfs.backends.protocol import Capabilities, ExecuteOffloadResult, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
     BackendError,
     BinaryFileError,
@@ -21,6 +21,7 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.operations import Operation
 from deepfs.sandboxes.answers import (
     MAX_ENTRIES,
     Found,
@@ -36,7 +37,7 @@ from deepfs.sandboxes.answers import (
     tree_listing,
 )
 from deepfs.sandboxes.contents import CachedContent, SandboxContents
-from deepfs.sandboxes.offload import ExecuteOffloadResult, captured, capturing
+from deepfs.sandboxes.offload import captured, capturing
 from deepfs.sandboxes.wire import Calls, off_loop
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
@@ -281,14 +282,22 @@ class BaseSandbox(SandboxBackendProtocol):
         known, modified_at = await self._contents.file(paths.normalize(path))
         return ReadRawResult(data=_data(known.data, modified_at))
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         top = files.root
         answer = await self._calls.call("tree", self._inner(top), *_hints(request.pattern), about=top)
         check(answer, top)
         return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         request = _without(request, self.grep_exclude_dirs)
         grep = Grep(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)

@@ -1,12 +1,12 @@
 """Commands whose output stays in a file of the sandbox where it is long."""
 
-from dataclasses import dataclass
 from secrets import token_hex
 from shlex import quote
 
+from deepfs.backends.protocol import ExecuteOffloadResult
 from deepfs.types import ExecuteResponse
 
-__all__ = ["MAX_CAPTURED_BYTES", "ExecuteOffloadResult", "captured", "capturing"]
+__all__ = ["MAX_CAPTURED_BYTES", "captured", "capturing"]
 
 MAX_CAPTURED_BYTES = 100 * 1024 * 1024
 _PREVIEW_BYTES = 4_000
@@ -23,19 +23,6 @@ echo "{nonce} $c $n $m"
 if [ $n -le {inline} ] && [ $m -eq 0 ]; then cat "$f"; rm -f "$f"
 else head -c {half} "$f"; echo; echo "{nonce}"; tail -c {half} "$f"; fi
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ExecuteOffloadResult:
-    """The result of `BaseSandbox.execute_with_offload`.
-
-    `offloaded` says that the whole output is in the file, and `response.output` is its beginning and end. Then
-    `preview_has_truncation_marker` says whether a line of the output stands for what is left out between them.
-    """
-
-    offloaded: bool
-    response: ExecuteResponse
-    preview_has_truncation_marker: bool = False
 
 
 def capturing(command: str, path: str, inline: int, most: int | None) -> tuple[str, str]:

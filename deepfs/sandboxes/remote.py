@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import anyio
 
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.process.output import Captured, Chunk
+from deepfs.process.output import Captured, Chunk, stop_note, time_up
 from deepfs.sandboxes.answers import printable
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync
@@ -214,8 +214,9 @@ class RemoteSandbox(BaseSandbox):
         if done.left_out:
             output += f"\n[… {done.left_out:,} further bytes left out …]\n"
         if done.exit_code is None:
-            output += f"\n[The command was stopped: its time of {seconds} s was up]\n"
-        return ExecuteResponse(output, done.exit_code, captured.truncated or done.left_out > 0)
+            output += f"\n{stop_note(time_up(seconds))}"
+        timed_out = seconds if done.exit_code is None else None
+        return ExecuteResponse(output, done.exit_code, captured.truncated or done.left_out > 0, timed_out=timed_out)
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         done = await self._ran(command, ceil(self.command_timeout))

@@ -169,7 +169,7 @@ SHARED_NETWORK: Final[dict[str, Rule]] = {**SHARED, "socket": Rule(errno.EAFNOSU
 
 They have no Unix sockets, and none of netlink, which tells about the processes and sockets of the whole machine.
 """
-CHANGES_OF_MODES: Final = {
+CHANGES_OF_MODES: Final[dict[str, tuple[int | None, ...]]] = {
     "chmod": (None, 0, 1, None),
     "fchmod": (0, None, 1, None),
     "fchmodat": (0, 1, 2, None),

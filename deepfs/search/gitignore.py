@@ -165,7 +165,7 @@ def compile_rules(lines: Iterable[str]) -> Rules:
             for rule in found:
                 rule.test  # noqa: B018
         except ValueError as error:
-            raise ValueError(f"ignore= takes patterns as in .gitignore files, not {line!r}") from error
+            raise ValueError(f"ignore= takes patterns as in .gitignore files, not {line[:100]!r}") from error
         rules += found
         plain += _plain(line, found)
     return Rules(rules, plain)

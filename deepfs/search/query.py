@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from deepfs.errors import InvalidPatternError, clipped
 from deepfs.text import media
-from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ContextLine, GrepMatch
@@ -30,7 +29,6 @@ __all__ = [
     "Regexp",
     "Stretches",
     "TooMuchWorkError",
-    "check_search",
     "compile_query",
     "is_plain",
     "numbered_matches",
@@ -151,7 +149,6 @@ def compile_query(
     An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can contain, for an
     invalid RE2 expression, and for `context_lines` out of range.
     """
-    check_search(pattern, context_lines)
     if "\n" in pattern:
         raise InvalidPatternError(pattern, "it holds a line break, but the search is by line.", kind="search pattern")
     if not is_text(pattern):
@@ -162,14 +159,6 @@ def compile_query(
     regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
     by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
-
-
-def check_search(pattern: str, context_lines: int = 0, max_count: int | None = None) -> None:
-    """Raise TypeError unless every argument of a search has the right type."""
-    check_string("pattern", pattern)
-    check_integer("context_lines", context_lines)
-    if max_count is not None:
-        check_integer("max_count", max_count)
 
 
 def search(

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from deepfs.search.query import Query, is_plain, search, search_plain
-from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.request import FileFilter, GrepRequest, query_of
 from deepfs.text.paths import MAX_PATH_BYTES
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
@@ -31,7 +31,7 @@ class Grep:
     deadline: Deadline
 
     def __init__(self, request: GrepRequest, files: FileFilter, max_bytes: int = MAX_SEARCHED_BYTES) -> None:
-        self.query: Query = request.query()
+        self.query: Query = query_of(request)
         self.files: FileFilter = files
         self.is_limited: bool = request.max_count is not None
         most = MAX_GREP_LINES // (1 + 2 * request.context_lines)

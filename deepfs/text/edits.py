@@ -17,6 +17,7 @@ from functools import lru_cache
 from heapq import nlargest
 from io import StringIO
 from itertools import chain, repeat
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,7 +25,7 @@ from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError
 from deepfs.text.arguments import check_string
 from deepfs.text.lines import check_text
 
-__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Replacement", "Span", "hint", "misread", "replace"]
+__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Hint", "Replacement", "Span", "hint", "misread", "replace"]
 
 MAX_EDITED_BYTES = 256 * 1024 * 1024
 MAX_SPANS = 1000
@@ -102,7 +103,8 @@ def _check_place(path: str, content: str, old: str, searched: str, wanted: str, 
     """
     first = searched.find(wanted)
     if first < 0:
-        raise NoMatchError(path, hint(content, old))
+        found = hint(content, old)
+        raise NoMatchError(path, found.text, is_decorated=found.is_decorated)
     if not replace_all and searched.find(wanted, first + 1) >= 0:
         raise AmbiguousMatchError(path, _count(searched, wanted))
     return first
@@ -221,46 +223,55 @@ _COMPARED = 12
 _SIMILAR = 0.6
 
 
-def hint(content: str, old: str) -> str:
-    """A sentence for an edit that did not find `old`: where `content` has a similar text, and how that differs.
+class Hint(NamedTuple):
+    """A sentence for an edit that found nothing: where a similar text is, and how it differs; empty if there is none.
 
-    Empty if no similar text is found.
+    `is_decorated` says that the text would be found without what a tool added to it, such as line numbers.
     """
+
+    text: str = ""
+    is_decorated: bool = False
+
+
+def hint(content: str, old: str) -> Hint:
+    """The hint for an edit that did not find `old` in `content`."""
     names_line_ends = "\r\n" in old
     content, old = content.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     if names_line_ends and (place := content.find(old)) >= 0:
-        return rf"It stands on {_line_at(content, place)}, but the line ends (\r\n or \n) differ."
+        return Hint(rf"It stands on {_line_at(content, place)}, but the line ends (\r\n or \n) differ.")
     if len(old) > 1 and old.endswith("\n") and content.endswith(old[:-1]):
-        return f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none."
+        return Hint(f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none.")
     if not old.strip():
-        return ""
+        return Hint()
+    if (found := misread(content, old)).text:
+        return found
     region = _Region(content, _wanted_lines(old))
-    return misread(content, old) or region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line()
+    return Hint(region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line())
 
 
 # --- the file contains the text without additions such as line numbers ---
 
 
-def misread(content: str, old: str) -> str:
-    """A sentence that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
-    for text, change in _plainer(old):
+def misread(content: str, old: str) -> Hint:
+    """The hint that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
+    for text, change, is_decorated in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:
-            return f"{change}, it stands on {_line_at(content, place)}."
-    return ""
+            return Hint(f"{change}, it stands on {_line_at(content, place)}.", is_decorated)
+    return Hint()
 
 
-def _plainer(old: str) -> Iterator[tuple[str, str]]:
-    """`old` without line numbers and other text that a tool may have added, and how it differs from `old`."""
-    yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers"
-    escapes = re.search(r"\\[nt]", old)
+def _plainer(old: str) -> Iterator[tuple[str, str, bool]]:
+    """`old` without what a tool may have added, how it differs from `old`, and whether only by what was added."""
+    yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers", True
+    escapes = re.search(r"\\[nt]", old) is not None
     change = r"With line breaks and tabs in place of \n and \t" if escapes else "Without its backslashes"
-    yield _ESCAPED.sub(_unescaped, old), change
+    yield _ESCAPED.sub(_unescaped, old), change, not escapes
     for form in ("NFC", "NFD"):  # Letters with marks look the same in both.
         if not unicodedata.is_normalized(form, old):
             spelt = unicodedata.normalize(form, old)
-            yield spelt, f"With {' for '.join(_first_signs(spelt, old) or ())}"
-    yield html.unescape(old), "Without HTML escapes such as &lt;"
-    yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences"
+            yield spelt, f"With {' for '.join(_first_signs(spelt, old) or ())}", False
+    yield html.unescape(old), "Without HTML escapes such as &lt;", False
+    yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences", True
 
 
 def _first_signs(one: str, other: str) -> tuple[str, str] | None:

@@ -502,7 +502,7 @@ def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
 
 def _near(texts: _Texts, line: str, start: int) -> str:
     """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
-    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line)
+    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
     return f"{found} " if found else ""
 
 

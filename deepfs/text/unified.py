@@ -390,7 +390,7 @@ def _hint(hunk: NumberedHunk, lines: Sequence[str]) -> str:
     absent = next((line for line in hunk.old if line.rstrip("\r\n") not in found), None)
     if absent is not None:
         text = absent.rstrip()
-        spelt = misread("".join(lines), text)
+        spelt = misread("".join(lines), text).text
         return f", and not {quoted_line(text)}.{f' {spelt}' if spelt else ''}"
     whole = set(lines)
     return ", or other line ends." if any(line not in whole for line in hunk.old) else "."

@@ -316,6 +316,7 @@ async def test_a_grep_does_not_block_the_event_loop_and_ends_when_cancelled(
     content, pattern, options = GREPS[name]
     backend = await anyio.to_thread.run_sync(holding, content)
     pauses: list[float] = []
+    measured = anyio.Event()
     gc.freeze()  # A garbage collection would scan the objects of all earlier tests and block every thread meanwhile.
 
     async def tick() -> None:
@@ -324,11 +325,13 @@ async def test_a_grep_does_not_block_the_event_loop_and_ends_when_cancelled(
             begun = time.thread_time()
             await anyio.sleep(0.001)
             pauses.append(time.thread_time() - begun)
+            measured.set()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
         with anyio.move_on_after(0.3):
             await backend.agrep(pattern, **options)
+        await measured.wait()
         seconds = await until_idle()
         tasks.cancel_scope.cancel()
     telling(record_property)(

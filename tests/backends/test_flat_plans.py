@@ -571,8 +571,8 @@ async def test_results_carry_the_time_of_the_listing_that_they_rest_on() -> None
     assert [(await tree.aglob("*", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
     assert [(await tree.agrep("x", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
     for fresh in (
-        await tree.arun_grep(GrepRequest("x", fresh=True)),
-        await tree.arun_glob(GlobRequest("*", fresh=True)),
+        await tree.arun(GrepRequest("x", fresh=True)),
+        await tree.arun(GlobRequest("*", fresh=True)),
     ):
         assert fresh.as_of == "now"
     with pytest.raises(TypeError, match="fresh"):

@@ -211,7 +211,7 @@ async def test_a_stream_is_found_by_all_clients_of_the_index(s3_server: S3Server
     assert (await one.aupload_stream("/large.txt", chunks())).error is None
     with pytest.raises(ConnectionError):
         await one.aupload_stream("/none.txt", chunks(fails=True))
-    found = succeeded(await other.arun_grep(GrepRequest("needle")))
+    found = succeeded(await other.arun(GrepRequest("needle")))
     assert lines_of(found) == [("/large.txt", 1)]
     assert [info.path for info in succeeded(await other.aglob("**")).matches or ()] == ["/large.txt"]
 

@@ -20,9 +20,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import dict_row
 
-from deepfs.backends._store_items import change
-from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
 from deepfs.backends.store import StoreBackend
+from deepfs.backends.store.items import change
+from deepfs.backends.store.tables import Put, can_compare, identify, put_if_unchanged, storage_of
 from deepfs.errors import BackendError
 from deepfs.testing.tasks import gather
 from deepfs.text.flat_tree import ChangedError

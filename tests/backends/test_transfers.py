@@ -21,6 +21,7 @@ from deepfs import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
 from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
 from support.disks import recorded_modes, tree
@@ -221,11 +222,11 @@ class ChangedBefore(WrapperBackend):
         self.before = before
         self.act = act
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        if operation == self.before:
+    async def run(self, operation: Operation) -> Any:
+        if operation.name == self.before:
             self.before = ""
             await in_thread(self.act)
-        return await call(*args, **options)
+        return await super().run(operation)
 
 
 @pytest.mark.parametrize("before", ["download_files", "delete"])

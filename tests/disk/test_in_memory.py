@@ -97,10 +97,20 @@ def link_to(link: Path, target: Path) -> None:
 
 
 def evict(path: Path) -> None:
+    """Ask the kernel to forget a file until it does: it keeps pages that another processor has just put in a list."""
     descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
+    try:
+        for _ in range(1_000):
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return
+            time.sleep(0.01)
+        raise TimeoutError(f"the kernel keeps {path} in memory")
+    finally:
+        os.close(descriptor)
 
 
 # --- what is read in memory ------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from deepfs.middleware import skills as module
 from deepfs.middleware.skill_texts import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
 from deepfs.middleware.subagents import SubAgentMiddleware
+from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -88,9 +89,9 @@ class Counted(WrapperBackend):
         super().__init__(inner)
         self.counts: Counter[str] = Counter()
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        self.counts[operation] += 1
-        return await super().dispatch(operation, call, *args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.counts.update(operation.known_as)
+        return await super().run(operation)
 
     def taken(self) -> dict[str, int]:
         counts, self.counts = dict(self.counts), Counter()

@@ -110,7 +110,7 @@ async def test_a_search_stops_when_its_caller_is_cancelled(
 
     monkeypatch.setattr(Deadline, "cancel", cancelled)
     request = make(hidden)
-    run = backend.arun_glob if isinstance(request, GlobRequest) else backend.arun_grep
+    run = backend.arun
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, request)
         await anyio.to_thread.run_sync(hidden.begun.wait, 20)

@@ -17,17 +17,15 @@ SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
 DECLARED: Final = {
     *("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"),
-    "atomic_between_processes",
+    *("has_links", "atomic_between_processes"),
 }
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """Needed of both backends in a transfer between them."""
 LIFETIME: Final = {"aclose", "close"}
-REQUESTS: Final = {"arun_glob", "arun_grep"}
-"""The search operations with one request object instead of parameters."""
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
-FORMER: Final = {"areal_paths", "never_waits"}
-"""Former names of `aresolve_paths` and `is_synchronous`."""
+VALUES: Final = {"run", "arun"}
+"""The methods that take an operation as a value."""
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *VALUES, "awatch"}
 READ_ONLY: Final = "offers_changes"
 """It affects the tools of models; only the suite for backends that change nothing checks it."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
@@ -43,14 +41,14 @@ def read_of(source: Path, owner: str) -> Iterator[str]:
                 yield node.attr
 
 
-def test_there_are_seven_capabilities() -> None:
+def test_there_are_eight_capabilities() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 7
+    assert len(Capabilities.__struct_fields__) == 8
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 
 def test_the_protocol_has_no_other_public_names() -> None:
-    public = {name for name in dir(BackendProtocol) if not name.startswith("_")} - FORMER
+    public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
     assert public - METHODS - TREES == {
         "capabilities",
         "aresolve_paths",

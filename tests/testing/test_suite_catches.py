@@ -128,7 +128,7 @@ def test_no_part_of_the_suite_overrides_another() -> None:
 
 def test_the_suite_uses_only_declared_capabilities_and_skips_nothing() -> None:
     declared = ("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches")
-    assert Capabilities.__struct_fields__ == (*declared, "atomic_between_processes")
+    assert Capabilities.__struct_fields__ == (*declared, "has_links", "atomic_between_processes")
     source = "".join(path.read_text() for path in Path(deepfs.testing.__file__).parent.rglob("*.py"))
     used = set(re.findall(r"capabilities\.([a-z]\w*)", source))
     assert used <= set(Capabilities.__struct_fields__)

@@ -310,7 +310,7 @@ async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
 
     async def search(pattern: str, scope: anyio.CancelScope) -> None:
         with scope:
-            found[pattern] = len((await backend.arun_grep(GrepRequest(pattern, hidden=hidden))).matches or ())
+            found[pattern] = len((await backend.arun(GrepRequest(pattern, hidden=hidden))).matches or ())
 
     first, second = anyio.CancelScope(), anyio.CancelScope()
     async with anyio.create_task_group() as tasks, anyio.create_task_group() as both:

@@ -2,11 +2,12 @@
 
 A store finds items by namespace only, so it takes a listing of everything to find out whether a path is a directory.
 This process lists once, then applies its own changes to the index; a directory that another process made meanwhile is
-not known here until the next listing. If the database can be read by SQL, listings transfer keys, sizes and times, but
-no values.
+not known here until the next listing. A listing reads all values: for large trees there are `SqliteBackend` and
+`PostgresBackend`.
 """
 
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -16,10 +17,6 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph import private as _langgraph
-from deepfs.backends import _store_listing as sql
-from deepfs.backends._store_items import change as change_items
-from deepfs.backends._store_items import fetched, fetched_in_batch, listed
-from deepfs.backends._store_tables import Put, can_compare, identify, is_identified, storage_of
 from deepfs.backends.flat import RecordStorageBackend, records_of
 from deepfs.backends.flat_requests import Plan
 from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
@@ -33,16 +30,29 @@ from deepfs.backends.namespace import (
 )
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
+from deepfs.backends.store.items import change as change_items
+from deepfs.backends.store.items import fetched, fetched_in_batch, listed
+from deepfs.backends.store.tables import (
+    Put,
+    can_compare,
+    can_select,
+    identify,
+    is_identified,
+    select_inside,
+    select_keys,
+    select_values,
+    storage_of,
+)
 from deepfs.errors import BackendError
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, StatTree, stats_of
+from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, stats_of
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileFormat
 
-__all__ = ["NamespaceFactory", "StoreBackend", "StoreIndex", "index_of"]
+__all__ = ["NamespaceFactory", "StoreBackend"]
 
 T = TypeVar("T")
 
@@ -52,103 +62,34 @@ _MAX_NAMESPACES = 1024
 """Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
 
 
-class StoreIndex:
-    """The known directories and sizes of one namespace. `directories` is None while they are not known."""
+class _Index:
+    """The known directories of one namespace, shared by all backends over it; None while they are not known."""
 
     def __init__(self) -> None:
         self.directories: Directories | None = None
-        self.known: sql.Known = sql.Known()
-        self._changes = 0
-
-    def listing_starts(self) -> int:
-        """Return a mark to pass to `listed` with the result of the listing."""
-        return self._changes
-
-    def listed(self, mark: int, directories: Directories) -> None:
-        """Store the directories of a listing, unless it may lack changes that were made meanwhile.
-
-        Args:
-            mark: What `listing_starts` returned before the listing.
-            directories: The directories that the listing implies.
-        """
-        if self._changes == mark:
-            self.directories = directories
-
-    def found(self, keys: Iterable[str]) -> None:
-        """Add items that a listing of a part of the namespace has found.
-
-        Args:
-            keys: Their keys.
-        """
-        if self.directories is not None:
-            for key in keys:
-                self.directories.add(key)
-
-    def changed(self, changes: Sequence[Change]) -> None:
-        """Record changes of this process.
-
-        Args:
-            changes: The changes, which have been made.
-        """
-        self._changes += 1
-        self.known.follow([change.path for change in changes])
-        if self.directories is not None:
-            self.directories.apply(changes)
-
-    def forget(self) -> None:
-        """Forget what is known, and ignore listings under way, since there may be changes that are not recorded."""
-        self._changes += 1
-        self.directories = None
-        self.known.forget()
+        self.changes = 0
+        """How often something changed here. A listing that began before the last change may lack it."""
 
 
 class _Indexes:
-    """The indexes of one storage."""
+    """The indexes of one storage, a store or a database."""
 
     def __init__(self) -> None:
-        self.recent: dict[Namespace, StoreIndex] = {}
-        """Kept, in the order in which they were first needed."""
-        self.used: WeakValueDictionary[Namespace, StoreIndex] = WeakValueDictionary()
-        """All that are kept here or by a backend: there must not be two for one namespace."""
+        self.used: WeakValueDictionary[Namespace, _Index] = WeakValueDictionary()
+        """All that are remembered here or used by a backend: there must not be two for one namespace."""
+        self.recent: deque[_Index] = deque(maxlen=_MAX_NAMESPACES)
 
-    def index(self, namespace: Namespace) -> StoreIndex:
-        found = self.used.get(namespace)
-        if found is None:
-            found = self.used.setdefault(namespace, StoreIndex())
-        if namespace not in self.recent:
-            if len(self.recent) >= _MAX_NAMESPACES:
-                self.recent.pop(next(iter(self.recent)))
-            self.recent[namespace] = found
-        return found
+    def index(self, namespace: Namespace) -> _Index:
+        index = self.used.get(namespace)
+        if index is None:
+            index = self.used.setdefault(namespace, _Index())
+            self.recent.append(index)
+        return index
 
 
 _indexes: WeakKeyDictionary[Any, _Indexes] = WeakKeyDictionary()
-
-
-def index_of(storage: object, namespace: Namespace) -> StoreIndex:
-    """The index that all backends over `storage`, a store or a database, and `namespace` share."""
-    indexes = _indexes.get(storage)
-    if indexes is None:
-        indexes = _indexes.setdefault(storage, _Indexes())
-    return indexes.index(namespace)
-
-
-class _Guard:
-    """The lock of a store that never suspends, which several threads may use at once, each without an event loop."""
-
-    lock: AbstractContextManager[Any] = nullcontext()
-
-
-_guards: WeakKeyDictionary[BaseStore, _Guard] = WeakKeyDictionary()
-
-
-def _guard_of(store: BaseStore) -> _Guard:
-    guard = _guards.get(store)
-    if guard is None:
-        guard = _Guard()
-        guard.lock = ForkSafeLock()
-        guard = _guards.setdefault(store, guard)
-    return guard
+_guards: WeakKeyDictionary[BaseStore, ForkSafeLock] = WeakKeyDictionary()
+"""The lock of each store that never suspends: several threads may use it at once, each without an event loop."""
 
 
 class _StoreFiles(AsyncStorage):
@@ -161,91 +102,85 @@ class _StoreFiles(AsyncStorage):
         self.is_identified = is_identified(store)
         self.locks = path_locks((storage, namespace))
         self.apply_waits = not _langgraph.never_suspends(store)
-        self._index = index_of(storage, namespace)
+        self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
         self._stored_namespace = stored_namespace(namespace)
         self._format = file_format
-        self._by_sql = sql.can_list(store)
+        self._selects = can_select(store)
         self._compares = can_compare(store)
-        self._guard = _Guard() if self.apply_waits else _guard_of(store)
+        self._guard: AbstractContextManager[None] = (
+            nullcontext() if self.apply_waits else _guards.setdefault(store, ForkSafeLock())
+        )
         self._reads: list[None] = []
-        """An item for each read by SQL that is under way."""
+        """An item for each read of a single file by SQL that is under way."""
 
     async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        if self._by_sql:
-            return await sql.stats_at(self.store, self._stored_namespace, paths, self._index.known)
-        with self._guard.lock:
-            found = await fetched(self.store, self._stored_namespace, paths)
-        return stats_of(DecodedFiles(found)) if found else {}
+        found = await self.get(paths)
+        return stats_of(found) if found else {}
 
     async def get(self, paths: Sequence[str]) -> DecodedFiles:
-        if self._by_sql:
-            return DecodedFiles(await self._values(paths))
-        with self._guard.lock:
-            return DecodedFiles(await fetched(self.store, self._stored_namespace, paths))
-
-    async def _values(self, paths: Sequence[str]) -> dict[str, Any]:
-        """The values at `paths`; a single one is read together with others if others are being read."""
-        reads = self._reads
-        if len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
-            read = fetched_in_batch(self.store, self._stored_namespace, paths[0])
-        else:
-            read = sql.values(self.store, self._stored_namespace, paths)
-        reads.append(None)  # Atomic, as is the removal: several threads may use the store.
-        try:
-            return await read
-        finally:
-            reads.pop()
+        store, namespace, reads = self.store, self._stored_namespace, self._reads
+        found: dict[str, Any] | None = None
+        if self._selects and len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
+            # While others read, the queue of the store makes one statement of what several want.
+            found = await fetched_in_batch(store, namespace, paths[0])
+        elif self._selects:
+            reads.append(None)  # Atomic, as is the removal: several threads may use the store.
+            try:
+                found = await select_values(store, namespace, paths)
+            finally:
+                reads.pop()
+        if found is None:
+            with self._guard:
+                found = await fetched(store, namespace, paths)
+        return DecodedFiles(found)
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        if limit is not None:
-            known = self._index.directories
-            return {} if known is not None and prefix[:-1] not in known else await self._directory(prefix, limit)
-        return await self._stats(prefix) if self._by_sql else await self._files()
-
-    async def _directory(self, prefix: str, limit: int) -> Listing:
-        """Items of the directory `prefix`, at least one if it exists; not read if no index has such a directory."""
         index = self._index
-        if index.directories is None and self._by_sql:
-            mark = index.listing_starts()
-            index.listed(mark, Directories(await sql.keys(self.store, self._stored_namespace)))
-        if index.directories is not None and prefix.rstrip("/") not in index.directories:
-            return {}
-        if self._by_sql:
-            return dict.fromkeys(await sql.keys(self.store, self._stored_namespace, prefix, limit), FileStat())
-        return await self._files()
+        if limit is not None:
+            # Whether the directory exists, which costs nothing where the index has no such directory.
+            if index.directories is None and self._selects:
+                changes = index.changes
+                directories = Directories(await select_keys(self.store, self._stored_namespace))
+                if index.changes == changes:
+                    index.directories = directories
+            if index.directories is not None and prefix[:-1] not in index.directories:
+                return {}
+            if self._selects:
+                return dict.fromkeys(await select_keys(self.store, self._stored_namespace, prefix, limit), FileStat())
+        if self._selects:
+            changes = index.changes
+            inside = "" if prefix == "/" else prefix  # At the root, keys that are no paths are listed as well.
+            found = await select_inside(self.store, self._stored_namespace, inside)
+            if found is not None:
+                return self._tree(found, changes, is_whole=not inside)
+        with self._guard:
+            changes = index.changes
+            return self._tree(await listed(self.store, self._stored_namespace), changes, is_whole=True)
 
-    async def _stats(self, prefix: str) -> FileTree:
-        mark = self._index.listing_starts()
-        # At the root, keys that are no paths must be listed as well.
-        found = await sql.stats(self.store, self._stored_namespace, "" if prefix == "/" else prefix, self._index.known)
-        tree = StatTree(found)
-        if prefix == "/":
-            self._index.listed(mark, tree.directories)
-        else:
-            self._index.found(found)
+    def _tree(self, found: Mapping[Any, Any], changes: int, *, is_whole: bool) -> FileTree:
+        """The tree of a listing that began after `changes` changes; its directories are remembered."""
+        tree = FileTree(DecodedFiles(found))
+        if is_whole and self._index.changes == changes:
+            self._index.directories = tree.directories
+        elif self._index.directories is not None:
+            for key in found:
+                self._index.directories.add(key)
         return tree
-
-    async def _files(self) -> FileTree:
-        with self._guard.lock:
-            mark = self._index.listing_starts()
-            tree = FileTree(DecodedFiles(await listed(self.store, self._stored_namespace)))
-            self._index.listed(mark, tree.directories)
-            return tree
 
     async def apply(self, changes: Sequence[Change]) -> None:
         records = records_of(changes, self._format)
         puts = [Put(change.path, change.origin, records[change.path]) for change in changes]
         index = self._index
-        index.known.under_way += 1
         try:
-            with self._guard.lock:
+            with self._guard:
                 await change_items(self.store, self._stored_namespace, puts, compares=self._compares)
-                index.changed(changes)
+                index.changes += 1
+                if index.directories is not None:
+                    index.directories.apply(changes)
         except BaseException:
-            index.forget()
+            index.changes += 1
+            index.directories = None  # Something may be stored that is not in it.
             raise
-        finally:
-            index.known.under_way -= 1
 
 
 class StoreBackend(RecordStorageBackend):
@@ -333,8 +268,9 @@ class StoreBackend(RecordStorageBackend):
             self._last = files
         return files
 
-    async def _identified(self, files: _StoreFiles) -> _StoreFiles:
-        """The same files, but with their store identified: all backends over one database share locks and index."""
+    async def _identified_files(self) -> _StoreFiles:
+        """The files of one operation, in an identified store: all backends over one database share locks and index."""
+        files = self._files()
         if files.is_identified:
             return files
         await identify(files.store)
@@ -342,19 +278,14 @@ class StoreBackend(RecordStorageBackend):
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
-        async with (await self._identified(self._files())).locks.hold(*held):
+        async with (await self._identified_files()).locks.hold(*held):
             yield
 
     async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
-        files = self._files()
-        if not files.is_identified:
-            files = await self._identified(files)
-        return await files.carry_out(plan(), kind)
+        return await (await self._identified_files()).carry_out(plan(), kind)
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        files = self._files()
-        if not files.is_identified:
-            files = await self._identified(files)
+        files = await self._identified_files()
         if is_inline():
             with files.locks.hold_blocking(*held):
                 return await self._carry_out(files, plan())

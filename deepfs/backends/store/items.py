@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp, SearchOp
 
 from deepfs._langgraph import private as _langgraph
-from deepfs.backends._store_tables import OvertakenError, Put, put_if_unchanged
 from deepfs.backends.namespace import Namespace
+from deepfs.backends.store.tables import OvertakenError, Put, put_if_unchanged
 from deepfs.errors import BackendError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
@@ -57,51 +57,30 @@ async def fetched_in_batch(store: BaseStore, namespace: Namespace, key: str) -> 
     return {key: item.value} if item.key == key and tuple(item.namespace) == namespace else {}
 
 
-async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
-    """The values of all items of the namespace, by key. Raises BackendError if the store does not return all."""
-    rows = await _page(store, namespace, 0)
-    if rows and not _langgraph.lists_all(store) and await _is_cut(store, namespace, rows):
-        whole = await _whole_page(store, namespace, len(rows))
-        return await _paged(store, namespace) if whole is None else _items(whole, namespace)
-    return _items(rows, namespace)
-
-
 _most: WeakKeyDictionary[BaseStore, int] = WeakKeyDictionary()
 """The most items that each store has returned at once: if it returns fewer, these are all."""
 
 
-async def _is_cut(store: BaseStore, namespace: Namespace, rows: Sequence[Any]) -> bool:
-    """Whether the store has more items than `rows`, its first page, or may have more."""
-    keys = _keys(rows)
-    if len(set(keys)) < len(keys):
-        return True
-    if len(keys) < _most.get(store, 0):
-        return False
-    # A page at the offset of the last item must hold this item only. Any other answer, also an empty one, shows that
-    # there are more items, or that rows have moved. The next offset is read as well, since a store may return a single
-    # item at once.
-    last = SearchOp(namespace, limit=2, offset=len(keys) - 1)
-    found, more = await _langgraph.batch(store, [last, SearchOp(namespace, limit=1, offset=len(keys))])
-    if more or _keys(_checked_items(found)) != keys[-1:]:
-        return True
-    _most[store] = len(keys)
-    return False
-
-
-async def _whole_page(store: BaseStore, namespace: Namespace, size: int) -> list[Any] | None:
-    """A page that holds all items, although other tasks change the store; None if the store does not give one.
-
-    The page that begins in its middle is read in the same batch. If the first one were cut, this one would go on beyond
-    its end. `size` is the number of items at the last look.
-    """
-    middle = max(1, size // 2)
+async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
+    """The values of all items of the namespace, by key. Raises BackendError if the store does not return all."""
+    rows = await _page(store, namespace)
+    if not rows or _langgraph.lists_all(store) or (_are_different(rows) and len(rows) < _most.get(store, 0)):
+        return _items(rows, namespace)
     for _ in range(_LOOKS):
-        pages = [SearchOp(namespace, limit=_ALL), SearchOp(namespace, limit=_ALL, offset=middle)]
+        # A page that begins near the end of the first one would go on beyond it, if the store had cut that one. Both
+        # are asked for in one batch, since others may change the store meanwhile. The last item alone does not show
+        # anything about a store that returns a single item at once.
+        last = max(1, len(rows) - 1)
+        pages = [SearchOp(namespace, limit=_ALL), SearchOp(namespace, limit=_ALL, offset=last)]
         rows, rest = map(_checked_items, await _langgraph.batch(store, pages))
-        keys = _keys(rows)
-        if _keys(rest) == keys[middle:] and len(set(keys)) == len(keys):
-            return rows
-    return None
+        if _keys(rest) == _keys(rows)[last:] and _are_different(rows):
+            _most[store] = max(len(rows), _most.get(store, 0))
+            return _items(rows, namespace)
+    return await _paged(store, namespace)
+
+
+def _are_different(rows: Sequence[Any]) -> bool:
+    return len(set(_keys(rows))) == len(rows)
 
 
 async def _paged(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
@@ -136,8 +115,8 @@ def _keys(rows: Iterable[Any]) -> list[tuple[Any, Any]]:
     return [(tuple(row.namespace), row.key) for row in rows]
 
 
-async def _page(store: BaseStore, namespace: Namespace, offset: int, limit: int = _ALL) -> list[Any]:
-    [rows] = await _langgraph.batch(store, [SearchOp(namespace, limit=limit, offset=offset)])
+async def _page(store: BaseStore, namespace: Namespace, offset: int = 0) -> list[Any]:
+    [rows] = await _langgraph.batch(store, [SearchOp(namespace, limit=_ALL, offset=offset)])
     return _checked_items(rows)
 
 

@@ -1,4 +1,4 @@
-"""Listings of stores fetch keys, sizes and times only, and equal listings that fetch the values."""
+"""Listings of stores in databases equal those of a store in memory, and show every change."""
 
 import sqlite3
 from contextlib import closing
@@ -13,7 +13,6 @@ from aiosqlite import Connection, Cursor
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from deepfs.backends._store_listing import Known, Moment, can_list
 from deepfs.backends.store import StoreBackend
 from support.files import stored
 
@@ -61,8 +60,8 @@ def over(store: BaseStore) -> StoreBackend:
 
 
 async def put_many(store: BaseStore, count: int = FILES) -> None:
-    uploads = [(f"/d/{number:05}.txt", CONTENT.encode()) for number in range(count)]
-    assert {upload.error for upload in await over(store).aupload_files(uploads)} == {None}
+    for number in range(count):
+        await store.aput(SPACE, f"/d/{number:05}.txt", stored(CONTENT.encode()))
 
 
 async def times(store: BaseStore) -> list[str | None]:
@@ -72,8 +71,7 @@ async def times(store: BaseStore) -> list[str | None]:
 # --- contents of listings ---
 
 
-async def test_listings_with_and_without_values_are_equal(store: BaseStore) -> None:
-    assert can_list(store)
+async def test_listings_of_a_database_and_of_memory_are_equal(store: BaseStore) -> None:
     memory = InMemoryStore()
     for key, value in VALUES.items():
         await store.aput(SPACE, key, value)
@@ -118,7 +116,7 @@ def _change_time(file: Path, time: str) -> None:
         connection.execute(query, (time,))
 
 
-# --- cost of listings ---
+# --- cost ---
 
 
 class Rows(list[Any]):
@@ -127,10 +125,6 @@ class Rows(list[Any]):
     def size(self) -> int:
         """The approximate size of all rows in bytes."""
         return sum(len(str(row)) for row in self)
-
-    def keys(self) -> int:
-        """The number of rows that contain the key of a file."""
-        return sum("/d/" in str(row) for row in self)
 
 
 @pytest.fixture
@@ -162,104 +156,15 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     return found
 
 
-async def test_operations_on_names_fetch_no_values(store: BaseStore, rows: Rows) -> None:
+async def test_creating_a_file_fetches_no_contents_of_others(store: BaseStore, rows: Rows) -> None:
     await put_many(store)
     rows.clear()
     backend = over(store)
-    for _ in range(2):
-        listed = (await backend.als("/d")).entries or []
-        assert [info.size for info in listed] == [len(CONTENT)] * FILES
-        assert [info.path for info in (await backend.als("/")).entries or ()] == ["/d/"]
-        assert len((await backend.aglob("*.txt")).matches or ()) == FILES
-        assert (await backend.awrite("/d", "x")).code == "is_directory"
-        assert (await backend.awrite("/d/00000.txt", "x")).code == "already_exists"
-        assert (await backend.als("/d/00000.txt")).code == "not_a_directory"
-        assert len((await backend.alist_tree("/d")).entries) == FILES + 1
+    assert (await backend.awrite("/d", "x")).code == "is_directory"
+    assert (await backend.awrite("/d/00000.txt", "x")).code == "already_exists"
+    assert (await backend.awrite("/d/new.txt", "x")).ok
+    assert (await backend.awrite("/e", "x")).ok
     assert rows.size() < len(CONTENT) * 10  # All contents together are thirty times that.
-
-
-async def test_an_unchanged_database_is_not_listed_again(sqlite_store: BaseStore, rows: Rows) -> None:
-    await put_many(sqlite_store)
-    backend = over(sqlite_store)
-    first = await backend.als("/d")
-    rows.clear()
-    assert await backend.als("/d") == first
-    assert (len(rows), rows.keys()) == (1, 0)
-
-
-async def test_own_changes_update_the_cached_listing(sqlite_store: BaseStore, rows: Rows) -> None:
-    await put_many(sqlite_store)
-    backend = over(sqlite_store)
-    await backend.als("/d")
-    assert (await backend.adelete("/d/00000.txt")).ok
-    assert (await backend.awrite("/d/00001.txt", "short", overwrite=True)).ok
-    assert (await backend.awrite("/d/new.txt", "new")).ok
-    assert (await backend.awrite("/other", "new")).ok
-    assert (await backend.amove("/d/00002.txt", "/d/moved.txt")).ok
-    rows.clear()
-    sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
-    assert rows.keys() == 3  # Of the five changed keys, three still exist.
-    assert sizes == {
-        **{f"/d/{number:05}.txt": len(CONTENT) for number in range(3, FILES)},
-        "/d/00001.txt": 5,
-        "/d/new.txt": 3,
-        "/d/moved.txt": len(CONTENT),
-    }
-    # A change through the store itself, on the same connection, is not one that the backend tracks.
-    assert (await backend.awrite("/d/mine.txt", "1")).ok
-    await sqlite_store.aput(SPACE, "/d/00001.txt", stored(b"of others"))
-    sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
-    assert (sizes["/d/mine.txt"], sizes["/d/00001.txt"]) == (1, 9)
-
-
-async def test_only_changed_rows_are_measured_again(store: Any, rows: Rows) -> None:
-    await put_many(store)
-    async with store._cursor() as cursor:  # As if the rows were old.
-        await cursor.execute("UPDATE store SET updated_at = '2020-01-01 00:00:00'")
-    backend = over(store)
-    await backend.als("/d")
-    await store.aput(SPACE, "/d/00007.txt", stored(b"short"))
-    rows.clear()
-    sizes = {info.path: info.size for info in (await backend.als("/d")).entries or ()}
-    assert sizes["/d/00007.txt"] == 5
-    assert rows.keys() == FILES + 1  # The state of every row, and the size of one.
-
-
-async def test_a_grep_fetches_only_files_that_match_its_glob(store: BaseStore, rows: Rows) -> None:
-    await put_many(store)
-    await store.aput(SPACE, "/d/x.md", stored(b"needle"))
-    backend = over(store)
-    await backend.als("/")
-    rows.clear()
-    found = await backend.agrep("needle", glob="*.md")
-    assert [match.path for match in found.matches or ()] == ["/d/x.md"]
-    assert rows.size() < len(CONTENT)
-    assert len((await backend.agrep("is no needle", max_count=10_000_000)).matches or ()) > FILES
-
-
-def test_a_listing_during_changes_is_not_cached() -> None:
-    connection = object()
-    moment, later = Moment(connection, 1, 10), Moment(connection, 1, 11)
-    known = Known()
-    assert not known.covers(moment, "")
-    known.remember({}, "/d/", moment, known.changes)
-    assert known.covers(moment, "/d/e/")
-    assert not known.covers(moment, "/")
-    assert not known.covers(Moment(object(), 1, 10), "/d/")
-    known.under_way += 1
-    assert not known.covers(moment, "/d/")
-    known.remember({}, "/d/", moment, known.changes)
-    known.under_way -= 1
-    assert not known.covers(moment, "/d/")
-    before = known.changes
-    known.follow(["/d/a"])  # This change may be older or newer than the listing.
-    known.remember({}, "/d/", moment, before)
-    assert not known.covers(moment, "/d/")
-    known.remember({}, "/d/", moment, known.changes)
-    known.follow(["/d/a"])
-    assert known.covers(later, "/d/")
-    known.forget()
-    assert not known.covers(later, "/d/")
 
 
 class Content(str):

@@ -1,7 +1,8 @@
-"""The database of a LangGraph store, reached by the store's own connection: its identity, and conditional changes.
+"""The table of a LangGraph store, reached by the store's own connection: its identity, reads, and conditional changes.
 
 A `BaseStore` has no compare-and-set, and two store objects over one database know nothing of each other. SQL on the
-table provides it: the changes of an operation are made as a whole, if each record is still the one that was read.
+table provides it: the changes of an operation are made as a whole, if each record is still the one that was read. What
+one operation reads takes one call of the connection, where the store itself makes several.
 """
 
 import json
@@ -10,7 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -25,17 +26,22 @@ from deepfs.threads import pool
 from deepfs.threads.loop_bridge import finish
 
 __all__ = [
-    "MOST_PARAMETERS",
     "OvertakenError",
     "Put",
     "can_compare",
+    "can_select",
     "identify",
     "is_identified",
     "put_if_unchanged",
+    "select_inside",
+    "select_keys",
+    "select_values",
     "storage_of",
 ]
 
-MOST_PARAMETERS: Final = 900
+T = TypeVar("T")
+
+_MOST_PARAMETERS: Final = 900
 """The most parameters of a statement: SQLite may refuse more than 999."""
 
 
@@ -111,6 +117,77 @@ async def _postgres_table(session: Session) -> tuple[object, ...]:
 async def _sqlite_file(session: Session) -> str:
     listed = await session.rows("PRAGMA database_list", ())
     return next((file or "" for _, name, file in listed if name == "main"), "")
+
+
+# --- reads -----------------------------------------------------------------------------------------------------------
+
+
+def can_select(store: BaseStore) -> bool:
+    """Whether SQL may read the table of `store`: it is LangGraph's own, over Postgres or SQLite, and unmodified."""
+    return _langgraph.reads_plainly(store)
+
+
+async def select_values(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any] | None:
+    """The values of the items with these keys, by key; see `select_inside`."""
+    found: dict[str, Any] = {}
+    for start in range(0, len(keys), _MOST_PARAMETERS):
+        some = keys[start : start + _MOST_PARAMETERS]
+        values = await _values(store, namespace, f"key IN ({', '.join('?' * len(some))})", some)
+        if values is None:
+            return None
+        found |= values
+    return {key: found[key] for key in keys if key in found}
+
+
+async def select_inside(store: BaseStore, namespace: Namespace, inside: str) -> dict[str, Any] | None:
+    """The values of the item at the directory `inside`, if it is a file, and of all items whose keys begin with it.
+
+    None if one of them has a lifetime, which a read by the store itself may prolong.
+    """
+    condition = f"(key = ? OR {_BEGINS.format(len(inside))})"
+    return await _values(store, namespace, condition, [inside.removesuffix("/"), inside])
+
+
+async def select_keys(store: BaseStore, namespace: Namespace, inside: str = "", most: int | None = None) -> list[str]:
+    """The keys that begin with `inside`, at most `most`."""
+    limit = "" if most is None else f" LIMIT {most:d}"
+    return await _select(
+        store, "key", namespace, _BEGINS.format(len(inside)) + limit, [inside], lambda row: str(row[0])
+    )
+
+
+_BEGINS: Final = "substr(key, 1, {}) = ?"
+
+
+async def _values(
+    store: BaseStore, namespace: Namespace, condition: str, parameters: Sequence[str]
+) -> dict[str, Any] | None:
+    # As text: the driver of Postgres decodes JSON several times slower. Malformed JSON is an error of the store.
+    columns = "key, CAST(value AS TEXT), ttl_minutes"
+    rows = await _select(
+        store, columns, namespace, condition, parameters, lambda row: (row[0], msgspec.json.decode(row[1]), row[2])
+    )
+    return None if any(lifetime is not None for *_, lifetime in rows) else {key: value for key, value, _ in rows}
+
+
+async def _select(
+    store: BaseStore,
+    columns: str,
+    namespace: Namespace,
+    condition: str,
+    parameters: Sequence[str],
+    convert: Callable[[Sequence[Any]], T],
+) -> list[T]:
+    """The rows of a namespace that meet a condition, each converted; an error of `convert` is one of the store."""
+    unexpired = " AND (expires_at IS NULL OR expires_at > NOW())" if _langgraph.omits_expired(store) else ""
+    query = f"SELECT {columns} FROM store WHERE prefix = ?{unexpired} AND {condition}"
+    if _langgraph.database_kind(store) == "postgres":
+        query = query.replace("?", "%s")
+
+    async def select(session: Session) -> list[T]:
+        return [convert(row) for row in await session.rows(query, (".".join(namespace), *parameters))]
+
+    return await _langgraph.with_session(store, select)
 
 
 # --- conditional changes ---------------------------------------------------------------------------------------------
@@ -255,8 +332,8 @@ def _stored(record: Any) -> bytes | None:
 
 async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
     found: dict[str, Mapping[str, Any]] = {}
-    for start in range(0, len(puts), MOST_PARAMETERS):
-        keys = [put.path for put in puts[start : start + MOST_PARAMETERS]]
+    for start in range(0, len(puts), _MOST_PARAMETERS):
+        keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]
         marks = ",".join("?" * len(keys))
         query = f"SELECT key, value FROM store WHERE prefix = ? AND key IN ({marks})"
         found |= {key: json.loads(value) for key, value in await session.rows(query, (prefix, *keys))}

@@ -22,7 +22,7 @@ from anyio.lowlevel import RunVar, checkpoint
 from deepfs.threads.background import Call, background_loop
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop
-from deepfs.threads.worker_pool import is_worker
+from deepfs.threads.pool import is_worker
 
 __all__ = [
     "BLOCKS_INLINE",

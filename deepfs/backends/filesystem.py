@@ -202,7 +202,9 @@ class FilesystemBackend(BackendProtocol):
         """
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
-            change = partial(pool.run, function, deadline, self._files(), *args, deadline=deadline)
+            change = partial(
+                pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
+            )
             return await when_free(change)
 
     async def _store(self, held: Sequence[str], function: Callable[..., Steps[T]], *args: Any) -> T:
@@ -233,7 +235,7 @@ class FilesystemBackend(BackendProtocol):
         found = await _in_memory(self._disk, self._resolve, paths) if len(paths) <= _FEW else None
         if found is None:
             resolve = partial(_prepared, _NO_DEADLINE, self._disk, self._resolve)
-            found = await pool.run(resolve, paths, abandon_on_cancel=True)
+            found = await pool.run(resolve, paths, abandon_on_cancel=True, storage=self._storage)
         return found
 
     def _resolve(self, _: Deadline, disk: Disk | FilesInMemory, given: list[str]) -> list[str | None]:
@@ -292,7 +294,8 @@ class FilesystemBackend(BackendProtocol):
             case ResolvePaths(given):
                 return await self._resolve_paths(given)
             case StoragePlaceOf(path):
-                return await pool.run(lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
+                place = partial(pool.run, lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
+                return await place(storage=self._storage)
             case Watch(path) if self.capabilities.watches:
                 return _changes(self, path)
         return await super().run(operation)
@@ -304,7 +307,9 @@ class FilesystemBackend(BackendProtocol):
         deadline = Deadline()
         if is_inline():
             return function(deadline, self._files(), *args)
-        return await pool.run(function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline)
+        return await pool.run(
+            function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline, storage=self._storage
+        )
 
     async def _look_at_file(self, function: Callable[..., T], *args: Any) -> T:
         """Read a file: on the event loop if it is in the system's memory, else in a worker thread."""
@@ -354,7 +359,7 @@ class FilesystemBackend(BackendProtocol):
         if is_inline():
             return [await self._look(_prepared, self._download_file, path) for path in paths]
         download = partial(_prepared, _NO_DEADLINE, self._files(), self._download_file)
-        return await pool.run_each(download, paths, abandon_on_cancel=True)
+        return await pool.run_each(download, paths, abandon_on_cancel=True, storage=self._storage)
 
     def _download_file(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> FileDownloadResponse:
         try:
@@ -366,8 +371,8 @@ class FilesystemBackend(BackendProtocol):
     async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
         opened: list[BinaryIO] = []
         try:
-            await pool.run(_open, self._path, self._files(), path, opened)
-            while chunk := await pool.run(opened[0].read, chunk_size):
+            await pool.run(_open, self._path, self._files(), path, opened, storage=self._storage)
+            while chunk := await pool.run(opened[0].read, chunk_size, storage=self._storage):
                 yield chunk
         finally:
             await shielded(partial(pool.run, _close, opened))
@@ -411,7 +416,9 @@ class FilesystemBackend(BackendProtocol):
         done: list[FileUploadResponse] = []
         async with self._hold(*_lockable(path for path, _ in files)):
             deadline = Deadline(_WAIT_S)
-            upload = partial(pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline)
+            upload = partial(
+                pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
+            )
             while len(done) < len(files):
                 await when_free(upload)
         return done
@@ -419,10 +426,10 @@ class FilesystemBackend(BackendProtocol):
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
-            await pool.run(self._begin, self._files(), path, begun)
+            await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
                 async for chunk in chunks:
-                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
+                    await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
                 await self._change([path], _put, begun[0])
         finally:
             await shielded(partial(pool.run, _close, begun))

@@ -243,7 +243,7 @@ class BlockingStorage(_SyncStorage):
             return self._in_transaction(search_deadline() if kind == "search" else Deadline(), plan, kind)
         if kind == "search":
             return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline(), storage=self.scope)
-        return await pool.run(self._in_transaction, Deadline(), plan, kind)
+        return await pool.run(self._in_transaction, Deadline(), plan, kind, storage=self.scope)
 
     def _in_transaction(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
         try:

@@ -9,7 +9,7 @@ from anyio.lowlevel import RunVar
 
 from deepfs.process.child import Command, Process, start
 from deepfs.process.output import Captured, Chunk, stop_note, time_up
-from deepfs.threads.fair_queue import FairQueue
+from deepfs.threads.pool import FairQueue
 from deepfs.types import ExecuteResponse
 
 __all__ = ["MAX_COMMANDS", "Running", "capture", "running"]
@@ -166,6 +166,7 @@ class _Waiting:
 
     def __init__(self, group: Hashable) -> None:
         self.group: Hashable = group
+        self.turn: Hashable = None
         self.may_start = anyio.Event()
 
 
@@ -198,9 +199,9 @@ class _Places:
 
     def _leave(self, command: _Waiting) -> None:
         if not command.may_start.is_set():
-            self._queue.withdraw(command)
+            self._queue.remove(command)
             return
-        self._queue.ended(command)
+        self._queue.end(command)
         self._taken -= 1
         self._fill()
 

@@ -19,7 +19,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.worker_pool import WorkerPool
+from deepfs.threads.pool import WorkerPool
 from support.processes import children
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
@@ -175,7 +175,7 @@ def test_check_cancelled_ignores_the_time() -> None:
 @pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Replace the pool for long calls by one that adds no workers, so that two calls hold up all others."""
-    workers = WorkerPool("test", core=2, limit=2, most=2, threads=64)
+    workers = WorkerPool("test", core=2, limit=2, most=2)
     monkeypatch.setattr(pool._pools, "long", workers)
     return workers
 

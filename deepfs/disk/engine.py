@@ -242,6 +242,7 @@ class Disk:
         self,
         path: str,
         *,
+        enter: Callable[[str], bool] | None = None,
         unreadable: Callable[[str, OSError], None] | None = None,
         deadline: Deadline | None = None,
     ) -> Generator[FoundFile, None, None]:
@@ -252,11 +253,12 @@ class Disk:
 
         Args:
             path: Where to start.
+            enter: Called with the path of each directory first; returns whether to enter it. None enters all.
             unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
                 followed because the system is short of file descriptors or memory.
             deadline: When to stop.
         """
-        return walk(self._root, path, deadline or Deadline(), unreadable=unreadable)
+        return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
 
     def walk_runs(
         self,

@@ -293,15 +293,29 @@ class Choice(Protocol):
         """Those of the directories `names` in `directory` to enter, in their order."""
 
 
+class _Directories(NamedTuple):
+    """Chooses all files, and the directories for whose paths `enter` returns True."""
+
+    enter: Callable[[str], bool]
+
+    def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
+        return names
+
+    def directories(self, directory: str, names: list[str], _: Deadline) -> list[str]:
+        return [name for name in names if self.enter(directory + name)]
+
+
 def walk(
     root: Root,
     path: str,
     deadline: Deadline,
     *,
+    enter: Callable[[str], bool] | None = None,
     unreadable: Callable[[str, OSError], None] | None = None,
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
-    with closing(walk_runs(root, path, deadline, unreadable=unreadable)) as runs:
+    choice = None if enter is None else _Directories(enter)
+    with closing(walk_runs(root, path, deadline, choice=choice, unreadable=unreadable)) as runs:
         for run in runs:
             yield from run
 

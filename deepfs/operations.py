@@ -189,9 +189,9 @@ class Operation(Struct, frozen=True):
             return answer
         if answer.error is not None:
             answer = renamed(answer, located(error_told(answer), self.paths), rename)
-        return self._moved(answer, rename)
+        return self._rename_answer(answer, rename)
 
-    def _moved(self, answer: Any, rename: Rename) -> Any:
+    def _rename_answer(self, answer: Any, rename: Rename) -> Any:
         return replaced(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
 
@@ -223,13 +223,15 @@ class Ls(Operation, frozen=True):
     result = LsResult
     path: str
 
-    def _moved(self, answer: LsResult, rename: Rename) -> LsResult:
+    def _rename_answer(self, answer: LsResult, rename: Rename) -> LsResult:
         if answer.entries is None:
             return answer
-        return replaced(answer, entries=[replace(info, path=_renamed(rename, info.path)) for info in answer.entries])
+        return replaced(
+            answer, entries=[replace(info, path=_rename_entry(rename, info.path)) for info in answer.entries]
+        )
 
 
-def _renamed(rename: Rename, path: str) -> str:
+def _rename_entry(rename: Rename, path: str) -> str:
     """`rename` of a path in a listing, where that of a directory ends in `/`."""
     is_directory = len(path) > 1 and path.endswith("/")
     return f"{rename(path[:-1]).rstrip('/')}/" if is_directory else rename(path)
@@ -376,7 +378,7 @@ class Search(_Searched, frozen=True, kw_only=True):
         """
         return replace(self, path=path, **{self._glob_field: file_glob}, hidden=hidden)
 
-    def _moved(self, answer: Any, rename: Rename) -> Any:
+    def _rename_answer(self, answer: Any, rename: Rename) -> Any:
         if answer.matches is None:
             return answer
         return replaced(answer, matches=[replace(match, path=rename(match.path)) for match in answer.matches])

@@ -83,7 +83,7 @@ def _after_fork() -> None:
 # --- calls on the background loop ---
 
 
-async def _awaited(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
+async def _await(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
     return await (function(*args, **kwargs) if callable(function) else function)
 
 
@@ -126,13 +126,13 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     loop = background_loop()
     try:
         _check_may_wait()
-        call = Call(functools.partial(_awaited, function, args, kwargs))
+        call = Call(functools.partial(_await, function, args, kwargs))
         running = loop.take(call)
     except RuntimeError:
         _discard(function)
         raise
     if running is None:
-        return anyio.run(_awaited, function, args, kwargs)
+        return anyio.run(_await, function, args, kwargs)
     try:
         return call.wait(running)
     finally:

@@ -88,7 +88,7 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
         name = f"a{kind.name}"
         like = getattr(protocol, name, None) or getattr(cls, name, None)
         if kind not in calls and like is not None:
-            method = _named_method(otherwise, kind, like)
+            method = _make_method(otherwise, kind, like)
             if kind in marks:
                 setattr(method, marks[kind], True)
             setattr(cls, name, method)
@@ -106,11 +106,11 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     method, amethod = vars(cls).get(kind.name), vars(cls).get(name)
     if kind.name not in OPERATIONS:
         if amethod is not None and kind is UploadStream:
-            setattr(cls, name, _named_method(_by_arguments(amethod, kind), kind, amethod))
+            setattr(cls, name, _make_method(_by_arguments(amethod, kind), kind, amethod))
         return amethod and _by_arguments(amethod, kind)
     older = V1_NAMES.get(kind.name, kind.name)
     if cls._is_v1 and amethod is None and older in vars(cls) and (method is None or older == kind.name):
-        setattr(cls, name, _named_method(_in_v1, kind, getattr(protocol, name, method)))
+        setattr(cls, name, _make_method(_in_v1, kind, getattr(protocol, name, method)))
         return _in_v1
     made: dict[str, _Defined] = {}
     for spelled, each in ((kind.name, method), (name, amethod)):
@@ -120,9 +120,9 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     if not made:
         return None
     asked = made.get(name) or made[kind.name]
-    setattr(cls, name, _bounded(asked, name))
+    setattr(cls, name, _make_async(asked, name))
     if kind.name in made:
-        setattr(cls, kind.name, _bounded_sync(made[kind.name], shim(vars(cls)[name], kind.name)))
+        setattr(cls, kind.name, _make_sync(made[kind.name], shim(vars(cls)[name], kind.name)))
     return _by_arguments(asked.method, kind) if asked.is_plain else asked.acall
 
 
@@ -147,7 +147,7 @@ def _completing(run: Run) -> Run:
 
     @functools.wraps(run)
     async def complete_run(self: Any, operation: Operation) -> Any:
-        return _completed(operation, await run(self, operation))
+        return _complete(operation, await run(self, operation))
 
     return complete_run
 
@@ -164,7 +164,7 @@ def _choosing(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
     return run
 
 
-def _named_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> Callable[..., Any]:
+def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> Callable[..., Any]:
     """A method with the signature of `like`, which calls `run` itself, not an override of it in the class of `self`."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -180,7 +180,7 @@ def _named_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> 
     return made
 
 
-def _bounded(defined: "_Defined", name: str) -> Callable[..., Any]:
+def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
     """The async method of a class that defines one, or a sync one."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +190,7 @@ def _bounded(defined: "_Defined", name: str) -> Callable[..., Any]:
     return functools.wraps(defined.method)(call) if defined.is_async else named(call, defined.method, name)
 
 
-def _bounded_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
+def _make_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
     """The sync method of a class that defines one; `shimmed` is what is generated of the async one."""
 
     @functools.wraps(defined.method)
@@ -315,9 +315,9 @@ class _Defined:
         if self._creates and not _replaces(operation):
             with suppress(*MISSING):
                 _check_free(await backend.aread(operation.path, 0, 1), operation.path)
-        with self._called(backend, operation, more) as call:
+        with self._call(backend, operation, more) as call:
             answered = await (call() if self.is_async else in_thread(call))
-        return self._finished(answered, operation)
+        return self._finish(answered, operation)
 
     def call(self, backend: Any, operation: Any, **more: Any) -> Any:
         """Call the method, which is sync, in this thread. The caller sees to what `compares`.
@@ -330,16 +330,16 @@ class _Defined:
         if self._creates and not _replaces(operation):
             with suppress(*MISSING):
                 _check_free(backend.read(operation.path, 0, 1), operation.path)
-        with self._called(backend, operation, more) as call:
+        with self._call(backend, operation, more) as call:
             answered = call()
-        return self._finished(answered, operation)
+        return self._finish(answered, operation)
 
     def compares(self, operation: Any) -> bool:
         """Whether the version of the file must be compared before the call."""
         return "if_match" in self._lacks and operation.if_match is not None
 
     @contextmanager
-    def _called(self, backend: Any, operation: Any, more: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
+    def _call(self, backend: Any, operation: Any, more: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
         """The call to make within the block. Raises NotSupportedError if the method cannot do it."""
         options = operation.kwargs
         options |= {name: getattr(operation, name) for name in self._defaults if name in operation.options}
@@ -357,9 +357,9 @@ class _Defined:
             # In deepagents, that is an operation that a class lacks.
             raise NotSupportedError(backend=type(backend).__name__, operation=operation.name) from error
 
-    def _finished(self, answered: Any, operation: Any) -> Any:
+    def _finish(self, answered: Any, operation: Any) -> Any:
         if self._is_outside:
-            answered = _completed(operation, answered)
+            answered = _complete(operation, answered)
         limit = operation.max_count if "max_count" in self._lacks else None
         if limit is None or not isinstance(answered, GrepResult) or len(answered.matches or ()) <= max(limit, 0):
             return answered
@@ -370,7 +370,7 @@ _ADDED: Final = frozenset({"max_count", "if_match", "overwrite"})
 """Options that a method may lack though they are set."""
 
 
-def _completed(operation: Operation, answered: Any) -> Any:
+def _complete(operation: Operation, answered: Any) -> Any:
     """The answer of a class outside of deepfs, as those of deepfs answer."""
     if operation.name not in OPERATIONS:
         return answered

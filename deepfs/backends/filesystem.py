@@ -210,7 +210,7 @@ class FilesystemBackend(BackendProtocol):
     async def _store(self, held: Sequence[str], function: Callable[..., Steps[T]], *args: Any) -> T:
         """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
         if not self._durable or is_inline():
-            return await self._change(held, _finished, function, *args)
+            return await self._change(held, _run_steps, function, *args)
         async with self._hold(*_lockable(held)):
             change = partial(function, Deadline(_WAIT_S), self._files(), *args)
             stored: T = await when_free(partial(self._flushes.ask, None, change))
@@ -234,7 +234,7 @@ class FilesystemBackend(BackendProtocol):
     async def _resolve_paths(self, paths: list[str]) -> list[str | None]:
         found = await _in_memory(self._disk, self._resolve, paths) if len(paths) <= _FEW else None
         if found is None:
-            resolve = partial(_prepared, _NO_DEADLINE, self._disk, self._resolve)
+            resolve = partial(_prepare_and_run, _NO_DEADLINE, self._disk, self._resolve)
             found = await pool.run(resolve, paths, abandon_on_cancel=True, storage=self._storage)
         return found
 
@@ -314,7 +314,7 @@ class FilesystemBackend(BackendProtocol):
     async def _look_at_file(self, function: Callable[..., T], *args: Any) -> T:
         """Read a file: on the event loop if it is in the system's memory, else in a worker thread."""
         found = await _in_memory(self._files(), function, *args)
-        return await self._look(_prepared, function, *args) if found is None else found
+        return await self._look(_prepare_and_run, function, *args) if found is None else found
 
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
         listing = disk.list_directory(self._path(path), deadline=deadline)
@@ -357,8 +357,8 @@ class FilesystemBackend(BackendProtocol):
 
     async def _download_from_disk(self, paths: list[str]) -> list[FileDownloadResponse]:
         if is_inline():
-            return [await self._look(_prepared, self._download_file, path) for path in paths]
-        download = partial(_prepared, _NO_DEADLINE, self._files(), self._download_file)
+            return [await self._look(_prepare_and_run, self._download_file, path) for path in paths]
+        download = partial(_prepare_and_run, _NO_DEADLINE, self._files(), self._download_file)
         return await pool.run_each(download, paths, abandon_on_cancel=True, storage=self._storage)
 
     def _download_file(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> FileDownloadResponse:
@@ -486,7 +486,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
     return found
 
 
-def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
+def _prepare_and_run(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
     """Run a read, and prepare for reads in memory."""
     disk.in_memory.prepare()
     return function(deadline, disk, *args)
@@ -515,7 +515,7 @@ def _start(request: SearchRequest) -> str:
     return "" if request.path is None or request.path == "/" else request.path
 
 
-def _finished(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
+def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
     return finish(function(deadline, disk, *args))
 
 

@@ -258,7 +258,7 @@ class BackendProtocol(SyncSurface):
         """
         listing = await listed_tree(self, path)
         if deleting and not self.capabilities.deletes:
-            raise _unsupported(self, "delete")
+            raise _refuse(self, "delete")
         return listing
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -304,7 +304,7 @@ class BackendProtocol(SyncSurface):
             directory ends in `/`. Errors: `file_not_found`, `not_a_directory`.
             See the contract under "ls".
         """
-        raise _unsupported(self, "ls")
+        raise _refuse(self, "ls")
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         r"""Read lines of a text file, or the whole of a binary file.
@@ -323,7 +323,7 @@ class BackendProtocol(SyncSurface):
             `is_directory`, `too_large` over `max_file_size_mb`, `invalid_content` where `offset` is past the end.
             See the contract under "read and read_raw".
         """
-        raise _unsupported(self, "read")
+        raise _refuse(self, "read")
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
@@ -341,7 +341,7 @@ class BackendProtocol(SyncSurface):
             that is there, `is_directory`, `not_a_directory` where a file is above the path, `invalid_content`.
             See the contract under "write".
         """
-        raise _unsupported(self, "write")
+        raise _refuse(self, "write")
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
@@ -364,7 +364,7 @@ class BackendProtocol(SyncSurface):
             `conflict`, `invalid_content` where `old` is empty or the same as `new`.
             See the contract under "edit".
         """
-        raise _unsupported(self, "edit")
+        raise _refuse(self, "edit")
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
         """Find the files that match a pattern, sorted by path.
@@ -379,7 +379,7 @@ class BackendProtocol(SyncSurface):
             `matches`, and `truncated` if there are more. Errors: `invalid_pattern`, `file_not_found`,
             `not_a_directory`. See the contract under "glob".
         """
-        raise _unsupported(self, "glob")
+        raise _refuse(self, "glob")
 
     async def agrep(
         self,
@@ -410,7 +410,7 @@ class BackendProtocol(SyncSurface):
             `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
             `invalid_pattern`, `file_not_found`. See the contract under "grep".
         """
-        raise _unsupported(self, "grep")
+        raise _refuse(self, "grep")
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         """Delete a file, or a directory with all that is in it.
@@ -424,7 +424,7 @@ class BackendProtocol(SyncSurface):
             directory, `permission_denied` for `/`, `unsupported` where the backend cannot delete. See the contract
             under "delete, move and copy".
         """
-        raise _unsupported(self, "delete")
+        raise _refuse(self, "delete")
 
     async def aread_raw(self, path: str) -> ReadRawResult:
         """Read a whole file with its times.
@@ -730,8 +730,8 @@ def _code(result: Result) -> str | None:
 
 
 def _no_events(backend: object) -> Iterable[ChangeEvent]:
-    raise _unsupported(backend, "watch")
+    raise _refuse(backend, "watch")
 
 
-def _unsupported(backend: object, operation: str) -> NotSupportedError:
+def _refuse(backend: object, operation: str) -> NotSupportedError:
     return NotSupportedError(backend=type(backend).__name__, operation=operation)

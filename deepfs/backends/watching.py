@@ -77,7 +77,7 @@ class ChangeBuffer:
         whole = pending.get(self._top)
         if whole is not None and whole.kind == "resync":
             return  # It is read later than this change was made, so its reader will see this change.
-        pending[event.path] = _joined(pending.get(event.path), event)
+        pending[event.path] = _join(pending.get(event.path), event)
         with suppress(KeyError):  # It may have been read already.
             pending.move_to_end(event.path)
         if len(pending) > _MAX_PENDING:
@@ -130,7 +130,7 @@ class ChangeBuffer:
         return event
 
 
-def _joined(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
+def _join(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
     """One event for two changes of a path, of which the first was not read yet."""
     if before is None or event.kind == "resync":
         return event

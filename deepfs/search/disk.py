@@ -425,7 +425,7 @@ class _Batch:
                     task.scan(place, content)
 
         for some in run:
-            found = {path: lines for path, lines in self._named(some) if path in files}
+            found = {path: lines for path, lines in self._decode_names(some) if path in files}
             seen.update(found)
             used = () if unchanged is None else self._take_lines(found, greps, unchanged, deadline)
             for path in found:
@@ -433,7 +433,7 @@ class _Batch:
                     visit(path, unlimited)
             if any(task.has_enough for task in unlimited):
                 raise RipgrepError("it finds more than a result has; which lines come first, a walk tells")
-        left_out = {path for path, _ in self._named((name, None) for name in run.left_out)} - seen
+        left_out = {path for path, _ in self._decode_names((name, None) for name in run.left_out)} - seen
         left_out = {path for path in left_out if path in files or files.may_enter(path)}
         rest: list[str] = []
         if left_out:
@@ -445,7 +445,7 @@ class _Batch:
         for place in sorted(seen.union(rest)) if limited else ():
             visit(place, [task for task in limited if not task.has_enough])
 
-    def _named(self, found: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, bytes | None]]:
+    def _decode_names(self, found: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, bytes | None]]:
         """The paths of files that ripgrep names, with their lines; names that are not UTF-8 are left out."""
         above = self.root.rstrip("/")
         for name, lines in found:
@@ -501,17 +501,17 @@ class _AnyOf:
     def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
         if self._inside is not None and directory[:-1] not in self._inside:
             names = [name for name in names if directory + name in self._inside]
-        return self._chosen(names, (files.files(directory, names, deadline) for files in self._filters))
+        return self._choose(names, (files.files(directory, names, deadline) for files in self._filters))
 
     def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
         if self._inside is not None:
             if directory[:-1] in self._inside:
                 self._inside.update(directory + name for name in names)
             names = [name for name in names if directory + name in self._inside or directory + name in self._above]
-        return self._chosen(names, (files.directories(directory, names, deadline) for files in self._filters))
+        return self._choose(names, (files.directories(directory, names, deadline) for files in self._filters))
 
     @staticmethod
-    def _chosen(names: list[str], choices: Iterable[list[str]]) -> list[str]:
+    def _choose(names: list[str], choices: Iterable[list[str]]) -> list[str]:
         wanted: set[str] = set()
         for chosen in choices:
             if len(chosen) == len(names):

@@ -179,14 +179,14 @@ def rules_of_file(content: bytes, check: Check = _go_on) -> Rules:
     """The rules of a `.gitignore` file. As in git, invalid patterns are skipped; so is a file with too many lines."""
     rules = _known.get(content)
     if rules is None:
-        rules = _NO_RULES if content.count(b"\n") >= _MAX_RULES else _compiled(content, check)
+        rules = _NO_RULES if content.count(b"\n") >= _MAX_RULES else _compile_lines(content, check)
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[content] = rules
     return rules
 
 
-def _compiled(content: bytes, check: Check) -> Rules:
+def _compile_lines(content: bytes, check: Check) -> Rules:
     rules: list[_Rule] = []
     plain: list[str] = []
     for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
@@ -195,7 +195,7 @@ def _compiled(content: bytes, check: Check) -> Rules:
         with suppress(ValueError):
             found = list(_rules(line))
             rules += found
-            plain += _plain(_trimmed(line), found)
+            plain += _plain(_trim(line), found)
     return Rules(rules, plain[:_MAX_HINTS], check)
 
 
@@ -207,14 +207,14 @@ def _rules(line: str) -> Iterator[_Rule]:
     """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern."""
     if len(line) > _MAX_LINE or "\n" in line or not is_text(line):
         raise ValueError("a pattern is one line of text")
-    body = _trimmed(line).removeprefix("!")
+    body = _trim(line).removeprefix("!")
     pattern = body.removesuffix("/")
     if pattern and not line.startswith("#"):
         expression = _expression(pattern.removeprefix("/"))
         yield _Rule(expression, not line.startswith("!"), pattern != body, "/" not in pattern)
 
 
-def _trimmed(line: str) -> str:
+def _trim(line: str) -> str:
     """A line without the spaces at its end, but for one that is escaped."""
     text = line.rstrip(" ")
     escapes = len(text) - len(text.rstrip("\\"))

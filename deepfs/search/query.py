@@ -156,7 +156,7 @@ def compile_query(
     if not 0 <= context_lines <= MAX_CONTEXT_LINES:
         reason = f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}."
         raise InvalidPatternError(pattern, reason, kind="search")
-    regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
+    regexp = _compile_re2(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
     by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
 
@@ -220,7 +220,7 @@ def _text(data: bytes | str) -> str | None:
 # --- regular expressions ---
 
 
-def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
+def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
     re2 = import_module("re2")
     options = re2.Options()
     options.log_errors = False

@@ -66,15 +66,15 @@ class FileFilter:
         """Those of the files `names` that are selected; `directory`, where they are, ends in `/`."""
         relative = directory[self._start :]
         chosen = visible_in(relative, names) if self.glob is None else self.glob.matching(relative, names)
-        return self._shown(directory, chosen, deadline, is_dir=False) if self._leaving_out else chosen
+        return self._show(directory, chosen, deadline, is_dir=False) if self._leaving_out else chosen
 
     def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
         """Those of the directories `names` that `may_enter` enters; `directory`, where they are, ends in `/`."""
         relative = directory[self._start :]
         chosen = visible_in(relative, names) if self.glob is None else self.glob.enterable(relative, names)
-        return self._shown(directory, chosen, deadline, is_dir=True) if self._leaving_out else chosen
+        return self._show(directory, chosen, deadline, is_dir=True) if self._leaving_out else chosen
 
-    def _shown(self, directory: str, names: list[str], deadline: Deadline, *, is_dir: bool) -> list[str]:
+    def _show(self, directory: str, names: list[str], deadline: Deadline, *, is_dir: bool) -> list[str]:
         shown: list[str] = []
         for name in names:
             deadline.check(directory)

@@ -42,7 +42,7 @@ class Grep:
         self.truncated: bool = False
         self.deadline = Deadline()
         self._search = search_plain if is_plain(self.query) else search
-        self.required: bytes = self.query.required or _required(request)
+        self.required: bytes = self.query.required or _find_required(request)
         """Bytes that every matching file contains; empty if none are known."""
         # Most results are known to be short enough by the sizes of their files, and are not measured.
         self._times_shown = 1 + 2 * request.context_lines
@@ -71,9 +71,9 @@ class Grep:
             self.truncated = True
         self._most_chars += min(most_chars, len(matches) * self.query.max_line) * self._times_shown
         if self._most_chars > MAX_GREP_CHARS:
-            self._cut_long()
+            self._drop_long()
 
-    def _cut_long(self) -> None:
+    def _drop_long(self) -> None:
         """Drop the matches with which the lines of the result have too many characters."""
         for match in islice(self.matches, self._measured, None):
             self._chars += _chars_of(match)
@@ -93,7 +93,7 @@ class Grep:
         return GrepResult(matches=self.matches, truncated=self.truncated, skipped=self.skipped)
 
 
-def _required(request: GrepRequest) -> bytes:
+def _find_required(request: GrepRequest) -> bytes:
     """The longest text that every match of a regular expression contains, if case counts; empty if none is known."""
     if not request.regex or request.ignore_case:
         return b""

@@ -141,7 +141,7 @@ class Run:
         if self._end() not in (0, 1, 2):
             raise RipgrepError("it was stopped")
         yield self._parser.end()
-        self.left_out = set(_left_out(bytes(self._log)))
+        self.left_out = set(_parse_log(bytes(self._log)))
         if self._process.returncode == 2 and not self.left_out:
             raise RipgrepError("it failed and does not say why")
 
@@ -221,13 +221,13 @@ class _Lines:
                 continue
             lines, is_end, name = piece.partition(b"\n\n")
             if is_end:
-                found.append(self._found(lines))
+                found.append(self._finish_file(lines))
                 self._name, self._is_binary = name, False
             else:
                 self._is_binary = True
         return found
 
-    def _found(self, lines: bytes) -> Found:
+    def _finish_file(self, lines: bytes) -> Found:
         assert self._name is not None
         return Found(self._name.removeprefix(b"./"), None if self._is_binary else lines)
 
@@ -238,10 +238,10 @@ class _Lines:
             return []
         if self._name is None or not last.endswith(b"\n"):
             raise RipgrepError("it was stopped")
-        return [self._found(last[:-1])]
+        return [self._finish_file(last[:-1])]
 
 
-def _left_out(log: bytes) -> Iterator[bytes]:
+def _parse_log(log: bytes) -> Iterator[bytes]:
     *lines, cut_off = log.split(b"\n")
     if cut_off:
         raise RipgrepError("it was cut off")
@@ -323,12 +323,12 @@ _TRIAL = {
 
 def find_ripgrep() -> Ripgrep | None:
     """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
-    safe = (place.path for place in _installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
+    safe = (place.path for place in _find_installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
     return next((ripgrep for ripgrep in map(_usable, safe) if ripgrep is not None), None)
 
 
 @lru_cache(maxsize=8)
-def _installed(path: str) -> Sequence[Place]:
+def _find_installed(path: str) -> Sequence[Place]:
     return list(programs_on(path, "rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
 
 

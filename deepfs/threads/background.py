@@ -67,7 +67,7 @@ class BackgroundLoop:
         try:
             with self._lock:
                 if self._running is None or self._running.has_ended:
-                    self._running = _started(self._name)
+                    self._running = _start_running(self._name)
                 return self._running
         finally:
             _here.is_starting = False
@@ -141,21 +141,21 @@ class _Running:
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
                 await checkpoint()  # If the loop is ending, this lets `_serve` set `has_ended` first.
         if error is not None:
-            call.fail(_ended(error) if self.has_ended else error)
+            call.fail(_loop_ended_error(error) if self.has_ended else error)
         if call.is_done:  # Else it was begun twice, and this was the second time.
             self._calls.pop(call, None)
 
     def _fail_calls(self, reason: BaseException | None) -> None:
         with suppress(KeyError):
             while self._calls:
-                self._calls.popitem()[0].fail(_ended(reason))
+                self._calls.popitem()[0].fail(_loop_ended_error(reason))
 
 
 _starting = ForkSafeLock()
 """Held until a loop runs: a child that is forked before that could never import what its own loop needs."""
 
 
-def _started(name: str) -> _Running | None:
+def _start_running(name: str) -> _Running | None:
     running = _Running()
     try:
         start_thread(running.serve, name)
@@ -164,7 +164,7 @@ def _started(name: str) -> _Running | None:
     return running
 
 
-def _ended(reason: BaseException | None) -> RuntimeError:
+def _loop_ended_error(reason: BaseException | None) -> RuntimeError:
     """A new error for each caller, since raising an error adds to its traceback."""
     ended = RuntimeError("deepfs's event loop ended before the call did; the next call starts it anew")
     ended.__cause__ = reason

@@ -612,10 +612,10 @@ async def run_long(
     """
     deadline = Deadline(timeout) if deadline is None else deadline
     deadline.pause()
-    return await _run(_pools.long, _resumed, (deadline, function, args), deadline=deadline, storage=storage)
+    return await _run(_pools.long, _resume_and_run, (deadline, function, args), deadline=deadline, storage=storage)
 
 
-def _resumed(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+def _resume_and_run(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
     deadline.resume()
     return function(deadline, *args)
 

@@ -106,10 +106,10 @@ def test_an_invalid_given_pattern_is_an_error(line: str) -> None:
 
 def test_hostile_patterns_are_matched_fast() -> None:
     rules = compile_rules(["*a" * 100 + "b", "/x" + "*a" * 100 + "b", "**/*a" * 40 + "*b"])
-    start = time.perf_counter()
+    start = time.thread_time()
     assert rules.verdict("a" * 250, is_dir=False) is None
     assert rules.verdict("/".join(["x" + "a" * 200] * 10), is_dir=False) is None
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def test_the_cache_of_verdicts_is_bounded() -> None:

@@ -19,16 +19,8 @@ from typing import Final
 from modules import Function, Module, source_of
 
 INNER: Final = (
-    *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
-    *(
-        "backends.flat_plans",
-        "backends.flat_requests",
-        "backends.flat_searches",
-        "sandboxes.answers",
-        "sandboxes.loop_affinity",
-        "sandboxes.responses",
-    ),
-    *("sandboxes.script", "sandboxes.wire"),
+    *("core", "disk", "_langgraph", "process", "search", "storage", "text", "threads"),
+    *("sandboxes.answers", "sandboxes.loop_affinity", "sandboxes.responses", "sandboxes.script", "sandboxes.wire"),
 )
 """Subpackages and modules whose classes are not for users; only older checkouts have `core`."""
 PLAIN: Final = {*vars(builtins), "ABC", "Generic", "NamedTuple", "Protocol", "StrEnum", "Struct", "TypedDict"}

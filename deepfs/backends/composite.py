@@ -8,10 +8,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends._mount_search import MountSearch
-from deepfs.backends._mounts import Mount, MountTable, answered
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.gathering import gather
+from deepfs.backends.mount_search import MountSearch
+from deepfs.backends.mounts import Mount, MountTable, answered
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -54,6 +53,7 @@ from deepfs.operations import (
     Write,
 )
 from deepfs.search.request import SearchRequest
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import Omission, TreeEntry, TreeListing, joined

@@ -6,19 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends import flat_searches as searches
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import (
-    AsyncStorage,
-    BlockingStorage,
-    InlineStorage,
-    Kind,
-    Listing,
-    Storage,
-)
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.retries import RetryPolicy, until_accepted
 from deepfs.backends.watching import is_watched, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import (
@@ -40,6 +28,18 @@ from deepfs.operations import (
     Write,
 )
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.storage import plans as plans
+from deepfs.storage import searches as searches
+from deepfs.storage.requests import Plan
+from deepfs.storage.retries import RetryPolicy, until_accepted
+from deepfs.storage.runners import (
+    AsyncStorage,
+    BlockingStorage,
+    InlineStorage,
+    Kind,
+    Listing,
+    Storage,
+)
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of

@@ -7,11 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends import flat_searches as searches
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
-from deepfs.backends.flat_requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -22,6 +19,9 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
+from deepfs.storage import plans as plans
+from deepfs.storage import searches as searches
+from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.testing import BackendConformance
 from deepfs.testing.tasks import gather
 from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of

@@ -18,8 +18,6 @@ from langgraph.store.memory import InMemoryStore
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph import private as _langgraph
 from deepfs.backends.flat import RecordStorageBackend, records_of
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
@@ -44,6 +42,8 @@ from deepfs.backends.store.tables import (
     storage_of,
 )
 from deepfs.errors import BackendError
+from deepfs.storage.requests import Plan
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Storage
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place

@@ -17,8 +17,6 @@ from deepfs.backends.store.tables import OvertakenError, Put, put_if_unchanged
 from deepfs.errors import BackendError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
-__all__ = ["change", "fetched", "fetched_in_batch", "listed"]
-
 _ALL: Final = 2**31 - 1
 """The page size: one page holds everything, if the store allows it. Paging by offset loses rows while others write."""
 _MOST_KEYS: Final = 10_000

@@ -25,20 +25,6 @@ from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import finish
 
-__all__ = [
-    "OvertakenError",
-    "Put",
-    "can_compare",
-    "can_select",
-    "identify",
-    "is_identified",
-    "put_if_unchanged",
-    "select_inside",
-    "select_keys",
-    "select_values",
-    "storage_of",
-]
-
 T = TypeVar("T")
 
 _MOST_PARAMETERS: Final = 900

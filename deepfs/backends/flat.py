@@ -17,7 +17,6 @@ from deepfs.operations import (
     Edit,
     ListTree,
     Ls,
-    Move,
     Operation,
     Read,
     ReadRaw,
@@ -29,8 +28,6 @@ from deepfs.operations import (
 )
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
-from deepfs.storage import searches as searches
-from deepfs.storage.requests import Plan
 from deepfs.storage.retries import RetryPolicy, until_accepted
 from deepfs.storage.runners import (
     AsyncStorage,
@@ -38,6 +35,7 @@ from deepfs.storage.runners import (
     InlineStorage,
     Kind,
     Listing,
+    Plan,
     Storage,
 )
 from deepfs.text import paths
@@ -147,21 +145,20 @@ class StorageBackend(BackendProtocol):
     async def run(self, operation: Operation) -> Any:
         match operation:
             case Read() | ReadRaw() | Ls() | ListTree():
-                plan = partial(self._look_plan, operation.at(paths.normalize))
-                return await self._look(plan)
+                return await self._look(partial(plans.plan_of, self, operation.at(paths.normalize)))
             case Write() | Edit() | Delete() | Copy():
                 operation = operation.at(paths.normalize)
                 if isinstance(operation, Write):
                     check_text(operation.content)
-                return await self._change(partial(self._change_plan, operation), *operation.paths)
+                return await self._change(partial(plans.plan_of, self, operation), *operation.paths)
             case ResolvePaths(given):
                 return list(given)
             case GlobRequest():
                 files = FileFilter(operation)
-                return await self._look(lambda: searches.glob(self, operation, files), "search")
+                return await self._look(lambda: plans.glob(self, operation, files), "search")
             case GrepRequest():
                 files = FileFilter(operation)
-                return await self._look(lambda: searches.grep(self, operation, files), "search")
+                return await self._look(lambda: plans.grep(self, operation, files), "search")
             case DownloadFiles(wanted):
                 return await self._look(lambda: plans.download(wanted))
             case UploadFiles():
@@ -179,38 +176,17 @@ class StorageBackend(BackendProtocol):
                 return watch_storage(self._scope, path, self._hold(path))
         return await super().run(operation)
 
-    def _look_plan(self, operation: Read | ReadRaw | Ls | ListTree) -> Plan[Any]:
-        match operation:
-            case Read(path, offset, limit):
-                return plans.read(self, path, offset, limit)
-            case ReadRaw(path):
-                return plans.read_raw(path)
-            case Ls(path):
-                return plans.ls(path)
-            case ListTree(path):
-                return plans.list_tree(path)
-
-    def _change_plan(self, operation: Write | Edit | Delete | Copy) -> Plan[Any]:
-        match operation:
-            case Write(path, content, overwrite, if_match):
-                return plans.write(self, path, content, overwrite=overwrite, if_match=if_match)
-            case Edit(path, old, new, replace_all, if_match):
-                return plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match)
-            case Delete(path, if_match):
-                return plans.delete(self, path, if_match=if_match)
-            case Move(src, dst, overwrite):
-                return plans.move(self, src, dst, overwrite=overwrite)
-            case Copy(src, dst, overwrite):
-                return plans.copy(self, src, dst, overwrite=overwrite)
-
     async def _upload_files(self, operation: UploadFiles) -> list[FileUploadResponse]:
-        files, targets = operation.files, plans.upload_targets(operation.files)
+        files, targets = operation.files, [plans.valid_path(path) for path, _ in operation.files]
         held = [target for target in targets if isinstance(target, str)]
         try:
             outcomes = await self._change(lambda: plans.upload(self, files, targets), *held)
         except DeepFSError as error:
             outcomes = [error if isinstance(target, str) else target for target in targets]
-        return plans.upload_responses(files, outcomes)
+        return [
+            FileUploadResponse(given, outcome.code.value if outcome else None)
+            for (given, _), outcome in zip(files, outcomes, strict=True)
+        ]
 
 
 class FlatBackend(StorageBackend):

@@ -14,9 +14,8 @@ from deepfs.backends.fsspec.calls import AwaitedCalls, FilesystemCalls, calls_of
 from deepfs.backends.fsspec.files import FilesystemFiles
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.errors import DeepFSError
-from deepfs.storage.requests import Plan
 from deepfs.storage.retries import RetryPolicy, policy_given
-from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Listing, Storage
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Listing, Plan, Storage
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_string
 from deepfs.text.entries import StoragePlace, flat_place

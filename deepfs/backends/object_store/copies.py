@@ -15,7 +15,7 @@ import msgspec
 
 from deepfs.backends.flat import StorageBackend
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.storage.requests import Apply, Find, Get, List, Plan, Request, Stat
+from deepfs.storage.runners import Apply, Find, Get, List, Plan, Request, Stat
 from deepfs.text.flat_tree import Change, FileStat
 from deepfs.text.records import size_of, timestamp
 from deepfs.types import FileDataV2

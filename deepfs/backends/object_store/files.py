@@ -17,8 +17,7 @@ from deepfs.backends.object_store.versions import Found, Tag, index_tag, stat_of
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import Prefetch, gather_each
-from deepfs.storage.requests import Page, Plan
-from deepfs.storage.runners import AsyncStorage, Kind
+from deepfs.storage.runners import AsyncStorage, Kind, Page, Plan
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio

@@ -34,8 +34,8 @@ from deepfs.backends.object_store.copies import (
 )
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.storage.requests import Find, Page
-from deepfs.storage.searches import batches
+from deepfs.storage.plans import batches
+from deepfs.storage.runners import Find, Page
 from deepfs.text.flat_tree import Change, FileStat, file_paths
 from deepfs.text.records import timestamp
 from deepfs.threads.locks import path_locks

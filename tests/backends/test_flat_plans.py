@@ -101,7 +101,7 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
                 answer = request.run(Deadline())
             else:
                 asked.append(request)
-                answer = storage._answer_now(request)
+                answer = storage._answer(request)
     except StopIteration as end:
         return end.value, asked
 

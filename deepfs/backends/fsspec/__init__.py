@@ -1,8 +1,8 @@
 """Files in any filesystem of fsspec."""
 
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -10,16 +10,14 @@ from typing import Any, Final, TypeVar
 
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.fsspec.calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors, protocols_of
-from deepfs.backends.fsspec.files import FilesystemFiles
+from deepfs.backends.fsspec.calls import AwaitedCalls, FilesystemCalls, calls_of, protocols_of
+from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.errors import DeepFSError
 from deepfs.storage.retries import RetryPolicy, policy_given
-from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Listing, Plan, Storage
+from deepfs.storage.runners import Storage
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_string
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, FileStat, TaggedFiles
 from deepfs.threads import pool
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
@@ -84,17 +82,10 @@ class FsspecBackend(StorageBackend):
         if "memory" in self._source.protocols:
             self.capabilities = Capabilities(keeps_created_at=False)
 
-    def _files(self, *, tolerant: bool) -> FilesystemFiles:
-        """The files, for one operation. Opens the filesystem if it is not open yet."""
-        return FilesystemFiles(
-            self._source.opened(self._retries),
-            _joined(self._source.root, self._inner),
-            tolerant=tolerant,
-            checks=not self._unsafe_overwrites,
-        )
-
     def _storage(self) -> Storage:
-        return (_AwaitedFiles if self._source.is_async else _BlockingFiles)(self._files)
+        kind = AwaitedFiles if self._source.is_async else BlockingFiles
+        opened = partial(self._source.opened, self._retries)
+        return kind(opened, _joined(self._source.root, self._inner), checks=not self._unsafe_overwrites)
 
     def _full(self, path: str) -> str:
         """The path of a file in the filesystem, whichever backend reaches it."""
@@ -118,94 +109,6 @@ class FsspecBackend(StorageBackend):
     async def aclose(self) -> None:
         # The finalizers of a filesystem may wait for its connections to be closed.
         await pool.run(self._source.close)
-
-
-# --- the storage -----------------------------------------------------------------------------------------------------
-
-
-class _AwaitedFiles(AsyncStorage):
-    """The files of an async filesystem."""
-
-    def __init__(self, opened: Callable[..., FilesystemFiles]) -> None:
-        self._opened = opened
-        self._made: FilesystemFiles | None = None
-        self._tolerant = False
-
-    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        self._tolerant = kind == "search"
-        return await super().carry_out(plan, kind)
-
-    async def _files(self) -> FilesystemFiles:
-        if self._made is None:
-            # Making a filesystem may load modules and read files of configuration.
-            self._made = await pool.run(partial(_opened, self._opened, self._tolerant))
-        return self._made
-
-    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return await (await self._files()).stat(paths)
-
-    async def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return await (await self._files()).get(paths)
-
-    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
-        return await (await self._files()).get_each(paths)
-
-    async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        return await (await self._files()).list(prefix, limit)
-
-    async def children(self, prefix: str) -> Listing:
-        return await (await self._files()).children(prefix)
-
-    async def apply(self, changes: Sequence[Change]) -> None:
-        await (await self._files()).apply(changes)
-
-
-class _BlockingFiles(BlockingStorage):
-    """The files of a sync filesystem, in a worker thread."""
-
-    failures = (DeepFSError,)
-
-    def __init__(self, opened: Callable[..., FilesystemFiles]) -> None:
-        self._opened = opened
-
-    @contextmanager
-    def transaction(self, kind: Kind) -> Iterator[None]:
-        self._files = _opened(self._opened, kind == "search")
-        yield
-
-    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return _ended(self._files.stat(paths))
-
-    def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return _ended(self._files.get(paths))
-
-    def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
-        return _ended(self._files.get_each(paths))
-
-    def list(self, prefix: str, limit: int | None = None) -> Listing:
-        return _ended(self._files.list(prefix, limit))
-
-    def children(self, prefix: str) -> Listing:
-        return _ended(self._files.children(prefix))
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        _ended(self._files.apply(changes))
-
-
-def _opened(opened: Callable[..., FilesystemFiles], tolerant: bool) -> FilesystemFiles:
-    with leaf_errors("/"):
-        return opened(tolerant=tolerant)
-
-
-def _ended(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise RuntimeError("a call of a sync filesystem waited")
 
 
 # --- the filesystem --------------------------------------------------------------------------------------------------

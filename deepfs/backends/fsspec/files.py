@@ -4,10 +4,10 @@ The calls may be awaited or block; coroutines of blocking calls never suspend. W
 names that lie elsewhere or are no valid paths, values of other types and links are left out or counted, never followed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -21,9 +21,13 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Plan, Request, Together
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles, is_about_one_file
+from deepfs.threads import pool
 from deepfs.types import FileDataV2
+
+T = TypeVar("T")
 
 _MOST_ENTRIES: Final = 5_000_000
 """How many entries of one listing are kept."""
@@ -68,18 +72,33 @@ def _as_files(fetched: Iterable[_Fetched | None]) -> TaggedFiles:
     return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
 
 
-class _ReadFiles:
-    """Reads and lists the files beneath `root`, for one operation."""
+class FilesystemFiles:
+    """The files beneath `root`, for one operation.
 
-    def __init__(self, calls: FilesystemCalls, root: str, *, tolerant: bool) -> None:
-        self._calls = calls
+    Args:
+        opened: Returns the calls of the filesystem, which it opens if it is not open yet.
+        root: The directory in the filesystem.
+        checks: Whether it is checked right before a change that nobody else has changed the file.
+    """
+
+    _calls: FilesystemCalls
+    _tolerant = False
+    """Whether directories that cannot be listed are counted instead of raising an error."""
+
+    def __init__(self, opened: Callable[[], FilesystemCalls], root: str, *, checks: bool) -> None:
+        self._opened = opened
         self._root = root
-        self._tolerant = tolerant
+        self._checks = checks
         self._listed: dict[str, FileStat] = {}
         """What listings of this operation said."""
-        self._protocols = calls.protocols
-        marker = str(calls.filesystem.root_marker)
-        self._begins_with_slash = f"{marker}{root}".startswith("/") or bool(self._protocols & _ABSOLUTE)
+
+    def _open(self) -> None:
+        """Open the filesystem, which may load modules and read files of configuration."""
+        with leaf_errors("/"):
+            self._calls = self._opened()
+        self._protocols = self._calls.protocols
+        marker = str(self._calls.filesystem.root_marker)
+        self._begins_with_slash = f"{marker}{self._root}".startswith("/") or bool(self._protocols & _ABSOLUTE)
 
     # --- names ---
 
@@ -129,7 +148,7 @@ class _ReadFiles:
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
         return _as_files(await self._calls.each(self._file, paths))
 
-    async def get_each(self, paths: Sequence[str]) -> TaggedFiles:
+    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
         """As `get`, with the errors about one file among the files."""
         return _as_files(await self._calls.each(self._outcome, paths))
 
@@ -257,20 +276,7 @@ class _ReadFiles:
             elif not path.rpartition("/")[2].startswith(_TEMPORARY):
                 yield _Entry(path, False, stat_of(info))
 
-
-class FilesystemFiles(_ReadFiles):
-    """The files beneath `root`, for one operation.
-
-    Args:
-        calls: The calls of the filesystem.
-        root: The directory in the filesystem.
-        tolerant: Whether directories that cannot be listed are counted instead of raising an error.
-        checks: Whether it is checked right before a change that nobody else has changed the file.
-    """
-
-    def __init__(self, calls: FilesystemCalls, root: str, *, tolerant: bool = False, checks: bool = True) -> None:
-        super().__init__(calls, root, tolerant=tolerant)
-        self._checks = checks
+    # --- changing ---
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Store all changes, or none as far as that can be helped: files that were created are removed again."""
@@ -470,3 +476,43 @@ class FilesystemFiles(_ReadFiles):
 
 def _directory(prefix: str) -> str:
     return prefix.rstrip("/") or "/"
+
+
+# --- both kinds ------------------------------------------------------------------------------------------------------
+
+
+class AwaitedFiles(FilesystemFiles, AsyncStorage):
+    """The files of an async filesystem."""
+
+    _is_open = False
+
+    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        self._tolerant = kind == "search"
+        return await super().carry_out(plan, kind)
+
+    async def _answer(self, request: Request) -> Any:
+        if not self._is_open:
+            await pool.run(self._open)
+            self._is_open = True
+        return await super()._answer(request)
+
+
+class BlockingFiles(FilesystemFiles, BlockingStorage):
+    """The files of a sync filesystem, in a worker thread."""
+
+    failures = (DeepFSError,)
+
+    @contextmanager
+    def transaction(self, kind: Kind) -> Iterator[None]:
+        self._tolerant = kind == "search"
+        self._open()
+        yield
+
+    def _answer(self, request: Request) -> Any:
+        if type(request) is Together:
+            return [self._answer(each) for each in request.requests]
+        try:
+            super()._answer(request).send(None)
+        except StopIteration as end:
+            return end.value
+        raise RuntimeError("a call of a sync filesystem waited")

@@ -15,12 +15,18 @@ from typing import Any, Literal
 import anyio
 
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.object_store.client import BLOCK_BYTES, ObjectClient
-from deepfs.backends.object_store.files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
+from deepfs.backends.object_store.client import BLOCK_BYTES, Found, ObjectClient
+from deepfs.backends.object_store.files import (
+    Bucket,
+    ObjectFiles,
+    Parts,
+    ReadWindow,
+    beginning,
+    call_on_asyncio,
+    rechunked,
+)
 from deepfs.backends.object_store.index import Objects, SearchIndex
 from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
-from deepfs.backends.object_store.streams import Parts, beginning, rechunked
-from deepfs.backends.object_store.versions import Found
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import (
     ConflictError,

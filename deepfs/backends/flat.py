@@ -6,26 +6,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
+from deepfs import operations as ops
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.watching import is_watched, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.operations import (
-    ChangeEntries,
-    Copy,
-    Delete,
-    DownloadFiles,
-    Edit,
-    ListTree,
-    Ls,
-    Operation,
-    Read,
-    ReadRaw,
-    ResolvePaths,
-    StoragePlaceOf,
-    UploadFiles,
-    Watch,
-    Write,
-)
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
 from deepfs.storage.retries import RetryPolicy, until_accepted
@@ -142,16 +126,16 @@ class StorageBackend(BackendProtocol):
 
     # --- operations ---
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: ops.Operation) -> Any:
         match operation:
-            case Read() | ReadRaw() | Ls() | ListTree():
+            case ops.Read() | ops.ReadRaw() | ops.Ls() | ops.ListTree():
                 return await self._look(partial(plans.plan_of, self, operation.at(paths.normalize)))
-            case Write() | Edit() | Delete() | Copy():
+            case ops.Write() | ops.Edit() | ops.Delete() | ops.Copy():
                 operation = operation.at(paths.normalize)
-                if isinstance(operation, Write):
+                if isinstance(operation, ops.Write):
                     check_text(operation.content)
                 return await self._change(partial(plans.plan_of, self, operation), *operation.paths)
-            case ResolvePaths(given):
+            case ops.ResolvePaths(given):
                 return list(given)
             case GlobRequest():
                 files = FileFilter(operation)
@@ -159,24 +143,24 @@ class StorageBackend(BackendProtocol):
             case GrepRequest():
                 files = FileFilter(operation)
                 return await self._look(lambda: plans.grep(self, operation, files), "search")
-            case DownloadFiles(wanted):
+            case ops.DownloadFiles(wanted):
                 return await self._look(lambda: plans.download(wanted))
-            case UploadFiles():
+            case ops.UploadFiles():
                 return await self._upload_files(operation)
-            case ChangeEntries(entries):
+            case ops.ChangeEntries(entries):
                 # Directories are implied by files, so an empty directory does not exist and need not be removed.
                 outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
                 return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in entries]
-            case StoragePlaceOf(path):
+            case ops.StoragePlaceOf(path):
                 # Not `is_sole`: backend objects with other scopes may use the same storage.
                 scope = self._scope()
                 return flat_place(scope, paths.normalize(path), storage=scope)
-            case Watch(path) if self.capabilities.watches:
+            case ops.Watch(path) if self.capabilities.watches:
                 path = paths.normalize(path)
                 return watch_storage(self._scope, path, self._hold(path))
         return await super().run(operation)
 
-    async def _upload_files(self, operation: UploadFiles) -> list[FileUploadResponse]:
+    async def _upload_files(self, operation: ops.UploadFiles) -> list[FileUploadResponse]:
         files, targets = operation.files, [plans.valid_path(path) for path, _ in operation.files]
         held = [target for target in targets if isinstance(target, str)]
         try:

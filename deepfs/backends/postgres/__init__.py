@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.namespace import checked_namespace, namespace_from
-from deepfs.backends.older_protocols import adapters
+from deepfs.backends.namespace import namespace_given
 from deepfs.backends.postgres.changes import Changes
 from deepfs.backends.postgres.client import Client, check_dsn
 from deepfs.backends.postgres.rows import check_key, has_key
@@ -96,9 +95,8 @@ class PostgresBackend(StorageBackend):
         self._retries = policy_given(retries)
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
-        self._given_namespace = namespace if callable(namespace) else _namespace(namespace)
-        if callable(namespace):
-            adapters()  # Imports LangGraph, which would block an event loop later.
+        self._namespace = namespace_given(namespace)
+        self._given_namespace = namespace if callable(namespace) else self._namespace()
         self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(
             database,
@@ -110,12 +108,6 @@ class PostgresBackend(StorageBackend):
         )
         self._changes = Changes(self._client)
         self._database: Hashable = sha256(database.encode()).digest() if isinstance(database, str) else id(database)
-
-    def _namespace(self) -> str:
-        given = self._given_namespace
-        if isinstance(given, str):
-            return given
-        return "/".join(namespace_from(lambda runtime: _components(given(runtime)), adapters().context()))
 
     def _storage(self) -> SearchedFiles:
         namespace = self._namespace()
@@ -164,12 +156,3 @@ class PostgresBackend(StorageBackend):
 
     async def aclose(self) -> None:
         await self._client.aclose()
-
-
-def _components(given: object) -> object:
-    return (given,) if isinstance(given, str) else given
-
-
-def _namespace(given: object) -> str:
-    """A namespace as it is stored. No component holds a slash, so different ones stay different."""
-    return "/".join(checked_namespace(_components(given)))

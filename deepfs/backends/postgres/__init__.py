@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import namespace_given
-from deepfs.backends.postgres.changes import Changes
 from deepfs.backends.postgres.client import Client, check_dsn
-from deepfs.backends.postgres.rows import check_key, has_key
-from deepfs.backends.postgres.schema import Names
+from deepfs.backends.postgres.files import Changes
+from deepfs.backends.postgres.schema import Names, check_key, has_key
 from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.postgres.watch import watch_namespace
 from deepfs.backends.protocol import Capabilities

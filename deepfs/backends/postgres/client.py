@@ -81,13 +81,7 @@ def failure_of(error: Exception) -> Exception:
 
 
 def check_dsn(database: object) -> None:
-    """Raise unless `database` is a DSN or a pool, and asyncpg is installed.
-
-    Raises:
-        ModuleNotFoundError: Without asyncpg.
-        TypeError: It is neither a DSN nor a pool.
-        ValueError: It is no DSN of PostgreSQL.
-    """
+    """Raise ModuleNotFoundError, TypeError or ValueError unless asyncpg is there, and `database` a DSN or a pool."""
     if "asyncpg" not in sys.modules and find_spec("asyncpg") is None:
         raise ModuleNotFoundError("PostgresBackend needs asyncpg: pip install 'deepfs[postgres]'", name="asyncpg")
     if isinstance(database, str):
@@ -182,14 +176,6 @@ class Client:
 
     asyncpg runs on asyncio only, so calls from trio run on deepfs's background loop. A pool that the caller made
     belongs to its loop; calls from other loops run there.
-
-    Args:
-        dsn: The address of the database, or a pool.
-        names: The names of the tables.
-        policy: When requests are sent again.
-        row_level_security: Whether the tables must have policies.
-        max_connections: The most connections of a pool that is opened here.
-        statement_cache_size: How many prepared statements a connection keeps.
     """
 
     def __init__(
@@ -228,14 +214,7 @@ class Client:
     # --- loops ---
 
     async def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an async call on the event loop where the connections are.
-
-        Args:
-            call: The call.
-
-        Raises:
-            BackendError: The loop of the pool that the caller gave has ended.
-        """
+        """Make an async call on the event loop where the connections are. Raises BackendError if that has ended."""
         if self._process != os.getpid():
             self._after_fork()
         loop = self.given_loop
@@ -351,11 +330,7 @@ class Client:
                     connection.terminate()
 
     async def known(self, namespace: str) -> Abilities:
-        """What the database can do.
-
-        Args:
-            namespace: The namespace that is asked about.
-        """
+        """What the database can do."""
         if self.abilities is None:
             await self.ask(namespace, _nothing)
         assert self.abilities is not None
@@ -364,15 +339,7 @@ class Client:
     # --- requests ---
 
     async def ask(self, namespace: str, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask the database, again if the connection breaks.
-
-        Args:
-            namespace: The namespace that is asked about.
-            work: Gets the connection. It changes no file, and may be done again.
-
-        Raises:
-            DeepFSError: The error of the last attempt.
-        """
+        """Ask the database, again if the connection breaks: `work` changes no file, and may be done again."""
 
         async def attempt() -> T:
             async with self.tenant(namespace) as connection:
@@ -393,11 +360,7 @@ class Client:
     ) -> T:
         """Send a change once. The error is that of asyncpg, which may leave open whether it was made.
 
-        Args:
-            namespace: The namespace in which something is changed.
-            work: Gets the connection.
-            sent: Notes whether the server may know of the change.
-            in_transaction: Whether the change consists of several statements.
+        `sent` notes whether the server may know of it; with `in_transaction` it consists of several statements.
         """
 
         async def attempt() -> T:

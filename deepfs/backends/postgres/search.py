@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from deepfs.backends.postgres.changes import Changes
-from deepfs.backends.postgres.files import PostgresFiles
-from deepfs.backends.postgres.rows import STAT, behind, stats_of_rows
-from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, UNINDEXED, Abilities
+from deepfs.backends.postgres.files import Changes, PostgresFiles
+from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
@@ -128,11 +126,8 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
 class SearchedFiles(PostgresFiles):
     """The files of a namespace, with the state of one search.
 
-    Args:
-        changes: The changes of the backend.
-        namespace: The namespace.
-        max_bytes: The size up to which the content of a file is searched.
-        max_scanned: How many files are compared in vain, where no index helps, before the search gives up.
+    Contents of up to `max_bytes` are searched. Where no index helps, the search gives up after it has compared
+    `max_scanned` files in vain.
     """
 
     def __init__(self, changes: Changes, namespace: str, *, max_bytes: int, max_scanned: int) -> None:

@@ -25,13 +25,7 @@ _PROCESSES: Final = "SELECT pid FROM pg_stat_activity WHERE pid IS NOT NULL"
 async def watch_namespace(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
     """The changes at and beneath a path, after an event `resync` that says that the watch is active.
 
-    Args:
-        client: The client of the database.
-        namespace: The namespace.
-        path: The normalised path.
-
-    Raises:
-        BackendError: The storage failed, other than by a connection that was lost.
+    Raises BackendError if the storage failed, other than by a connection that was lost.
     """
     listener = _Listener(client, namespace, path)
     try:

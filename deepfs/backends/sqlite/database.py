@@ -265,7 +265,7 @@ class Database:
 
     def has_room(self) -> bool:
         """Whether the disk has room for more than the next changes."""
-        return _room(self.file) >= _LITTLE_ROOM
+        return disk_usage(self.file).free >= _LITTLE_ROOM
 
     def index(self, session: Session) -> None:
         """Bring the search index up to date, if it is due and there is room for it."""
@@ -281,14 +281,10 @@ class Database:
             index_pending(session.connection, _RESERVE // 4)
 
     def check_room(self, session: Session, pages: int) -> None:
-        """Raise BackendError if the disk is too full for a change, before it is committed.
+        """Raise BackendError if the disk is too full for a change, before which the database had so many `pages`.
 
         Nothing could be deleted later if the log filled the disk: a deletion is added to the log as well, and the log
         starts anew only when the database has got the pages that it holds.
-
-        Args:
-            session: The connection, in the transaction of the change.
-            pages: How many pages the database had before.
         """
         grown = session.pages()
         if grown > pages:

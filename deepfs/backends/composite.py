@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deepfs import operations as ops
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.mounts import Mount, MountSearch, MountTable, answered
+from deepfs.backends.mounts import Mount, MountSearch, MountTable, logger, uncancelled
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -338,15 +338,17 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             except DeepFSError as error:
                 [outcomes[index]] = one.failed(error)
 
-        async def ask(mount: Mount, batch: ops.Batch) -> list[Any]:
-            answer: list[Any] = await mount.ask(mount.backend.arun, batch)
-            return answer
+        async def ask(mount: Mount) -> None:
+            """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
+            batch = operation.only([one.items[0] for _, one in parts[mount]])
+            try:
+                answer = await uncancelled(mount.ask(mount.backend.arun, batch))
+            except Exception:
+                logger.exception("the backend mounted at %s/ failed", mount.prefix)
+                answer = batch.failed(BackendError(None, "the backend failed"))
+            outcomes.update((index, outcome) for (index, _), outcome in zip(parts[mount], answer, strict=True))
 
-        batches = [operation.only([one.items[0] for _, one in part]) for part in parts.values()]
-        answers = await gather([partial(answered, ask, *each) for each in zip(parts, batches, strict=True)])
-        for part, batch, answer in zip(parts.values(), batches, answers, strict=True):
-            failed = batch.failed(BackendError(None, "the backend failed")) if answer is None else answer
-            outcomes |= {index: outcome for (index, _), outcome in zip(part, failed, strict=True)}
+        await gather([partial(ask, mount) for mount in parts])
         given = operation.paths
         return [replace(outcomes[index], path=path) for index, path in enumerate(given)]
 

@@ -28,8 +28,6 @@ P = ParamSpec("P")
 RequestT = TypeVar("RequestT", bound=SearchRequest)
 ResultT = TypeVar("ResultT", bound=Result)
 SearchT = TypeVar("SearchT", GlobResult, GrepResult)
-BatchT = TypeVar("BatchT")
-OutcomeT = TypeVar("OutcomeT")
 
 logger = logging.getLogger(__name__)
 
@@ -123,17 +121,6 @@ def _prefix(route: str) -> str:
 # --- asking several at once ------------------------------------------------------------------------------------------
 
 
-async def answered(
-    call: Callable[[Mount, BatchT], Awaitable[list[OutcomeT]]], mount: Mount, batch: BatchT
-) -> list[OutcomeT] | None:
-    """The outcomes of a batch; None if the mount raised, so that the outcomes of other mounts are still returned."""
-    try:
-        return await uncancelled(call(mount, batch))
-    except Exception:
-        logger.exception("the backend mounted at %s/ failed", mount.prefix)
-        return None
-
-
 async def uncancelled(answer: Awaitable[T]) -> T:
     """Await `answer`. Raises BackendError if it ends with a cancellation although this task is not cancelled."""
     try:
@@ -153,12 +140,7 @@ class MountQuery(Generic[RequestT]):
 
 
 class MountSearch:
-    """The searches of a composite.
-
-    Args:
-        table: The mounts.
-        timeout: The most seconds that a search waits for one mount; None sets no limit.
-    """
+    """The searches of a composite, which wait at most `timeout` seconds for one mount."""
 
     def __init__(self, table: MountTable, timeout: float | None) -> None:
         self._table = table

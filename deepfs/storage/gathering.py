@@ -47,19 +47,10 @@ async def gather_each(
     most: int = _AT_ONCE,
     cancels: bool = True,
 ) -> list[T]:
-    """Call an async function with every item, with some of them at once.
+    """The results of an async function for every item, in their order; `most` calls run at once.
 
-    Args:
-        function: The function.
-        items: The items.
-        most: How many calls run at once.
-        cancels: Whether calls that have begun are cancelled when another one fails. Otherwise they run to their end.
-
-    Returns:
-        The results, in the order of the items.
-
-    Raises:
-        Exception: The first error, as it is. No call begins after it.
+    The first error is raised as it is, and no call begins after it. Those that have begun are cancelled, unless
+    `cancels` is False: then they run to their end.
     """
     given = list(items)
     results: dict[int, T] = {}
@@ -121,10 +112,7 @@ def batched(
 class Prefetch(Generic[T]):
     """Fetches files in the order in which a search needs them, some of them before it asks for them.
 
-    Args:
-        fetch: Fetches what is at a path, or None for nothing.
-        size: The size of what is at a path, as far as known.
-        tasks: Where the files are fetched. Cancel it when the search has ended.
+    `size` is that of what is at a path, as far as known. The files are fetched in `tasks`: cancel that in the end.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from deepfs._brief import address
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.fsspec.calls import AwaitedCalls, FilesystemCalls, calls_of, protocols_of
+from deepfs.backends.fsspec.calls import FilesystemCalls, protocols_of
 from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.storage.retries import RetryPolicy, policy_given
@@ -104,7 +104,7 @@ class FsspecBackend(StorageBackend):
 
     def bound_to_this_thread(self) -> bool:
         calls = self._source.calls
-        return isinstance(calls, AwaitedCalls) and calls.runs_here()
+        return calls is not None and calls.runs_here()
 
     async def aclose(self) -> None:
         # The finalizers of a filesystem may wait for its connections to be closed.
@@ -115,12 +115,7 @@ class FsspecBackend(StorageBackend):
 
 
 class _Source:
-    """A filesystem that the caller has made.
-
-    Args:
-        filesystem: The filesystem.
-        root: The directory in it.
-    """
+    """A directory in a filesystem that the caller has made."""
 
     protocols: frozenset[str]
     root: str
@@ -143,7 +138,7 @@ class _Source:
     def opened(self, policy: RetryPolicy) -> FilesystemCalls:
         """The calls of the filesystem."""
         if (calls := self.calls) is None:
-            calls = self.calls = calls_of(self._filesystem, policy)
+            calls = self.calls = FilesystemCalls(self._filesystem, policy)
         return calls
 
     def close(self) -> None:
@@ -175,7 +170,7 @@ class _UrlSource(_Source):
             if self._process != os.getpid():
                 self._process, self.calls = os.getpid(), None
             if self.calls is None:
-                self.calls = calls_of(_made(self._url, self._options), policy)
+                self.calls = FilesystemCalls(_made(self._url, self._options), policy)
             return self.calls
 
     def close(self) -> None:

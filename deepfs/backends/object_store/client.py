@@ -220,14 +220,8 @@ def metadata(
 ) -> dict[str, str]:
     """The attributes to store with a file: those of the object that it is made of, and those of this change.
 
-    Args:
-        path: The path of the file; its type follows from its name, unless the object has another one.
-        created_at: When it was created.
-        change: The random name of this change.
-        before: The tag of the object that is replaced.
-        version: The version of the content, if known.
-        source: The tag of the object that is copied here.
-        is_edit: Whether a part of the content is replaced.
+    `before` is the tag of the object that is replaced, `source` that of the one that is copied here. The type follows
+    from the name of the file, unless the object has another one.
     """
     changes = (*(before.changes if before else ()), change)[-_MOST_CHANGES:]
     origin = source or before
@@ -282,13 +276,9 @@ def index_tag(stat: FileStat) -> str:
 
 
 class ObjectClient:
-    """Sends requests about files to an object store, on an asyncio loop.
+    """Sends requests about files to an object store, on an asyncio loop, by a policy.
 
-    Args:
-        place: The store of obstore.
-        keys: Translates paths to keys.
-        policy: How often requests are sent, and how long they may take.
-        is_conditional: Whether puts are conditional on what is there.
+    With `is_conditional`, puts are conditional on what is there.
     """
 
     def __init__(self, place: Place, keys: Keys, policy: RetryPolicy, *, is_conditional: bool) -> None:

@@ -78,11 +78,9 @@ class Pending(NamedTuple):
 
 
 class Copies:
-    """The files of a search index.
+    """The files of a search index in a database, under whose namespace nothing else may be stored.
 
-    Args:
-        database: Where they are. Nothing else may be stored under its namespace.
-        place: Identifies the root of the backend in its object store.
+    `place` identifies the root of the backend in its object store.
     """
 
     def __init__(self, database: StorageBackend, place: str) -> None:
@@ -205,13 +203,8 @@ class Copies:
     ) -> set[str]:
         """Replace files of the index, or remove those whose copy is None, unless they changed after they were seen.
 
-        Args:
-            copies: The copies by path.
-            seen: The files as they were seen.
-            then_forget: The name of a note to remove if all could be replaced.
-
-        Returns:
-            The paths of the files that had changed, which are as they were.
+        Returns the paths of those that had changed, which are as they were. If there are none, the note `then_forget`
+        is removed.
         """
         changes = [Change(path, None, copy, origin=seen[path].tag) for path, copy in copies.items() if path in seen]
         moved_on = copies.keys() - seen.keys()
@@ -346,13 +339,7 @@ def _copied(stat: FileStat, fetched: tuple[FileDataV2, str] | None, most_bytes: 
 
 
 class SearchIndex:
-    """The index of the objects under one root.
-
-    Args:
-        database: Where the copies are. Nothing else may be stored under its namespace.
-        objects: The object store.
-        place: Identifies the root in the object store.
-    """
+    """The index of the objects under one root, which `place` identifies in the object store."""
 
     def __init__(self, database: StorageBackend, objects: Objects, place: str) -> None:
         self._copies = Copies(database, place)

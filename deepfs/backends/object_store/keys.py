@@ -31,12 +31,7 @@ def _restored(found: re.Match[str]) -> str:
 
 
 class Keys:
-    """Translates between paths and keys.
-
-    Args:
-        root: The path in the store that is the root of the backend.
-        above: The path in the bucket that is the root of the store.
-    """
+    """Translates between paths and keys; `root` is a path in a store whose root is the path `above` in the bucket."""
 
     def __init__(self, root: str, above: str = "/") -> None:
         self._root = f"{above}{root}".rstrip("/") if above != "/" else root.rstrip("/")

@@ -147,13 +147,10 @@ _INDEX_PENDING: Final = (
 
 
 def index_pending(connection: sqlite3.Connection, part: int) -> None:
-    """Bring the index up to date if many files are pending.
+    """Bring the index up to date if many files are pending; one transaction adds about `part` bytes.
 
-    If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them.
-
-    Args:
-        connection: The connection, in no transaction: what was stored must not depend on the index.
-        part: About how many bytes one transaction adds.
+    If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them. The
+    connection is in no transaction: what was stored must not depend on the index.
     """
     try:
         while _is_due(connection):
@@ -222,16 +219,9 @@ def check_sqlite() -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> bool:
-    """Bring the schema up to date.
+    """Bring the schema up to date; return whether there is a search index that this SQLite can use.
 
-    Args:
-        connection: The connection, in no transaction.
-
-    Returns:
-        Whether there is a search index that this SQLite can use.
-
-    Raises:
-        BackendError: The database is not one of this version of deepfs, or cannot be shared where its file is.
+    Raises BackendError if the database is not one of this version, or cannot be shared where its file is.
     """
     if not _in_transaction(connection, "BEGIN", _schema_version):
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()

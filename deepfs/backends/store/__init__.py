@@ -32,8 +32,6 @@ from deepfs.backends.store.items import change as change_items
 from deepfs.backends.store.items import fetched, fetched_in_batch, listed
 from deepfs.backends.store.tables import (
     Put,
-    can_compare,
-    can_select,
     identify,
     is_identified,
     select_inside,
@@ -104,8 +102,9 @@ class _StoreFiles(AsyncStorage):
         self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
         self._stored_namespace = stored_namespace(namespace)
         self._format = file_format
-        self._selects = can_select(store)
-        self._compares = can_compare(store)
+        # SQL may read the tables of LangGraph's own stores, unmodified, and change them as they do.
+        self._selects = _langgraph.reads_plainly(store)
+        self._compares = _langgraph.writes_plainly(store)
         self._guard: AbstractContextManager[None] = (
             nullcontext() if self.apply_waits else _guards.setdefault(store, ForkSafeLock())
         )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deepfs import operations as ops
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.mounts import Mount, MountSearch, MountTable, logger, uncancelled
+from deepfs.backends.mounts import Mount, MountSearch, MountTable, await_uncancelled, logger
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -342,7 +342,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
             batch = operation.only([one.items[0] for _, one in parts[mount]])
             try:
-                answer = await uncancelled(mount.ask(mount.backend.arun, batch))
+                answer = await await_uncancelled(mount.ask(mount.backend.arun, batch))
             except Exception:
                 logger.exception("the backend mounted at %s/ failed", mount.prefix)
                 answer = batch.failed(BackendError(None, "the backend failed"))

@@ -121,7 +121,7 @@ def _prefix(route: str) -> str:
 # --- asking several at once ------------------------------------------------------------------------------------------
 
 
-async def uncancelled(answer: Awaitable[T]) -> T:
+async def await_uncancelled(answer: Awaitable[T]) -> T:
     """Await `answer`. Raises BackendError if it ends with a cancellation although this task is not cancelled."""
     try:
         return await answer
@@ -149,8 +149,10 @@ class MountSearch:
     async def glob(self, request: GlobRequest) -> GlobResult:
         """Find files in the mount of the start path, and in all mounts beneath it."""
         queries = self._queries(request)
-        results = await gather([partial(_guarded, self._glob, query, GlobResult, self._timeout) for query in queries])
-        return _merged_globs(queries, results)
+        results = await gather(
+            [partial(_ask_guarded, self._glob, query, GlobResult, self._timeout) for query in queries]
+        )
+        return _merge_globs(queries, results)
 
     async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
         found: GlobResult = await query.mount.ask(query.mount.backend.arun, query.request)
@@ -159,9 +161,9 @@ class MountSearch:
     async def grep(self, request: GrepRequest) -> GrepResult:
         """Find lines in the mount of the start path, and in all mounts beneath it."""
         queries = self._queries(request)
-        calls = [partial(_guarded, self._grep, query, GrepResult, self._timeout) for query in queries]
+        calls = [partial(_ask_guarded, self._grep, query, GrepResult, self._timeout) for query in queries]
         results = await gather(calls, lambda done: _suffices(queries, done, request.max_count))
-        return _merged_greps(queries, results, request.max_count)
+        return _merge_greps(queries, results, request.max_count)
 
     async def _grep(self, query: MountQuery[GrepRequest]) -> GrepResult:
         found: GrepResult = await query.mount.ask(query.mount.backend.arun, query.request)
@@ -207,7 +209,7 @@ def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
     return () if directory.startswith(".") or "/." in directory else (None,)
 
 
-async def _guarded(
+async def _ask_guarded(
     look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
     query: MountQuery[RequestT],
     result: type[ResultT],
@@ -216,9 +218,9 @@ async def _guarded(
     """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
     try:
         if seconds is None or is_inline():
-            return await uncancelled(look(query))
+            return await await_uncancelled(look(query))
         with anyio.move_on_after(seconds):
-            return await uncancelled(look(query))
+            return await await_uncancelled(look(query))
         return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
     except DeepFSError as error:
         return failure(result, query.mount.outer_error(error, query.request.path or "/"))
@@ -240,7 +242,7 @@ def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | No
     return count > max_count or (count == max_count and any(result.truncated for result in came))
 
 
-def _merged_greps(
+def _merge_greps(
     queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
 ) -> GrepResult:
     """Merge the results that have arrived."""
@@ -253,11 +255,11 @@ def _merged_greps(
     limit = len(matches) if max_count is None else max_count
     truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
     skipped = sum(result.skipped for result in came)
-    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, as_of=_oldest(came))
+    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, as_of=_find_oldest(came))
     return _with_failures(merged, queries, results)
 
 
-def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
+def _merge_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
     """Merge the results that have arrived."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
@@ -269,12 +271,12 @@ def _merged_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResu
         truncated=bool(reasons),
         # The reason "unreadable" comes before limits, since no narrower search would show what cannot be read.
         truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
-        as_of=_oldest(came),
+        as_of=_find_oldest(came),
     )
     return _with_failures(merged, queries, results)
 
 
-def _oldest(results: Sequence[GrepResult] | Sequence[GlobResult]) -> str | None:
+def _find_oldest(results: Sequence[GrepResult] | Sequence[GlobResult]) -> str | None:
     """The time of the oldest listing that one of `results` rests on."""
     return min((result.as_of for result in results if result.as_of is not None), default=None)
 

@@ -74,7 +74,7 @@ _MANY: Final = 16
 """How many files an upload has that looks for empty directories first."""
 
 
-def inside(directory: str) -> str:
+def prefix_of(directory: str) -> str:
     """The prefix of all paths in a directory."""
     return "/" if directory == "/" else f"{directory}/"
 
@@ -86,7 +86,7 @@ def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
 
 def holds_files(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
-    return (yield from _shows_directory(path, (yield List(inside(path), _FEW))))
+    return (yield from _shows_directory(path, (yield List(prefix_of(path), _FEW))))
 
 
 def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Plan[bool]:
@@ -97,15 +97,15 @@ def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Pl
         return True
     if isinstance(answer, FileTree) or len(answer) < _FEW:
         return False
-    return _tree_of((yield List(inside(path)))).holds(path)
+    return _tree_of((yield List(prefix_of(path)))).holds(path)
 
 
-def missing(path: str) -> Plan[DeepFSError]:
+def missing_error(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`."""
     return IsDirectoryError(path) if (yield from holds_files(path)) else NotFoundError(path)
 
 
-def no_directory(path: str) -> Plan[DeepFSError]:
+def no_directory_error(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no directory at `path`."""
     return NotDirectoryError(path) if path in (yield Stat([path])) else NotFoundError(path)
 
@@ -119,17 +119,17 @@ def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
     return found
 
 
-def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
+def _get_existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
     """A mapping of `path` to the file there. Raises if there is no file."""
     found: Mapping[str, FileDataV2] = {} if path == "/" else (yield Get([path]))
     if path not in found:
-        raise (yield from missing(path))
+        raise (yield from missing_error(path))
     return found
 
 
-def listed_tree(path: str) -> Plan[FileTree]:
+def snapshot_tree(path: str) -> Plan[FileTree]:
     """A snapshot of the tree with everything under `path`."""
-    return _tree_of((yield List(inside(path)))).snapshot()
+    return _tree_of((yield List(prefix_of(path)))).snapshot()
 
 
 def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
@@ -137,7 +137,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
     Raises NotFoundError if there are none, except for the root.
     """
-    tree = yield from listed_tree(path)
+    tree = yield from snapshot_tree(path)
     chosen = tree.beneath(path)
     if tree.contents is not None or not contents:
         return tree.contents if tree.contents is not None else tree.files, chosen
@@ -158,9 +158,9 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
 def ls(terms: Terms, operation: Ls) -> Plan[LsResult]:
     path = operation.path
-    tree = _tree_of((yield Children(inside(path))))
+    tree = _tree_of((yield Children(prefix_of(path))))
     if path not in tree.directories:
-        raise (yield from no_directory(path))
+        raise (yield from no_directory_error(path))
     return LsResult(entries=tree.entries(path))
 
 
@@ -169,18 +169,18 @@ def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
         return implied_listing(path, [(path, single[path].size)])
-    tree = yield from listed_tree(path)
+    tree = yield from snapshot_tree(path)
     return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
 def read(terms: Terms, operation: Read) -> Plan[ReadResult]:
     path, offset, limit = operation.path, operation.offset, operation.limit
-    data = (yield from _existing(path))[path]
+    data = (yield from _get_existing(path))[path]
     return records.read_data(path, data, offset, limit, max_binary=terms._max_bytes)
 
 
 def read_raw(terms: Terms, operation: ReadRaw) -> Plan[ReadRawResult]:
-    return ReadRawResult(data=(yield from _existing(operation.path))[operation.path])
+    return ReadRawResult(data=(yield from _get_existing(operation.path))[operation.path])
 
 
 def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
@@ -197,21 +197,21 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     for name, path in zip(given, wanted, strict=True):
         if isinstance(path, str) and path not in found:
             path = yield from _why_missing(path)
-        responses.append(_downloaded(name, path, found))
+        responses.append(_make_download(name, path, found))
     return responses
 
 
 def _why_missing(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`, or the error of finding this out."""
     try:
-        return (yield from missing(path))
+        return (yield from missing_error(path))
     except ChangedError:
         raise
     except DeepFSError as error:
         return error
 
 
-def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
+def _make_download(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
     try:
         if isinstance(path, DeepFSError):
             raise path
@@ -236,7 +236,7 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
         raise IsDirectoryError(path)
     seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
     if terms._asks_together:
-        found, beneath = yield Together((seen, List(inside(path), _FEW)))
+        found, beneath = yield Together((seen, List(prefix_of(path), _FEW)))
     else:
         found, beneath = (yield seen), None
     if found:
@@ -261,7 +261,7 @@ def write(terms: Terms, operation: Write) -> Plan[WriteResult]:
 
 def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
     path = operation.path
-    found = yield from _existing(path)
+    found = yield from _get_existing(path)
     before = found[path]
     trees.check_version(path, found, operation.if_match)
     content = records.text_of(before, path)
@@ -289,7 +289,7 @@ def move(terms: Terms, operation: Move) -> Plan[WriteResult]:
     files, chosen = yield from _subtree(src, contents=src != dst)
     if src == dst:
         return WriteResult(path=dst)
-    added = yield from _relocated(terms, operation, files, chosen)
+    added = yield from _relocate(terms, operation, files, chosen)
     removed = [trees.change_of(path, files, None) for path in chosen]
     return WriteResult(path=dst, files_update=(yield from _apply(terms, [*added, *removed])))
 
@@ -297,12 +297,12 @@ def move(terms: Terms, operation: Move) -> Plan[WriteResult]:
 def copy(terms: Terms, operation: Copy) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=True)
-    moved = yield from _relocated(terms, operation, files, chosen)
+    moved = yield from _relocate(terms, operation, files, chosen)
     update = yield from _apply(terms, [trees.as_copy(change) for change in moved])
     return WriteResult(path=dst, files_update=update)
 
 
-def _relocated(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
+def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
     """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
     src, dst = operation.src, operation.dst
     targets = trees.relocation(src, dst, chosen)
@@ -334,7 +334,7 @@ def upload(
     A target is a normalised path, or the error of an invalid path.
     """
     valid = [target for target in targets if isinstance(target, str)]
-    uploads = Uploads(*(yield from _occupied(terms, valid)), terms._check_storable)
+    uploads = Uploads(*(yield from _find_occupied(terms, valid)), terms._check_storable)
     outcomes = [
         uploads.add(target, content) if isinstance(target, str) else target
         for target, (_, content) in zip(targets, files, strict=True)
@@ -354,7 +354,7 @@ def upload(
     return outcomes
 
 
-def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
+def _find_occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
     empty = yield from _empty_directories(terms, targets)
     above = _unique(up for path in targets for up in paths.ancestors(path))
@@ -364,7 +364,7 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     missing = [path for path in targets if path not in found]
     answers: Sequence[Any] = []
     if terms._asks_together:
-        answers = yield Together([List(inside(path), _FEW) for path in missing])
+        answers = yield Together([List(prefix_of(path), _FEW) for path in missing])
     directories = set()
     for path, answer in zip_longest(missing, answers):
         is_directory = holds_files(path) if answer is None else _shows_directory(path, answer)
@@ -386,7 +386,7 @@ def _empty_directories(terms: Terms, targets: Sequence[str]) -> Plan[set[str]]:
         depths.setdefault(directory.count("/") if directory != "/" else 0, []).append(directory)
     for _, directories in sorted(depths.items()):
         asked = [directory for directory in directories if not _is_in(directory, empty)]
-        lists = [List(inside(directory), _FEW) for directory in asked]
+        lists = [List(prefix_of(directory), _FEW) for directory in asked]
         if terms._asks_together:
             answers = yield Together(lists)
         else:
@@ -422,27 +422,27 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
 
 
-def _searched_tree(terms: Terms, files: FileFilter) -> Plan[FileTree]:
+def _list_searched(terms: Terms, files: FileFilter) -> Plan[FileTree]:
     """The tree with everything that a search selects. Of a remote storage, it has only what the glob may select."""
     if not terms._asks_together:
-        return (yield from listed_tree(files.root))
+        return (yield from snapshot_tree(files.root))
     start = required_path(files).prefix
     directory = start[: start.rindex("/")] or "/"
     if paths.is_beneath(directory, files.root):
-        tree = yield from listed_tree(directory)
+        tree = yield from snapshot_tree(directory)
         if tree.holds(directory):
             return tree
         if (yield from holds_files(files.root)):
-            return StatTree({}, Directories([f"{inside(files.root)}_"]))
-    return (yield from listed_tree(files.root))
+            return StatTree({}, Directories([f"{prefix_of(files.root)}_"]))
+    return (yield from snapshot_tree(files.root))
 
 
 def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
     if terms._finds:
         return (yield from _find_names(request, files))
-    tree = yield from _searched_tree(terms, files)
+    tree = yield from _list_searched(terms, files)
     if not tree.holds(files.root):
-        raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory(files.root))
+        raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory_error(files.root))
     result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
     return result
 
@@ -455,7 +455,7 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
         yield Work(partial(search.add, StatTree(page.files)), deadline, is_short(StatTree(page.files)))
         search.is_late |= page.truncated
     if not search.matches and not (yield from holds_files(files.root)):
-        raise (yield from no_directory(files.root))
+        raise (yield from no_directory_error(files.root))
     result = search.result()
     result.as_of = page.as_of
     return result
@@ -465,7 +465,7 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
     if terms._finds:
         return (yield from _find_lines(terms, request, grep))
-    tree = yield from _searched_tree(terms, files)
+    tree = yield from _list_searched(terms, files)
     if tree.contents is None and root != "/":
         # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
         # it is then fetched with them.

@@ -61,7 +61,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** min(failed - 1, 64)))
 
 
-def policy_given(given: RetryPolicy | None) -> RetryPolicy:
+def check_policy(given: RetryPolicy | None) -> RetryPolicy:
     """The policy, or the default for None. Raises TypeError for anything else."""
     if not isinstance(given, RetryPolicy | None):
         raise TypeError(f"retries must be a RetryPolicy, not {type(given).__name__}")

@@ -512,7 +512,7 @@ def _shrink(file: Path) -> None:
     _index(file)
 
 
-@pytest.mark.parametrize(("step", "change"), [("Candidates._rows", _replace), ("Candidates._indexed", _shrink)])
+@pytest.mark.parametrize(("step", "change"), [("Candidates._rows", _replace), ("Candidates._take_indexed", _shrink)])
 def test_a_search_finds_files_that_match_before_and_after_a_change(
     backend: SqliteBackend,
     file: Path,

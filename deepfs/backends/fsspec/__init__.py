@@ -13,7 +13,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.backends.fsspec.calls import FilesystemCalls, protocols_of
 from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.storage.retries import RetryPolicy, policy_given
+from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.storage.runners import Storage
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_string
@@ -74,7 +74,7 @@ class FsspecBackend(StorageBackend):
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
         check_string("root", root)
-        self._retries = policy_given(retries)
+        self._retries = check_policy(retries)
         check_bool("unsafe_overwrites", unsafe_overwrites)
         self._source = _source_of(url_or_filesystem, storage_options)
         self._inner = paths.normalize(root)
@@ -85,11 +85,11 @@ class FsspecBackend(StorageBackend):
     def _storage(self) -> Storage:
         kind = AwaitedFiles if self._source.is_async else BlockingFiles
         opened = partial(self._source.opened, self._retries)
-        return kind(opened, _joined(self._source.root, self._inner), checks=not self._unsafe_overwrites)
+        return kind(opened, _join(self._source.root, self._inner), checks=not self._unsafe_overwrites)
 
     def _full(self, path: str) -> str:
         """The path of a file in the filesystem, whichever backend reaches it."""
-        top = _joined(self._source.root, self._inner).strip("/")
+        top = _join(self._source.root, self._inner).strip("/")
         return f"/{top}{'' if path == '/' else path}" if top else path
 
     def _scope(self) -> Hashable:
@@ -155,11 +155,11 @@ class _UrlSource(_Source):
         first = f"{first}://" if chained and "://" not in first else first
         kind = get_filesystem_class(split_protocol(first)[0] or "file")
         self.protocols = protocols_of(kind)
-        self.root = _joined(str(kind._strip_protocol(first)), root)
+        self.root = _join(str(kind._strip_protocol(first)), root)
         self.is_async = bool(kind.async_impl)
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
         # As a digest, since there are passwords among the options.
-        text = repr((behind, _identified(given)))
+        text = repr((behind, _identify(given)))
         self.identity = "memory" if "memory" in self.protocols else sha256(text.encode()).digest()
         self.shown = address(url)
         self._url, self._options = url, options
@@ -170,7 +170,7 @@ class _UrlSource(_Source):
             if self._process != os.getpid():
                 self._process, self.calls = os.getpid(), None
             if self.calls is None:
-                self.calls = FilesystemCalls(_made(self._url, self._options), policy)
+                self.calls = FilesystemCalls(_make(self._url, self._options), policy)
             return self.calls
 
     def close(self) -> None:
@@ -179,24 +179,24 @@ class _UrlSource(_Source):
             calls.filesystem.close()
 
 
-def _identified(options: Any) -> Any:
+def _identify(options: Any) -> Any:
     """Storage options with the identity of each backend among them, since different ones may have equal reprs."""
     if isinstance(options, Mapping):
-        return {name: _identified(value) for name, value in options.items()}
+        return {name: _identify(value) for name, value in options.items()}
     if isinstance(options, list | tuple):
-        return [_identified(value) for value in options]
+        return [_identify(value) for value in options]
     return id(options) if isinstance(options, BackendProtocol) else options
 
 
 def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:
     _check_installed()
     if isinstance(given, str):
-        url, root = _unwrapped_url(given)
+        url, root = _unwrap_url(given)
         source: _Source = _UrlSource(url, root, options)
     elif options:
         raise TypeError("storage options go with a URL, not with a filesystem object")
     else:
-        source = _Source(*_unwrapped(given))
+        source = _Source(*_unwrap(given))
     if source.protocols & _LOCAL:
         raise ValueError("for local files there is FilesystemBackend, which is confined to its root and atomic")
     if source.protocols & _CACHES:
@@ -209,7 +209,7 @@ def _check_installed() -> None:
         raise ModuleNotFoundError("FsspecBackend needs fsspec: pip install 'deepfs[fsspec]'")
 
 
-def _unwrapped_url(url: str) -> tuple[str, str]:
+def _unwrap_url(url: str) -> tuple[str, str]:
     """The URL without filesystems that only forward to the next one, and the directory there."""
     root = "/"
     while (first := url.partition("::")[0]).partition("://")[0] in _FORWARDING and "::" in url:
@@ -218,7 +218,7 @@ def _unwrapped_url(url: str) -> tuple[str, str]:
     return url, root
 
 
-def _unwrapped(given: Any) -> tuple[Any, str]:
+def _unwrap(given: Any) -> tuple[Any, str]:
     """The filesystem that does the work, and the directory in it that `given` is."""
     from fsspec import AbstractFileSystem
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
@@ -236,13 +236,13 @@ def _unwrapped(given: Any) -> tuple[Any, str]:
     return given, "/".join(root.rstrip("/") for root in roots if root.strip("/")) or str(given.root_marker)
 
 
-def _joined(root: str, inner: str) -> str:
+def _join(root: str, inner: str) -> str:
     """The directory `inner`, a normalised path, in `root`; with a slash at its start only if `root` has one."""
     joined = f"{root.rstrip('/')}{inner}".rstrip("/")
     return joined if root.startswith("/") else joined.lstrip("/")
 
 
-def _made(url: str, options: Mapping[str, Any]) -> Any:
+def _make(url: str, options: Mapping[str, Any]) -> Any:
     from fsspec.core import url_to_fs
 
     try:

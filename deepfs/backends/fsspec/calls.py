@@ -109,7 +109,7 @@ _TIMES: Final = (
 """What filesystems call the time of the last change. The last one is that of fsspec's memory, which sets it anew."""
 
 
-def checked(answer: Any, *kinds: type) -> Any:
+def check_answer(answer: Any, *kinds: type) -> Any:
     """An answer of a filesystem. Raises BackendError if it is of none of these types."""
     if not isinstance(answer, kinds):
         raise BackendError(None, "The filesystem gave an answer that does not fit what it was asked")
@@ -171,8 +171,8 @@ class FilesystemCalls:
         """Call a method by its sync name, again if it fails for a reason that may pass, up to `attempts` times."""
         call = partial(self._function(method), *args, **options)
         if self._is_async:
-            return await self._requests.send(partial(self._sent, call), attempts=attempts)
-        return self._requests.send_blocking(partial(self._locked, call), attempts=attempts)
+            return await self._requests.send(partial(self._send, call), attempts=attempts)
+        return self._requests.send_blocking(partial(self._call_locked, call), attempts=attempts)
 
     async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
         """Call an async function with every item, some at once. Calls that have begun end even if another one fails.
@@ -205,11 +205,11 @@ class FilesystemCalls:
         function: Callable[..., Any] = getattr(self.filesystem, f"_{method}" if self._is_async else method)
         return function
 
-    def _locked(self, call: Callable[[], T]) -> T:
+    def _call_locked(self, call: Callable[[], T]) -> T:
         with self._lock:
             return call()
 
-    async def _sent(self, call: Callable[[], Any]) -> Any:
+    async def _send(self, call: Callable[[], Any]) -> Any:
         try:
             return await call_on(self._loop(), call)
         except Exception:

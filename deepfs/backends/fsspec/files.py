@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from deepfs.backends.fsspec.calls import FilesystemCalls, checked, is_transient, leaf_errors, stat_of
+from deepfs.backends.fsspec.calls import FilesystemCalls, check_answer, is_transient, leaf_errors, stat_of
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -136,7 +136,7 @@ class FilesystemFiles:
                 info = await self._calls.call("info", name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            kind = checked(info, dict).get("type")
+            kind = check_answer(info, dict).get("type")
         if kind == "link" or info.get("islink"):
             raise PermissionDeniedError(path, "it is a link, which is not followed")
         return None if kind != "file" else stat_of(info)
@@ -176,7 +176,7 @@ class FilesystemFiles:
                 content = await self._calls.call("cat_file", self._name(path))
             except FileNotFoundError:
                 return None
-            return bytes(checked(content, bytes, bytearray, memoryview))
+            return bytes(check_answer(content, bytes, bytearray, memoryview))
 
     async def children(self, prefix: str) -> dict[str, FileStat]:
         entries = await self._entries(_directory(prefix))
@@ -197,13 +197,13 @@ class FilesystemFiles:
     async def list(self, prefix: str, limit: int | None = None) -> dict[str, FileStat]:
         directory = _directory(prefix)
         if limit is None and self._calls.overrides("find"):
-            found = await self._found(directory)
+            found = await self._find(directory)
         else:
             found = await self._walk(directory, limit)
         self._listed |= found
         return found
 
-    async def _found(self, directory: str) -> dict[str, FileStat]:
+    async def _find(self, directory: str) -> dict[str, FileStat]:
         """The files under `directory`, by the filesystem's own way to find them."""
         with leaf_errors(directory):
             self._forget_listings()
@@ -211,8 +211,8 @@ class FilesystemFiles:
                 answer = await self._calls.call("find", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-            infos = checked(answer, dict).values()
-            entries = list(self._checked_entries(directory, infos))
+            infos = check_answer(answer, dict).values()
+            entries = list(self._check_entries(directory, infos))
         return {entry.path: entry.stat for entry in entries if not entry.is_directory}
 
     async def _walk(self, directory: str, limit: int | None = None) -> dict[str, FileStat]:
@@ -225,7 +225,7 @@ class FilesystemFiles:
             now = pending if limit is None else [pending.pop()]
             pending = [] if limit is None else pending
             listed += len(now)
-            for entry in chain.from_iterable(await self._calls.each(self._tolerated, now)):
+            for entry in chain.from_iterable(await self._calls.each(self._list_tolerantly, now)):
                 if not entry.is_directory:
                     found[entry.path] = entry.stat
                     valid += paths.is_normal(entry.path)
@@ -237,7 +237,7 @@ class FilesystemFiles:
                 raise BackendError(None, "The filesystem lists too many entries")
         return found
 
-    async def _tolerated(self, directory: str) -> Sequence[_Entry]:
+    async def _list_tolerantly(self, directory: str) -> Sequence[_Entry]:
         try:
             return await self._entries(directory)
         except PermissionDeniedError:
@@ -253,9 +253,9 @@ class FilesystemFiles:
                 answer = await self._calls.call("ls", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return list(self._checked_entries(directory, checked(answer, list, tuple)))
+            return list(self._check_entries(directory, check_answer(answer, list, tuple)))
 
-    def _checked_entries(self, directory: str, infos: Iterable[Any]) -> Iterator[_Entry]:
+    def _check_entries(self, directory: str, infos: Iterable[Any]) -> Iterator[_Entry]:
         inside = "/" if directory == "/" else f"{directory}/"
         for number, info in enumerate(infos):
             if number > _MOST_ENTRIES:
@@ -416,7 +416,7 @@ class FilesystemFiles:
             return False
         if self._protocols & _S3:
             # Its client sends requests again by itself, so that even a refusal may be due to this change.
-            metadata = checked(await self._calls.call("metadata", self._name(path)), dict)
+            metadata = check_answer(await self._calls.call("metadata", self._name(path)), dict)
             return bool(metadata.get(_CHANGE) == mark)
         # The answer "it exists" was given to this change, so what is there is not due to it.
         return not isinstance(error, FileExistsError) and await self._holds(path, stat, content)
@@ -435,14 +435,14 @@ class FilesystemFiles:
         except FileNotFoundError:
             await self._calls.call("makedirs", self._name(parent), exist_ok=True)
             return True
-        return await self._cleared(path)
+        return await self._clear(path)
 
-    async def _cleared(self, directory: str) -> bool:
+    async def _clear(self, directory: str) -> bool:
         """Remove `directory` with the empty directories in it; whether it existed and had no file."""
         if not self._protocols & _SAFE_RMDIR:
             return False
         for entry in await self._entries(directory):
-            if not entry.is_directory or not await self._cleared(entry.path):
+            if not entry.is_directory or not await self._clear(entry.path):
                 return False
         with suppress(Exception):
             await self._calls.call("rmdir", self._name(directory), attempts=1)

@@ -21,9 +21,9 @@ from deepfs.backends.object_store.files import (
     ObjectFiles,
     Parts,
     ReadWindow,
-    beginning,
     call_on_asyncio,
-    rechunked,
+    read_beginning,
+    rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex
 from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
@@ -38,7 +38,7 @@ from deepfs.errors import (
 )
 from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans as plans
-from deepfs.storage.retries import RetryPolicy, policy_given, until_accepted
+from deepfs.storage.retries import RetryPolicy, check_policy, until_accepted
 from deepfs.storage.runners import Plan
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
@@ -110,8 +110,8 @@ class ObjectStoreBackend(StorageBackend):
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
         _check_place("prefix", prefix)
-        self._retries = policy_given(retries)
-        place = self._opened(store, prefix, options)
+        self._retries = check_policy(retries)
+        place = self._open_store(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
         self._url_shown = shown_url(place.scope, self._keys.whole("/"))
@@ -131,7 +131,7 @@ class ObjectStoreBackend(StorageBackend):
             durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
 
-    def _opened(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
+    def _open_store(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
         if not isinstance(store, str):
             if options:
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
@@ -189,7 +189,7 @@ class ObjectStoreBackend(StorageBackend):
         request: Any = ReadWindow(path, offset, limit)
         result: ReadResult | None = None if path == "/" else (yield request)
         if result is None:
-            raise (yield from plans.missing(path))
+            raise (yield from plans.missing_error(path))
         return result
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
@@ -200,11 +200,11 @@ class ObjectStoreBackend(StorageBackend):
         if found is None:
             await self._look(lambda: self._raise_missing(path))
             raise NotFoundError(path)
-        async for chunk in rechunked(self._blocks(path, found), chunk_size):
+        async for chunk in rechunk(self._blocks(path, found), chunk_size):
             yield chunk
 
     def _raise_missing(self, path: str) -> Plan[None]:
-        raise (yield from plans.missing(path))
+        raise (yield from plans.missing_error(path))
 
     async def _blocks(self, path: str, first: Found) -> AsyncGenerator[bytes, None]:
         block: Found | None = first
@@ -290,7 +290,7 @@ class ObjectStoreBackend(StorageBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         try:
-            start, rest = await beginning(chunks)
+            start, rest = await read_beginning(chunks)
             if rest is None:
                 [response] = await self.aupload_files([(path, start)])
                 return response

@@ -486,7 +486,7 @@ async def _read_binary(client: ObjectClient, path: str, first: Found, max_binary
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-async def rechunked(blocks: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes, None]:
+async def rechunk(blocks: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes, None]:
     """The same bytes in chunks of `size` bytes, but for the last."""
     held = bytearray()
     async for block in blocks:
@@ -500,7 +500,7 @@ async def rechunked(blocks: AsyncIterable[bytes], size: int) -> AsyncGenerator[b
         yield bytes(held)
 
 
-async def beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
+async def read_beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
     """The first bytes of a stream and what follows them; None follows if they are all, at most a block."""
     start = bytearray()
     iterator = aiter(chunks)

@@ -147,14 +147,14 @@ class Copies:
     async def announce(self, paths: Sequence[str]) -> Pending:
         """Note that the objects at `paths` are about to change. Raises ForeignIndexError, too."""
         await self.claim()
-        seen, created = await self.reserved(paths)
+        seen, created = await self.reserve(paths)
         name = ""
         if len(created) < len(seen):
             name = f"{_CHANGE}{token_hex(8)}"
             await self._change([Change(name, None, _note(msgspec.json.encode(list(paths)).decode()))])
         return Pending(paths, name, seen, created)
 
-    async def reserved(self, paths: Sequence[str]) -> tuple[dict[str, FileStat], set[str]]:
+    async def reserve(self, paths: Sequence[str]) -> tuple[dict[str, FileStat], set[str]]:
         """The files of the index at `paths`, and the paths of those that were made for it.
 
         They are made where there are none, since a file can be seen to have changed, and its absence cannot.
@@ -288,21 +288,21 @@ def copy_of(data: FileDataV2, tag: str, most_bytes: int) -> FileDataV2:
     size = size_of(data)
     if size > most_bytes:
         return placeholder(FileStat(size, data.modified_at, data.created_at, tag))
-    return FileDataV2(data.content, data.encoding, data.created_at, data.modified_at, _copied_from(tag, size))
+    return FileDataV2(data.content, data.encoding, data.created_at, data.modified_at, _media_type(tag, size))
 
 
 def placeholder(stat: FileStat) -> FileDataV2:
     """The file of the index for an object that is too large to be searched."""
-    return FileDataV2(MARK, "utf-8", stat.created_at, stat.modified_at, _copied_from(stat.tag, stat.size or 0))
+    return FileDataV2(MARK, "utf-8", stat.created_at, stat.modified_at, _media_type(stat.tag, stat.size or 0))
 
 
-def _copied_from(tag: str, size: int) -> str:
+def _media_type(tag: str, size: int) -> str:
     return f"text/plain; size={size}; etag={tag}"
 
 
 def is_copy(copy: FileStat | None, stat: FileStat) -> bool:
     """Whether a file of the index is a copy of the version of an object that `stat` describes."""
-    return copy is not None and bool(stat.tag) and copy.mime_type == _copied_from(stat.tag, stat.size or 0)
+    return copy is not None and bool(stat.tag) and copy.mime_type == _media_type(stat.tag, stat.size or 0)
 
 
 def object_stat(copy: FileStat) -> FileStat:
@@ -333,7 +333,7 @@ class Objects(Struct, frozen=True):
     """The largest object that is searched."""
 
 
-def _copied(stat: FileStat, fetched: tuple[FileDataV2, str] | None, most_bytes: int) -> FileDataV2:
+def _make_copy(stat: FileStat, fetched: tuple[FileDataV2, str] | None, most_bytes: int) -> FileDataV2:
     """The file of the index for an object; if it cannot be read, one without a tag, so that it is tried again."""
     return placeholder(replace(stat, tag="")) if fetched is None else copy_of(*fetched, most_bytes)
 
@@ -457,7 +457,7 @@ class SearchIndex:
         new = [path for path in stale if path not in seen]
         for start in range(0, len(new), _TOGETHER):
             part = new[start : start + _TOGETHER]
-            rows, _ = await self._copies.reserved(part)
+            rows, _ = await self._copies.reserve(part)
             changed |= await self._copy({path: stale[path] for path in part}, rows)
         return changed | await self._copy({path: stat for path, stat in stale.items() if path in seen}, seen)
 
@@ -469,7 +469,7 @@ class SearchIndex:
         changed = await self._copies.store(marks, seen)
         for batch in batches((path, stat.size or 0) for path, stat in stale.items() if path not in marks):
             fetched = await self._objects.fetched(batch)
-            copies = {path: _copied(stale[path], fetched[path], most) if path in fetched else None for path in batch}
+            copies = {path: _make_copy(stale[path], fetched[path], most) if path in fetched else None for path in batch}
             changed |= await self._copies.store(copies, seen)
         return changed
 
@@ -505,10 +505,10 @@ class IndexSearch:
         found = {path: stat for path, stat in page.files.items() if not _is_own(path)}
         skipped = page.skipped
         if is_first and isinstance(request, GrepRequest):
-            skipped += await self._without_content(files, found)
-        return Page(await self._checked(found, after, page.last), page.last, skipped, page.truncated, self._notes[0])
+            skipped += await self._count_without_content(files, found)
+        return Page(await self._check_page(found, after, page.last), page.last, skipped, page.truncated, self._notes[0])
 
-    async def _without_content(self, files: FileFilter, found: Mapping[str, FileStat]) -> int:
+    async def _count_without_content(self, files: FileFilter, found: Mapping[str, FileStat]) -> int:
         """The number of selected objects that are too large to be searched, besides those that were found anyway.
 
         Those that are being created are taken into the search.
@@ -527,7 +527,7 @@ class IndexSearch:
                 return count
             after = page.last
 
-    async def _checked(
+    async def _check_page(
         self, found: Mapping[str, FileStat], after: str | None, last: str | None
     ) -> Mapping[str, FileStat]:
         """The objects of a page; those that are being changed, or may be, as they are in the object store."""

@@ -15,7 +15,7 @@ from deepfs.backends.postgres.schema import Names, check_key, has_key
 from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.postgres.watch import watch_namespace
 from deepfs.backends.protocol import Capabilities
-from deepfs.storage.retries import RetryPolicy, policy_given
+from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
@@ -91,7 +91,7 @@ class PostgresBackend(StorageBackend):
             check_integer(name, number)
             if number < 1:
                 raise ValueError(f"{name} must be positive, not {number}")
-        self._retries = policy_given(retries)
+        self._retries = check_policy(retries)
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
         self._namespace = namespace_given(namespace)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from deepfs.backends.postgres.schema import Abilities, Names, prepared
+from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.storage.retries import Requests, RetryPolicy, until_accepted
 from deepfs.sync import run_sync
@@ -231,7 +231,7 @@ class Client:
             )
         elif loop is here:
             return await call()
-        return await call_on(loop, partial(_named, call))
+        return await call_on(loop, partial(_run_named, call))
 
     def _after_fork(self) -> None:
         """Leave all connections to the parent: loops look as if they ran here, and connections must not be closed."""
@@ -276,7 +276,7 @@ class Client:
             yield connection
         finally:
             with anyio.CancelScope(shield=True):
-                await _released(pool, connection)
+                await _release(pool, connection)
 
     async def _prepare(self, connection: Any) -> None:
         loop = running_asyncio_loop()
@@ -284,7 +284,7 @@ class Client:
         async with self._preparing.setdefault(loop, anyio.Lock()):
             if self.abilities is not None:
                 return
-            abilities = await prepared(connection, self.names, row_level_security=self._wants_security)
+            abilities = await prepare(connection, self.names, row_level_security=self._wants_security)
         if not abilities.has_trigrams and self.names.files not in _WARNED:
             _WARNED.add(self.names.files)
             _log.warning("The database has no extension pg_trgm: searches read every file, which takes longer")
@@ -325,7 +325,7 @@ class Client:
         finally:
             with anyio.CancelScope(shield=True):
                 if self._given is not None:
-                    await _released(self._given, connection)
+                    await _release(self._given, connection)
                 else:
                     connection.terminate()
 
@@ -347,7 +347,7 @@ class Client:
 
         # What changes nothing cannot collide with what was read before, so a deadlock or a failed serialization passes.
         return await until_accepted(
-            lambda: self._mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
+            lambda: self._ask_mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
         )
 
     async def change(
@@ -371,7 +371,7 @@ class Client:
 
         return await self.on_loop(lambda: self.requests.send(attempt, attempts=1))
 
-    async def _mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _ask_mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return await self.on_loop(call)
         except Exception as error:
@@ -388,7 +388,7 @@ class Client:
             if loop is running_asyncio_loop():
                 await pool.close()
             elif loop.is_running():
-                await call_on(loop, partial(_named, pool.close))
+                await call_on(loop, partial(_run_named, pool.close))
 
 
 @asynccontextmanager
@@ -414,12 +414,12 @@ async def _without_jit(connection: Any) -> None:
     await connection.execute("SET jit = off")
 
 
-async def _released(pool: Any, connection: Any) -> None:
+async def _release(pool: Any, connection: Any) -> None:
     # asyncpg ends a connection that it cannot return, and the outcome of the request is known by now.
     with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE):
         await pool.release(connection)
 
 
-async def _named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     name_asyncio()
     return await call()

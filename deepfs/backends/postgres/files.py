@@ -75,7 +75,7 @@ class NumberedChange:
         raise NotImplementedError
 
 
-def _journaled(names: Names, statement: str) -> str:
+def _with_journal(names: Names, statement: str) -> str:
     """`statement`, which changes at most one row, with an entry in the journal if it does.
 
     $1 is the namespace, $2 the number of the change, and the result the number of changed rows.
@@ -99,7 +99,7 @@ class OneChange(NumberedChange):
         condition, origin = self.change.condition, self.change.origin
         statement, values = self._removal() if self.row is None else self._storing(self.row)
         given = (*values, origin) if condition == "version" else values
-        is_done = bool(await connection.fetchval(_journaled(self.names, statement), self.namespace, number, *given))
+        is_done = bool(await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *given))
         if not is_done and condition != "replace":
             raise ChangedError(self.change.path)
         return is_done
@@ -148,7 +148,9 @@ class ReplacedText(NumberedChange):
                 AND {place} > 0 AND strpos(substr(content, {place} + 1), $4::text) = 0
                 AND ($8::boolean OR strpos(content, chr(13) || chr(10)) = 0)
         """
-        return bool(await connection.fetchval(_journaled(self.names, statement), self.namespace, number, *self.values))
+        return bool(
+            await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *self.values)
+        )
 
 
 class ManyChanges(NumberedChange):

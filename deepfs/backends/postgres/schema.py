@@ -188,7 +188,7 @@ def _policies(names: Names) -> list[str]:
 # --- applying them ---------------------------------------------------------------------------------------------------
 
 
-async def prepared(connection: Any, names: Names, *, row_level_security: bool) -> Abilities:
+async def prepare(connection: Any, names: Names, *, row_level_security: bool) -> Abilities:
     """Apply the migrations that are missing, and find out what the database can do.
 
     Nothing is changed in a database that is up to date, so a role without rights to do so can use it. Raises
@@ -198,9 +198,9 @@ async def prepared(connection: Any, names: Names, *, row_level_security: bool) -
     if facts["encoding"] != "UTF8":
         raise BackendError(None, f"The database is encoded in {facts['encoding']}; deepfs needs UTF8")
     wanted = {*_MIGRATIONS, _TRIGRAMS, *([_SECURITY] if row_level_security else [])}
-    applied = await _applied(connection, names)
+    applied = await _find_applied(connection, names)
     if not wanted <= applied:
-        applied = await _migrated(connection, names, wanted)
+        applied = await _migrate(connection, names, wanted)
     return Abilities(
         has_trigrams=_TRIGRAMS in applied,
         folds_i=facts["folds_i"],
@@ -223,18 +223,18 @@ _HAS_TABLE: Final = """
 """Unlike `to_regclass`, this also sees what another process made while this one waited for the lock."""
 
 
-async def _applied(connection: Any, names: Names) -> set[int]:
+async def _find_applied(connection: Any, names: Names) -> set[int]:
     """The numbers of the migrations that were applied."""
     if not await connection.fetchval(_HAS_TABLE, names.schema, f"{names.table}_migration"):
         return set()
     return {row["number"] for row in await connection.fetch(f"SELECT number FROM {names.migrations}")}
 
 
-async def _migrated(connection: Any, names: Names, wanted: set[int]) -> set[int]:
+async def _migrate(connection: Any, names: Names, wanted: set[int]) -> set[int]:
     """Apply what is missing; of several processes, one does it while the others wait."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"deepfs {names.files}")
-        applied = await _applied(connection, names)
+        applied = await _find_applied(connection, names)
         if not applied:
             if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", names.schema):
                 await connection.execute(f"CREATE SCHEMA {_identifier(names.schema)}")
@@ -246,7 +246,7 @@ async def _migrated(connection: Any, names: Names, wanted: set[int]) -> set[int]
             await _apply(connection, names, _SECURITY, _policies(names))
         if _TRIGRAMS in wanted - applied and (extension := await _extension(connection)):
             await _index_trigrams(connection, names, extension)
-        return await _applied(connection, names)
+        return await _find_applied(connection, names)
 
 
 async def _apply(connection: Any, names: Names, number: int, statements: list[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.sqlite.database import Database, Durability, Session, damaged, database_at, error_for
+from deepfs.backends.sqlite.database import Database, Durability, Session, damaged_error, database_at, error_for
 from deepfs.backends.sqlite.schema import check_current, code_of
 from deepfs.backends.sqlite.search import (
     MIME_TYPE,
@@ -20,7 +20,7 @@ from deepfs.backends.sqlite.search import (
     Candidates,
     behind,
     marks,
-    padded,
+    pad,
     stat_rows,
 )
 from deepfs.errors import BackendError, InvalidContentError
@@ -110,7 +110,7 @@ class _SqliteFiles(BlockingStorage):
     def _rows(self, paths: Sequence[str], columns: str) -> Iterator[Sequence[Any]]:
         self._has_read = True
         for start in range(0, len(paths), _MOST_AT_ONCE):
-            part = padded(paths[start : start + _MOST_AT_ONCE])
+            part = pad(paths[start : start + _MOST_AT_ONCE])
             query = f"SELECT {columns} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
             yield from self._session.execute(query, (self._namespace, *part))
 
@@ -157,7 +157,7 @@ class _SqliteFiles(BlockingStorage):
             for change in changes:
                 if not self._apply(change, version):
                     # While the database is locked, nobody changes what was read.
-                    raise damaged() if is_certain else ChangedError(change.path)
+                    raise damaged_error() if is_certain else ChangedError(change.path)
 
     @contextmanager
     def _room_made(self) -> Iterator[None]:

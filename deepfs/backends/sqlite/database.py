@@ -21,8 +21,8 @@ from deepfs.backends.sqlite.schema import (
     check_current,
     check_sqlite,
     code_of,
+    find_outdated,
     index_pending,
-    not_current,
     prepare,
 )
 from deepfs.errors import BackendError, PermissionDeniedError
@@ -47,7 +47,7 @@ _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LOCKED: Final = "The database is locked by another program; try again later"
 
 
-def damaged() -> BackendError:
+def damaged_error() -> BackendError:
     """The error of a database that contradicts itself."""
     return BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT])
 
@@ -151,7 +151,7 @@ class Database:
                     raise ChangedError.because(None, _LOCKED)
                 is_usable = session.stamp is None
             except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
-                raise damaged() from error
+                raise damaged_error() from error
             except sqlite3.Error as error:
                 is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
                 raise
@@ -214,7 +214,7 @@ class Database:
         except BaseException as error:
             connection.close()
             if isinstance(error, UnicodeDecodeError):
-                raise damaged() from error
+                raise damaged_error() from error
             raise
         return Session(self.file, connection, identity, has_index, stamp)
 
@@ -314,7 +314,7 @@ class Database:
             found = [str(row[0]) for row in session.execute("PRAGMA integrity_check") if row[0] != "ok"]
             if session.has_index:
                 session.execute("BEGIN IMMEDIATE")
-                found += [f"{index} is not up to date" for index in not_current(session.connection)]
+                found += [f"{index} is not up to date" for index in find_outdated(session.connection)]
             return found
 
 

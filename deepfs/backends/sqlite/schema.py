@@ -188,7 +188,7 @@ INDEX_FAILURES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqli
 """The codes of errors of an index that is damaged or missing."""
 
 
-def not_current(connection: sqlite3.Connection) -> list[str]:
+def find_outdated(connection: sqlite3.Connection) -> list[str]:
     """The indexes that do not agree with the files and what is pending. The caller rolls its transaction back."""
     try:
         _index(connection)
@@ -228,7 +228,7 @@ def prepare(connection: sqlite3.Connection) -> bool:
         if mode != "wal":
             raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
         _in_transaction(connection, "BEGIN IMMEDIATE", _create)
-    has_index = _has_index(connection) or (_offers_trigrams() and _added_index(connection))
+    has_index = _has_index(connection) or (_offers_trigrams() and _add_index(connection))
     if not has_index:
         _say_slower()
     return has_index
@@ -279,7 +279,7 @@ def _create(connection: sqlite3.Connection) -> None:
         _create_index(connection)
 
 
-def _added_index(connection: sqlite3.Connection) -> bool:
+def _add_index(connection: sqlite3.Connection) -> bool:
     """Add the index to a database that was made without it; return False if the database is read-only."""
     try:
         _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)

@@ -56,7 +56,7 @@ def behind(path: str) -> str:
     return f"{path}\0"
 
 
-def padded(items: Sequence[Any]) -> list[Any]:
+def pad(items: Sequence[Any]) -> list[Any]:
     """`items` with the last one repeated, so that there are few different numbers, and few different statements."""
     return [*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items))]
 
@@ -127,15 +127,15 @@ class Candidates:
     def page(self, after: str | None) -> Page:
         """Return the next candidates, behind the last path of the page before; None for the first page."""
         if self._chosen is not None:
-            return self._indexed(self._chosen, after)
-        first = self._root() if after is None else {}
-        page = self._walked(self._start if after is None else max(behind(after), self._start))
+            return self._take_indexed(self._chosen, after)
+        first = self._find_root() if after is None else {}
+        page = self._walk(self._start if after is None else max(behind(after), self._start))
         if not self._is_sampled and page.last is not None:
             self._decide(page)
         self._is_sampled = True
         return Page({**first, **page.files}, page.last, truncated=page.truncated)
 
-    def _root(self) -> dict[str, FileStat]:
+    def _find_root(self) -> dict[str, FileStat]:
         """The root of the search, if it is a file that is selected: the range of paths begins beneath it."""
         root = self._files.root
         if not self._tests_contents or root == "/" or root not in self._files:
@@ -143,7 +143,7 @@ class Candidates:
         query = f"SELECT {STAT_COLUMNS} FROM files WHERE namespace = ? AND path = ?"
         return stat_rows(self._session.execute(query, (self._namespace, root)))
 
-    def _walked(self, start: str) -> Page:
+    def _walk(self, start: str) -> Page:
         """The next files in the order of their paths, without those that fail the test."""
         count = self._walked_at_once
         if self._max_scanned is not None:  # One more shows whether there are more.
@@ -165,7 +165,7 @@ class Candidates:
         is_over = self._max_scanned is not None and self._scanned > self._max_scanned
         return Page(found, None if is_over else rows[-1][0], truncated=is_over)
 
-    def _indexed(self, chosen: Mapping[str, FileStat], after: str | None) -> Page:
+    def _take_indexed(self, chosen: Mapping[str, FileStat], after: str | None) -> Page:
         """The next candidates by the index."""
         paths = _next(self._paths, after, _CANDIDATES_IN_PAGE)
         unindexed = _next(self._unindexed, after, _UNINDEXED_IN_PAGE)
@@ -174,7 +174,7 @@ class Candidates:
             ends.append(unindexed[-1])
         last = min(ends, default=None)
         found = {path: chosen[path] for path in paths if last is None or path <= last}
-        found |= self._tested([path for path in unindexed if last is None or path <= last])
+        found |= self._test_paths([path for path in unindexed if last is None or path <= last])
         return Page(dict(sorted(found.items())), last)
 
     # --- the choice ---
@@ -215,7 +215,7 @@ class Candidates:
     def _rows(self, ids: Sequence[int], test: _Test) -> Iterator[tuple[str, FileStat]]:
         """The files with these numbers that are selected and pass the test."""
         for at in range(0, len(ids), _IDS_AT_ONCE):
-            part = padded(ids[at : at + _IDS_AT_ONCE])
+            part = pad(ids[at : at + _IDS_AT_ONCE])
             # The plus signs keep SQLite from looking for the namespace first.
             query = (
                 f"SELECT {STAT_COLUMNS}, {test.sql} FROM files "
@@ -237,11 +237,11 @@ class Candidates:
         found = [row[0] for row in self._session.execute(query, values)]
         return found if len(found) <= _MOST_UNINDEXED else None
 
-    def _tested(self, paths: Sequence[str]) -> dict[str, FileStat]:
+    def _test_paths(self, paths: Sequence[str]) -> dict[str, FileStat]:
         """The files at these paths that are selected and pass the test."""
         if not paths:
             return {}
-        part = padded(paths)
+        part = pad(paths)
         query = f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
         rows = self._session.execute(query, (*self._test.parameters, self._namespace, *part))
         return stat_rows(row for row in rows if row[6] and row[0] in self._files)
@@ -274,10 +274,10 @@ def _all_trigrams(literal: str) -> str:
 
 def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test:
     """Whether the content of a file may match. Files over `most` bytes are not tested."""
-    tested = _few(clauses)
+    tested = _choose_few(clauses)
     if not tested:
         return _NO_TEST
-    text, small = _folded(tested) if folds else "content", f"size <= {most}"
+    text, small = _fold(tested) if folds else "content", f"size <= {most}"
     text_test = " AND ".join(f"({' OR '.join([f'instr({text}, ?)'] * len(clause))})" for clause in tested)
     literals = tuple(literal for clause in tested for literal in clause)
     if folds:
@@ -287,7 +287,7 @@ def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test
     return _Test(whole, (*literals, *(literal.encode() for literal in literals)))
 
 
-def _few(clauses: Sequence[Clause]) -> list[Clause]:
+def _choose_few(clauses: Sequence[Clause]) -> list[Clause]:
     """The clauses with the longest texts, as many as may be tested in each file."""
     chosen: list[Clause] = []
     for clause in sorted(clauses, key=lambda clause: (-min(map(len, clause)), len(clause))):
@@ -296,7 +296,7 @@ def _few(clauses: Sequence[Clause]) -> list[Clause]:
     return chosen
 
 
-def _folded(clauses: Sequence[Clause]) -> str:
+def _fold(clauses: Sequence[Clause]) -> str:
     """The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
     if not folds_beyond_ascii(clauses):
         return "lower(content)"

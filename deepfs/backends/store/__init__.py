@@ -29,7 +29,7 @@ from deepfs.backends.namespace import (
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
-from deepfs.backends.store.items import fetched, fetched_in_batch, listed
+from deepfs.backends.store.items import fetch, fetch_in_batch, list_all
 from deepfs.backends.store.tables import (
     Put,
     identify,
@@ -120,7 +120,7 @@ class _StoreFiles(AsyncStorage):
         found: dict[str, Any] | None = None
         if self._selects and len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
             # While others read, the queue of the store makes one statement of what several want.
-            found = await fetched_in_batch(store, namespace, paths[0])
+            found = await fetch_in_batch(store, namespace, paths[0])
         elif self._selects:
             reads.append(None)  # Atomic, as is the removal: several threads may use the store.
             try:
@@ -129,7 +129,7 @@ class _StoreFiles(AsyncStorage):
                 reads.pop()
         if found is None:
             with self._guard:
-                found = await fetched(store, namespace, paths)
+                found = await fetch(store, namespace, paths)
         return DecodedFiles(found)
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
@@ -153,7 +153,7 @@ class _StoreFiles(AsyncStorage):
                 return self._tree(found, changes, is_whole=not inside)
         with self._guard:
             changes = index.changes
-            return self._tree(await listed(self.store, self._stored_namespace), changes, is_whole=True)
+            return self._tree(await list_all(self.store, self._stored_namespace), changes, is_whole=True)
 
     def _tree(self, found: Mapping[Any, Any], changes: int, *, is_whole: bool) -> FileTree:
         """The tree of a listing that began after `changes` changes; its directories are remembered."""

@@ -19,10 +19,11 @@ from deepfs.backends.object_store.client import BLOCK_BYTES, Found, ObjectClient
 from deepfs.backends.object_store.files import (
     Bucket,
     ObjectFiles,
-    Parts,
     ReadWindow,
     call_on_asyncio,
+    hand_over,
     read_beginning,
+    read_chunks,
     rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex
@@ -50,13 +51,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
-
-
-async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
-    await call_on_asyncio(partial(parts.add, start))
-    async for chunk in rest:
-        if not await call_on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
-            return
 
 
 def _check_place(name: str, given: object) -> None:
@@ -324,27 +318,38 @@ class ObjectStoreBackend(StorageBackend):
         return found.get(path)  # type: ignore[return-value]
 
     async def _upload(self, path: str, before: FileStat | None, start: bytes, rest: AsyncIterator[bytes]) -> None:
-        """Store a stream in parts: none of it is there before all of it is."""
-        parts = Parts()
+        """Store a stream in parts: none of it is there before all of it is.
+
+        The driver runs on asyncio, and takes the chunks one at a time from a task on any loop.
+        """
+        send, receive = anyio.create_memory_object_stream[bytes | None](0)
         errors: list[BaseException] = []
 
         async def put() -> None:
+            put_parts = partial(self._client.put_parts, path, before, read_chunks(receive))
             # Shielded on this side: the driver must be there to be told to give up.
             try:
-                await shielded(partial(call_on_asyncio, partial(self._client.put_parts, path, before, parts.chunks())))
+                await shielded(partial(call_on_asyncio, put_parts))
             except DeepFSError as error:
                 errors.append(error)
+
+        async def hand(chunk: bytes | None) -> bool:
+            return await call_on_asyncio(partial(hand_over, send, chunk))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
             try:
-                await _hand_over(parts, start, rest)
-                await call_on_asyncio(parts.end)
+                await hand(start)
+                async for chunk in rest:
+                    if not await hand(bytes_given("each chunk", chunk)):
+                        break
             except BaseException as error:
                 errors.append(error)
-                await shielded(partial(call_on_asyncio, parts.abort))
+                await shielded(partial(hand, None))
                 if not isinstance(error, Exception):
                     raise
+            finally:
+                await shielded(partial(call_on_asyncio, send.aclose))
         if errors:
             raise errors[0]
 

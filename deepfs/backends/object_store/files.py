@@ -11,7 +11,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -43,7 +42,7 @@ from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import FileDataV2, ReadResult
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+    from anyio.abc import ObjectReceiveStream, ObjectSendStream, TaskGroup
 
 
 T = TypeVar("T")
@@ -511,34 +510,19 @@ async def read_beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIter
     return bytes(start), None
 
 
-class Parts:
-    """Hands chunks from a task on any loop to the driver, which runs on asyncio, one at a time."""
+async def hand_over(chunks: "ObjectSendStream[bytes | None]", chunk: bytes | None) -> bool:
+    """Hand a chunk to the driver, or None to have it give up; False if it has given up by itself."""
+    try:
+        await chunks.send(chunk)
+    except anyio.BrokenResourceError:
+        return False
+    return True
 
-    def __init__(self) -> None:
-        self._send, self._receive = anyio.create_memory_object_stream[bytes | None](0)
 
-    async def add(self, chunk: bytes) -> bool:
-        """Hand over a chunk; False if the driver has given up."""
-        try:
-            await self._send.send(chunk)
-        except anyio.BrokenResourceError:
-            return False
-        return True
-
-    async def end(self) -> None:
-        """Say that there are no more chunks."""
-        await self._send.aclose()
-
-    async def abort(self) -> None:
-        """Have the driver give up."""
-        with suppress(anyio.BrokenResourceError):  # It has given up already.
-            await self._send.send(None)
-        await self._send.aclose()
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The chunks, for the driver."""
-        async with self._receive:
-            async for chunk in self._receive:
-                if chunk is None:
-                    raise Aborted
-                yield chunk
+async def read_chunks(chunks: "ObjectReceiveStream[bytes | None]") -> AsyncGenerator[bytes, None]:
+    """The chunks that are handed over, for the driver."""
+    async with chunks:
+        async for chunk in chunks:
+            if chunk is None:
+                raise Aborted
+            yield chunk

@@ -1,9 +1,9 @@
-from deepfs.backends._fsspec_filesystem import register_backend as register_backend
-from deepfs.backends._fsspec_filesystem import unregister_backend as unregister_backend
 from deepfs.backends.composite import CompositeBackend as CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend as FilesystemBackend
 from deepfs.backends.flat import FlatBackend as FlatBackend
 from deepfs.backends.fsspec import FsspecBackend as FsspecBackend
+from deepfs.backends.fsspec.filesystem import register_backend as register_backend
+from deepfs.backends.fsspec.filesystem import unregister_backend as unregister_backend
 from deepfs.backends.local_shell import DEFAULT_EXECUTE_TIMEOUT as DEFAULT_EXECUTE_TIMEOUT
 from deepfs.backends.local_shell import LocalShellBackend as LocalShellBackend
 from deepfs.backends.memory import MemoryBackend as MemoryBackend
@@ -11,7 +11,6 @@ from deepfs.backends.object_store import ObjectStoreBackend as ObjectStoreBacken
 from deepfs.backends.object_store import S3Backend as S3Backend
 from deepfs.backends.postgres import PostgresBackend as PostgresBackend
 from deepfs.backends.protocol import BackendProtocol as BackendProtocol
-from deepfs.backends.retries import RetryPolicy as RetryPolicy
 from deepfs.backends.sqlite import SqliteBackend as SqliteBackend
 from deepfs.backends.state import StateBackend as StateBackend
 from deepfs.backends.store import NamespaceFactory as NamespaceFactory
@@ -23,3 +22,4 @@ from deepfs.sandboxes.daytona import DaytonaSandbox as DaytonaSandbox
 from deepfs.sandboxes.deno import DenoSandbox as DenoSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox as LandlockSandbox
 from deepfs.sandboxes.modal import ModalSandbox as ModalSandbox
+from deepfs.storage.retries import RetryPolicy as RetryPolicy

@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from deepfs.backends._mount_search import MountSearch
-from deepfs.backends._mounts import Mount, MountTable, answered
+from deepfs import operations as ops
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.gathering import gather
+from deepfs.backends.mounts import Mount, MountSearch, MountTable, await_uncancelled, logger
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
@@ -32,41 +31,16 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
-from deepfs.operations import (
-    Batch,
-    Copy,
-    Delete,
-    DownloadStream,
-    Edit,
-    Execute,
-    Glob,
-    Grep,
-    ListTree,
-    Ls,
-    Move,
-    Operation,
-    Read,
-    ReadRaw,
-    ResolvePaths,
-    StoragePlaceOf,
-    UploadStream,
-    Watch,
-    Write,
-)
-from deepfs.search.request import SearchRequest
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
 from deepfs.text.entries import Omission, TreeEntry, TreeListing, joined
 from deepfs.types import (
     ChangeEvent,
     ErrorCode,
-    FileDownloadResponse,
     FileInfo,
-    FileUploadResponse,
     GlobResult,
-    GrepResult,
     LsResult,
-    Result,
     WriteResult,
     replaced,
 )
@@ -75,11 +49,6 @@ __all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
 
 GlobBackendResult: TypeAlias = GlobResult | list[FileInfo]
 """What a glob of a mounted backend may answer."""
-
-ResultT = TypeVar("ResultT", bound=Result)
-RequestT = TypeVar("RequestT", bound=SearchRequest)
-SearchT = TypeVar("SearchT", GlobResult, GrepResult)
-OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
 
 class CompositeBackend(BackendProtocol, SyncCommands):
@@ -157,45 +126,45 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: ops.Operation) -> Any:
         match operation:
-            case Read() | ReadRaw() | Write() | Edit() | UploadStream() | DownloadStream():
+            case ops.Read() | ops.ReadRaw() | ops.Write() | ops.Edit() | ops.UploadStream() | ops.DownloadStream():
                 mount, inner, _ = self._file_route(operation.path)
-            case Delete(path):
+            case ops.Delete(path):
                 mount, inner, path = self._route(path)
                 self._check_no_mount_beneath(path)
-            case Glob():
+            case ops.Glob():
                 return await self._search.glob(operation)
-            case Grep():
+            case ops.Grep():
                 return await self._search.grep(operation)
-            case Ls(path):
+            case ops.Ls(path):
                 return await self._list(path)
-            case Move(src, dst, overwrite):
+            case ops.Move(src, dst, overwrite):
                 return await self._move(src, dst, overwrite)
-            case Copy(src, dst, overwrite):
+            case ops.Copy(src, dst, overwrite):
                 return await self._copy(src, dst, overwrite)
-            case Batch():
+            case ops.Batch():
                 return await self._in_batches(operation)
-            case ResolvePaths(given):
+            case ops.ResolvePaths(given):
                 return await self._resolve(given)
-            case StoragePlaceOf(path):
+            case ops.StoragePlaceOf(path):
                 mount, inner, _ = self._route(path)
                 return await mount.backend.astorage_place(inner)
-            case ListTree(path, deleting):
+            case ops.ListTree(path, deleting):
                 return await self._list_tree(path, deleting)
-            case Watch(path):
+            case ops.Watch(path):
                 return self._watch(path)
-            case Execute():
+            case ops.Execute():
                 if not supports_execute(self._executor):
                     raise NotSupportedError(None, f"{self._executor_name} does not run commands")
                 return await self._executor.arun(operation)
             case _:
                 return await super().run(operation)
         inward = operation.at(lambda _: inner)
-        if isinstance(operation, DownloadStream):
+        if isinstance(operation, ops.DownloadStream):
             return self._download_stream(mount, inward)
         answer: Any = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
-        return replace(answer, path=operation.path) if isinstance(operation, UploadStream) else answer
+        return replace(answer, path=operation.path) if isinstance(operation, ops.UploadStream) else answer
 
     async def _resolve(self, paths: list[str]) -> list[str | None]:
         found: list[str | None] = [None] * len(paths)
@@ -270,7 +239,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
-            return await self._within(mount, Copy(inner_src, inner_dst, overwrite))
+            return await self._within(mount, ops.Copy(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=False):
             return await self._copy(dst, dst, overwrite)
         keeps_empty = target.backend.capabilities.keeps_empty_directories
@@ -283,10 +252,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if mount.prefix and inner_src == "/":
             raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
-            return await self._within(mount, Move(inner_src, inner_dst, overwrite))
+            return await self._within(mount, ops.Move(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=True):
-            stayed = await self._within(mount, Move(inner_src, inner_src))
-            return await self._within(target, Move(inner_dst, inner_dst)) if stayed.ok else stayed
+            stayed = await self._within(mount, ops.Move(inner_src, inner_src))
+            return await self._within(target, ops.Move(inner_dst, inner_dst)) if stayed.ok else stayed
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
@@ -297,7 +266,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         sources = [End(mount.backend, inner_src), *beneath]
         return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
-    async def _within(self, mount: Mount, operation: Copy) -> WriteResult:
+    async def _within(self, mount: Mount, operation: ops.Copy) -> WriteResult:
         result: WriteResult = operation.outward(await mount.ask(mount.backend.arun, operation), mount.outer)
         return result
 
@@ -305,25 +274,21 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     async def _list(self, path: str) -> LsResult:
         mount, inner, path = self._route(path)
-        listing = await mount.ask(mount.backend.als, inner)
+        inward = ops.Ls(inner)
+        listing = await mount.ask(mount.backend.arun, inward)
         mounted = self._table.children(path)
-        if not mounted:
-            return self._listed(mount, mount.outer_result(listing, inner))
-        if listing.code is ErrorCode.FILE_NOT_FOUND or listing.code is ErrorCode.NOT_A_DIRECTORY:
+        if mounted and listing.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             listing = LsResult(entries=[])
-        shown = self._listed(mount, mount.outer_result(listing, inner))
+        shown: LsResult = mount.outward(inward, listing)
+        if not mounted:
+            return shown
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
         return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
-    def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
-        if listing.entries is None or not mount.prefix:
-            return listing
-        return replaced(listing, entries=[mount.outer_info(info) for info in listing.entries])
-
     # --- streams ---
 
-    async def _download_stream(self, mount: Mount, operation: Operation) -> AsyncGenerator[bytes, None]:
+    async def _download_stream(self, mount: Mount, operation: ops.Operation) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(await mount.backend.arun(operation)) as chunks:
                 first = await mount.ask(anext, chunks, None)  # It opens the file; the others are read from that.
@@ -361,10 +326,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     # --- batches ---
 
-    async def _in_batches(self, operation: Batch) -> list[Any]:
+    async def _in_batches(self, operation: ops.Batch) -> list[Any]:
         """One outcome for each item, in order. Each backend gets its items in one call, all concurrently."""
         outcomes: dict[int, Any] = {}
-        parts: dict[Mount, list[tuple[int, Batch]]] = defaultdict(list)
+        parts: dict[Mount, list[tuple[int, ops.Batch]]] = defaultdict(list)
         for index, item in enumerate(operation.items):
             one = operation.only([item])
             try:
@@ -373,15 +338,17 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             except DeepFSError as error:
                 [outcomes[index]] = one.failed(error)
 
-        async def ask(mount: Mount, batch: Batch) -> list[Any]:
-            answer: list[Any] = await mount.ask(mount.backend.arun, batch)
-            return answer
+        async def ask(mount: Mount) -> None:
+            """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
+            batch = operation.only([one.items[0] for _, one in parts[mount]])
+            try:
+                answer = await await_uncancelled(mount.ask(mount.backend.arun, batch))
+            except Exception:
+                logger.exception("the backend mounted at %s/ failed", mount.prefix)
+                answer = batch.failed(BackendError(None, "the backend failed"))
+            outcomes.update((index, outcome) for (index, _), outcome in zip(parts[mount], answer, strict=True))
 
-        batches = [operation.only([one.items[0] for _, one in part]) for part in parts.values()]
-        answers = await gather([partial(answered, ask, *each) for each in zip(parts, batches, strict=True)])
-        for part, batch, answer in zip(parts.values(), batches, answers, strict=True):
-            failed = batch.failed(BackendError(None, "the backend failed")) if answer is None else answer
-            outcomes |= {index: outcome for (index, _), outcome in zip(part, failed, strict=True)}
+        await gather([partial(ask, mount) for mount in parts])
         given = operation.paths
         return [replace(outcomes[index], path=path) for index, path in enumerate(given)]
 

@@ -6,40 +6,22 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends import flat_searches as searches
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import (
+from deepfs import operations as ops
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.watching import is_watched, run_and_report, watch_storage
+from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.storage import plans as plans
+from deepfs.storage.retries import RetryPolicy, until_accepted
+from deepfs.storage.runners import (
     AsyncStorage,
     BlockingStorage,
     InlineStorage,
     Kind,
     Listing,
+    Plan,
     Storage,
 )
-from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.retries import RetryPolicy, until_accepted
-from deepfs.backends.watching import is_watched, run_and_report, watch_storage
-from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.operations import (
-    ChangeEntries,
-    Copy,
-    Delete,
-    DownloadFiles,
-    Edit,
-    ListTree,
-    Ls,
-    Move,
-    Operation,
-    Read,
-    ReadRaw,
-    ResolvePaths,
-    StoragePlaceOf,
-    UploadFiles,
-    Watch,
-    Write,
-)
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -144,73 +126,51 @@ class StorageBackend(BackendProtocol):
 
     # --- operations ---
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: ops.Operation) -> Any:
         match operation:
-            case Read() | ReadRaw() | Ls() | ListTree():
-                plan = partial(self._look_plan, operation.at(paths.normalize))
-                return await self._look(plan)
-            case Write() | Edit() | Delete() | Copy():
+            case ops.Read() | ops.ReadRaw() | ops.Ls() | ops.ListTree():
+                return await self._look(partial(plans.plan_of, self, operation.at(paths.normalize)))
+            case ops.Write() | ops.Edit() | ops.Delete() | ops.Copy():
                 operation = operation.at(paths.normalize)
-                if isinstance(operation, Write):
+                if isinstance(operation, ops.Write):
                     check_text(operation.content)
-                return await self._change(partial(self._change_plan, operation), *operation.paths)
-            case ResolvePaths(given):
+                return await self._change(partial(plans.plan_of, self, operation), *operation.paths)
+            case ops.ResolvePaths(given):
                 return list(given)
             case GlobRequest():
                 files = FileFilter(operation)
-                return await self._look(lambda: searches.glob(self, operation, files), "search")
+                return await self._look(lambda: plans.glob(self, operation, files), "search")
             case GrepRequest():
                 files = FileFilter(operation)
-                return await self._look(lambda: searches.grep(self, operation, files), "search")
-            case DownloadFiles(wanted):
+                return await self._look(lambda: plans.grep(self, operation, files), "search")
+            case ops.DownloadFiles(wanted):
                 return await self._look(lambda: plans.download(wanted))
-            case UploadFiles():
+            case ops.UploadFiles():
                 return await self._upload_files(operation)
-            case ChangeEntries(entries):
+            case ops.ChangeEntries(entries):
                 # Directories are implied by files, so an empty directory does not exist and need not be removed.
                 outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
                 return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in entries]
-            case StoragePlaceOf(path):
+            case ops.StoragePlaceOf(path):
                 # Not `is_sole`: backend objects with other scopes may use the same storage.
                 scope = self._scope()
                 return flat_place(scope, paths.normalize(path), storage=scope)
-            case Watch(path) if self.capabilities.watches:
+            case ops.Watch(path) if self.capabilities.watches:
                 path = paths.normalize(path)
                 return watch_storage(self._scope, path, self._hold(path))
         return await super().run(operation)
 
-    def _look_plan(self, operation: Read | ReadRaw | Ls | ListTree) -> Plan[Any]:
-        match operation:
-            case Read(path, offset, limit):
-                return plans.read(self, path, offset, limit)
-            case ReadRaw(path):
-                return plans.read_raw(path)
-            case Ls(path):
-                return plans.ls(path)
-            case ListTree(path):
-                return plans.list_tree(path)
-
-    def _change_plan(self, operation: Write | Edit | Delete | Copy) -> Plan[Any]:
-        match operation:
-            case Write(path, content, overwrite, if_match):
-                return plans.write(self, path, content, overwrite=overwrite, if_match=if_match)
-            case Edit(path, old, new, replace_all, if_match):
-                return plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match)
-            case Delete(path, if_match):
-                return plans.delete(self, path, if_match=if_match)
-            case Move(src, dst, overwrite):
-                return plans.move(self, src, dst, overwrite=overwrite)
-            case Copy(src, dst, overwrite):
-                return plans.copy(self, src, dst, overwrite=overwrite)
-
-    async def _upload_files(self, operation: UploadFiles) -> list[FileUploadResponse]:
-        files, targets = operation.files, plans.upload_targets(operation.files)
+    async def _upload_files(self, operation: ops.UploadFiles) -> list[FileUploadResponse]:
+        files, targets = operation.files, [plans.valid_path(path) for path, _ in operation.files]
         held = [target for target in targets if isinstance(target, str)]
         try:
             outcomes = await self._change(lambda: plans.upload(self, files, targets), *held)
         except DeepFSError as error:
             outcomes = [error if isinstance(target, str) else target for target in targets]
-        return plans.upload_responses(files, outcomes)
+        return [
+            FileUploadResponse(given, outcome.code.value if outcome else None)
+            for (given, _), outcome in zip(files, outcomes, strict=True)
+        ]
 
 
 class FlatBackend(StorageBackend):

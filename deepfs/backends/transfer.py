@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deepfs.backends.gathering import batched, gather
 from deepfs.errors import (
     AlreadyExistsError,
     DeepFSError,
@@ -25,6 +24,7 @@ from deepfs.errors import (
     TooLargeError,
     error_about,
 )
+from deepfs.storage.gathering import batched, gather
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given

@@ -7,10 +7,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from deepfs.backends.gathering import gather_each
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError, ErrorCode, NotFoundError, NotSupportedError, quoted
+from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry, TreeListing, empty_directories
 from deepfs.types import Result, error_told

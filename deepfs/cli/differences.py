@@ -8,10 +8,10 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.backends.gathering import batched, gather_each
 from deepfs.cli.options import json_option, not_empty, run_command
 from deepfs.cli.session import Place, Session
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
 from deepfs.text.diff import quoted_label, unified
 from deepfs.text.patches import FilePatch, parse_patch

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from deepfs.backends.gathering import gather_each
 from deepfs.cli.options import (
     addresses_argument,
     directory_argument,
@@ -15,6 +14,7 @@ from deepfs.cli.options import (
 from deepfs.cli.screen import counted, human_size
 from deepfs.cli.session import Place, Session
 from deepfs.errors import ErrorCode, NotFoundError
+from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.types import FileInfo, LsResult

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import click
 
-from deepfs.backends.gathering import gather_each
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.options import (
     addresses_argument,
@@ -16,6 +15,7 @@ from deepfs.cli.options import (
     run_command,
 )
 from deepfs.cli.session import Place, Session
+from deepfs.storage.gathering import gather_each
 from deepfs.text.visible import visible
 from deepfs.types import GrepMatch, GrepResult
 

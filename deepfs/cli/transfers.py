@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.abc import TaskStatus
 
-from deepfs.backends.gathering import batched, gather_each
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.copy_plans import STREAMED_BYTES, PlannedFile, Totals, TreePlan, Verify, error_text, listed
 from deepfs.cli.screen import counted
 from deepfs.cli.session import Session
 from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.storage.gathering import batched, gather_each
 from deepfs.text.entries import EntryChange, directories_of, empty_directories, making_files
 from deepfs.text.lines import digest, version
 

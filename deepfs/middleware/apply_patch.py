@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, NamedTuple
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
-from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode, error_about, error_of
@@ -19,6 +18,7 @@ from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import tool_of
+from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread, shielded
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange

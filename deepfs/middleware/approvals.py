@@ -15,7 +15,6 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._base import (
     TRACE_POLICY,
@@ -39,6 +38,7 @@ from deepfs.middleware.previews import preview_call
 from deepfs.middleware.unanswered import identified
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
 

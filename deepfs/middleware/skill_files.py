@@ -12,10 +12,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.skill_texts import MAX_SKILL_FILE_SIZE, SKILL_FILE, Skill, SkillMetadata, parsed, too_large
+from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line

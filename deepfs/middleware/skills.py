@@ -13,7 +13,6 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypedDict
 
-from deepfs.backends.gathering import gather
 from deepfs.errors import DeepFSError
 from deepfs.middleware._base import (
     TRACE_POLICY,
@@ -48,6 +47,7 @@ from deepfs.middleware.skill_texts import (
 from deepfs.middleware.skill_tools import DISCLOSED, PINNED, SkillToolResolver, SkillTools, disclosed
 from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDownloadResponse

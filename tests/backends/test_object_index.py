@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deepfs.backends._object_index import Objects
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.object_store.index import Objects
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError, NotSupportedError

@@ -154,7 +154,7 @@ import sys
 import threading
 import time
 from deepfs import SqliteBackend, run_sync
-from deepfs.backends import _sqlite_database
+from deepfs.backends.sqlite import database
 
 def in_child(check):
     child = os.fork()
@@ -202,7 +202,7 @@ print("passed")
 _FORK_OF_A_LONG_OPERATION: Final = (
     _FORKS
     + """
-_sqlite_database._FORK_WAIT = 0.05
+database._FORK_WAIT = 0.05
 begun, may_end = threading.Event(), threading.Event()
 
 def work():

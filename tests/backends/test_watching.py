@@ -16,11 +16,11 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, StoreBackend
 from deepfs.backends import watching as watches
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, Kind, Listing, StorageBackend
-from deepfs.backends.flat_storage import Storage
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
 from deepfs.policy import HistoryBackend, PermissionedBackend
+from deepfs.storage.runners import Storage
 from deepfs.testing.conformance.watching import WatchingConformance, WatchReader, watching
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2

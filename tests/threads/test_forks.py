@@ -297,7 +297,7 @@ LEFT_TO_THEIR_OWNERS = {
     "threads/pool.py": "pools are made anew after a fork",
     "mcp/resources.py": "of one event loop",
     "threads/native.py": "where the others get theirs",
-    "_sqlite_database.py": "has hooks of its own",
+    "sqlite/database.py": "has hooks of its own",
     "testing/": "of one test",
 }
 

@@ -18,8 +18,6 @@ from langgraph.store.memory import InMemoryStore
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph import private as _langgraph
 from deepfs.backends.flat import RecordStorageBackend, records_of
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import AsyncStorage, Kind, Listing, Storage
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
@@ -31,11 +29,9 @@ from deepfs.backends.namespace import (
 from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
-from deepfs.backends.store.items import fetched, fetched_in_batch, listed
+from deepfs.backends.store.items import fetch, fetch_in_batch, list_all
 from deepfs.backends.store.tables import (
     Put,
-    can_compare,
-    can_select,
     identify,
     is_identified,
     select_inside,
@@ -44,6 +40,7 @@ from deepfs.backends.store.tables import (
     storage_of,
 )
 from deepfs.errors import BackendError
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Plan, Storage
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
@@ -105,8 +102,9 @@ class _StoreFiles(AsyncStorage):
         self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
         self._stored_namespace = stored_namespace(namespace)
         self._format = file_format
-        self._selects = can_select(store)
-        self._compares = can_compare(store)
+        # SQL may read the tables of LangGraph's own stores, unmodified, and change them as they do.
+        self._selects = _langgraph.reads_plainly(store)
+        self._compares = _langgraph.writes_plainly(store)
         self._guard: AbstractContextManager[None] = (
             nullcontext() if self.apply_waits else _guards.setdefault(store, ForkSafeLock())
         )
@@ -122,7 +120,7 @@ class _StoreFiles(AsyncStorage):
         found: dict[str, Any] | None = None
         if self._selects and len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
             # While others read, the queue of the store makes one statement of what several want.
-            found = await fetched_in_batch(store, namespace, paths[0])
+            found = await fetch_in_batch(store, namespace, paths[0])
         elif self._selects:
             reads.append(None)  # Atomic, as is the removal: several threads may use the store.
             try:
@@ -131,7 +129,7 @@ class _StoreFiles(AsyncStorage):
                 reads.pop()
         if found is None:
             with self._guard:
-                found = await fetched(store, namespace, paths)
+                found = await fetch(store, namespace, paths)
         return DecodedFiles(found)
 
     async def list(self, prefix: str, limit: int | None = None) -> Listing:
@@ -155,7 +153,7 @@ class _StoreFiles(AsyncStorage):
                 return self._tree(found, changes, is_whole=not inside)
         with self._guard:
             changes = index.changes
-            return self._tree(await listed(self.store, self._stored_namespace), changes, is_whole=True)
+            return self._tree(await list_all(self.store, self._stored_namespace), changes, is_whole=True)
 
     def _tree(self, found: Mapping[Any, Any], changes: int, *, is_whole: bool) -> FileTree:
         """The tree of a listing that began after `changes` changes; its directories are remembered."""

@@ -17,8 +17,6 @@ from deepfs.backends.store.tables import OvertakenError, Put, put_if_unchanged
 from deepfs.errors import BackendError
 from deepfs.text.flat_tree import ChangedError, PartlyDoneError
 
-__all__ = ["change", "fetched", "fetched_in_batch", "listed"]
-
 _ALL: Final = 2**31 - 1
 """The page size: one page holds everything, if the store allows it. Paging by offset loses rows while others write."""
 _MOST_KEYS: Final = 10_000
@@ -32,11 +30,11 @@ _PASSES: Final = 10
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
+async def fetch(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any]:
     """The values of the items with these keys, by key; missing items are left out."""
     if len(keys) > _MOST_KEYS:
-        first = await fetched(store, namespace, keys[:_MOST_KEYS])
-        return first | await fetched(store, namespace, keys[_MOST_KEYS:])
+        first = await fetch(store, namespace, keys[:_MOST_KEYS])
+        return first | await fetch(store, namespace, keys[_MOST_KEYS:])
     answers = await _langgraph.batch(store, [GetOp(namespace, key) for key in keys])
     found: dict[str, Any] = {}
     item: Any
@@ -48,7 +46,7 @@ async def fetched(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -
     return {key: found[key] for key in keys if key in found} if found else found
 
 
-async def fetched_in_batch(store: BaseStore, namespace: Namespace, key: str) -> dict[str, Any]:
+async def fetch_in_batch(store: BaseStore, namespace: Namespace, key: str) -> dict[str, Any]:
     """The value of one item by its key, read together with others; empty if the item is missing."""
     item: Any = await _langgraph.get_in_batch(store, namespace, key)
     if item is None:
@@ -61,7 +59,7 @@ _most: WeakKeyDictionary[BaseStore, int] = WeakKeyDictionary()
 """The most items that each store has returned at once: if it returns fewer, these are all."""
 
 
-async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
+async def list_all(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
     """The values of all items of the namespace, by key. Raises BackendError if the store does not return all."""
     rows = await _page(store, namespace)
     if not rows or _langgraph.lists_all(store) or (_are_different(rows) and len(rows) < _most.get(store, 0)):
@@ -72,18 +70,18 @@ async def listed(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
         # anything about a store that returns a single item at once.
         last = max(1, len(rows) - 1)
         pages = [SearchOp(namespace, limit=_ALL), SearchOp(namespace, limit=_ALL, offset=last)]
-        rows, rest = map(_checked_items, await _langgraph.batch(store, pages))
+        rows, rest = map(_check_items, await _langgraph.batch(store, pages))
         if _keys(rest) == _keys(rows)[last:] and _are_different(rows):
             _most[store] = max(len(rows), _most.get(store, 0))
             return _items(rows, namespace)
-    return await _paged(store, namespace)
+    return await _read_pages(store, namespace)
 
 
 def _are_different(rows: Sequence[Any]) -> bool:
     return len(set(_keys(rows))) == len(rows)
 
 
-async def _paged(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
+async def _read_pages(store: BaseStore, namespace: Namespace) -> dict[Any, Any]:
     """All items, read in pages until two readings agree: a page may repeat rows of another, and rows may be missed."""
     before: dict[Any, Any] | None = None
     for _ in range(_PASSES):
@@ -117,10 +115,10 @@ def _keys(rows: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 async def _page(store: BaseStore, namespace: Namespace, offset: int = 0) -> list[Any]:
     [rows] = await _langgraph.batch(store, [SearchOp(namespace, limit=_ALL, offset=offset)])
-    return _checked_items(rows)
+    return _check_items(rows)
 
 
-def _checked_items(rows: object) -> list[Any]:
+def _check_items(rows: object) -> list[Any]:
     """Return `rows` as a list. Raises BackendError unless they are items: a store may return anything."""
     if not isinstance(rows, list | tuple):
         raise _no_items()
@@ -190,7 +188,7 @@ async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[P
         except OvertakenError:
             raise
         except ChangedError:
-            found = await fetched(store, namespace, [put.path for put in puts])
+            found = await fetch(store, namespace, [put.path for put in puts])
             if any(found.get(put.path) != put.before for put in puts):
                 raise
         else:
@@ -216,7 +214,7 @@ async def _look(
     Raises `error` if none of `puts` took effect, else PartlyDoneError.
     """
     try:
-        found = await fetched(store, namespace, [put.path for put in puts])
+        found = await fetch(store, namespace, [put.path for put in puts])
     except BackendError:
         raise PartlyDoneError("{cause} and cannot be read: it is not known what took effect", (), error) from error
     done = {put.path for put in puts if found.get(put.path) == put.after}

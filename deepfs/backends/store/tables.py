@@ -25,20 +25,6 @@ from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import finish
 
-__all__ = [
-    "OvertakenError",
-    "Put",
-    "can_compare",
-    "can_select",
-    "identify",
-    "is_identified",
-    "put_if_unchanged",
-    "select_inside",
-    "select_keys",
-    "select_values",
-    "storage_of",
-]
-
 T = TypeVar("T")
 
 _MOST_PARAMETERS: Final = 900
@@ -122,11 +108,6 @@ async def _sqlite_file(session: Session) -> str:
 # --- reads -----------------------------------------------------------------------------------------------------------
 
 
-def can_select(store: BaseStore) -> bool:
-    """Whether SQL may read the table of `store`: it is LangGraph's own, over Postgres or SQLite, and unmodified."""
-    return _langgraph.reads_plainly(store)
-
-
 async def select_values(store: BaseStore, namespace: Namespace, keys: Sequence[str]) -> dict[str, Any] | None:
     """The values of the items with these keys, by key; see `select_inside`."""
     found: dict[str, Any] = {}
@@ -193,15 +174,6 @@ async def _select(
 # --- conditional changes ---------------------------------------------------------------------------------------------
 
 
-def can_compare(store: BaseStore) -> bool:
-    """Whether `put_if_unchanged` supports this store.
-
-    It supports the async stores of LangGraph over Postgres and SQLite, but no subclass that changes how items are
-    written, no store with a vector index, which only the store itself can update, and no store in pipeline mode.
-    """
-    return _langgraph.writes_plainly(store)
-
-
 async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
     """Make all changes if every record is the one that was read, else none. Rows are written as the store writes them.
 
@@ -265,8 +237,6 @@ async def _postgres(store: BaseStore, session: Session, namespace: Namespace, pu
 
 
 async def _changed_in_postgres(session: Session, prefix: str, puts: Sequence[Put], *, omits: bool) -> str | None:
-    if not omits and await _is_made(session, _SINGLE_POSTGRES, prefix, puts, _json):
-        return None
     parameters = {
         "prefix": prefix,
         "keys": [put.path for put in puts],
@@ -286,7 +256,7 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
     connection = session.connection
     # Else a single statement would belong to a transaction, which it could not commit.
     is_alone = connection.isolation_level is None and not connection.in_transaction
-    if is_alone and _RETURNS and await _is_made(session, _SINGLE_SQLITE, ".".join(namespace), puts, _stored):
+    if is_alone and _RETURNS and await _is_made(session, ".".join(namespace), puts):
         return None
     async with _sqlite_transaction(session):
         changed = await _changed_in_sqlite(session, ".".join(namespace), puts)
@@ -344,52 +314,24 @@ _RETURNS: Final = sqlite3.sqlite_version_info >= (3, 35)
 """Whether SQLite knows `RETURNING`."""
 
 
-# --- a single change, in one short statement -------------------------------------------------------------------------
+# --- a single change in SQLite, in one short statement -------------------------------------------------------------
+# Each statement makes the change if the record is the one that was read, and then returns a row.
+
+_CREATE: Final = """
+    INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+    VALUES (:prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
+    ON CONFLICT (prefix, key) DO NOTHING RETURNING key
+"""
+# As the store replaces a row, which gives it another rowid.
+_REPLACE: Final = """
+    INSERT OR REPLACE INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+    SELECT :prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL
+    WHERE EXISTS (SELECT 1 FROM store WHERE prefix = :prefix AND key = :key AND value = :before) RETURNING key
+"""
+_REMOVE: Final = "DELETE FROM store WHERE prefix = :prefix AND key = :key AND value = :before RETURNING key"
 
 
-class _Single(Struct, frozen=True):
-    """The statements that make a single change if the record is the one that was read, and then return a row."""
-
-    create: str
-    replace: str
-    remove: str
-
-
-_SINGLE_POSTGRES: Final = _Single(
-    create="""
-        INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
-        VALUES (%(prefix)s, %(key)s, %(after)s::jsonb, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
-        ON CONFLICT (prefix, key) DO NOTHING RETURNING key
-    """,
-    replace="""
-        UPDATE store
-        SET value = %(after)s::jsonb, updated_at = CURRENT_TIMESTAMP, expires_at = NULL, ttl_minutes = NULL
-        WHERE prefix = %(prefix)s AND key = %(key)s AND value = %(before)s::jsonb RETURNING key
-    """,
-    remove="""
-        DELETE FROM store WHERE prefix = %(prefix)s AND key = %(key)s AND value = %(before)s::jsonb RETURNING key
-    """,
-)
-
-_SINGLE_SQLITE: Final = _Single(
-    create="""
-        INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
-        VALUES (:prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL)
-        ON CONFLICT (prefix, key) DO NOTHING RETURNING key
-    """,
-    # As the store replaces a row, which gives it another rowid.
-    replace="""
-        INSERT OR REPLACE INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
-        SELECT :prefix, :key, :after, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, NULL, NULL
-        WHERE EXISTS (SELECT 1 FROM store WHERE prefix = :prefix AND key = :key AND value = :before) RETURNING key
-    """,
-    remove="DELETE FROM store WHERE prefix = :prefix AND key = :key AND value = :before RETURNING key",
-)
-
-
-async def _is_made(
-    session: Session, single: _Single, prefix: str, puts: Sequence[Put], encode: Callable[[Any], str | bytes | None]
-) -> bool:
+async def _is_made(session: Session, prefix: str, puts: Sequence[Put]) -> bool:
     """Make a single change, and return whether it was made.
 
     If it was not, as when another program has written the same record in another form, the general statements decide.
@@ -397,8 +339,8 @@ async def _is_made(
     [put, *others] = puts
     if others:
         return False
-    parameters = {"prefix": prefix, "key": put.path, "after": encode(put.after)}
+    parameters = {"prefix": prefix, "key": put.path, "after": _stored(put.after)}
     if put.before is None:
-        return bool(await session.rows(single.create, parameters))
-    statement = single.remove if put.after is None else single.replace
-    return bool(await session.rows(statement, {**parameters, "before": encode(put.before)}))
+        return bool(await session.rows(_CREATE, parameters))
+    statement = _REMOVE if put.after is None else _REPLACE
+    return bool(await session.rows(statement, {**parameters, "before": _stored(put.before)}))

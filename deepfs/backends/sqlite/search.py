@@ -6,18 +6,16 @@ index is asked, by the trigrams of the texts that every match contains.
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from deepfs.backends._sqlite_database import Session
-from deepfs.backends._sqlite_schema import INDEX_FAILURES, INDEXED_BYTES, code_of
-from deepfs.backends.flat_requests import Page
+from deepfs.backends.sqlite.database import Session
+from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
+from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of
-
-__all__ = ["MIME_TYPE", "STAT_COLUMNS", "TIMES", "Candidates", "behind", "marks", "padded", "stat_rows"]
 
 # Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
 _SIZE: Final = """
@@ -45,6 +43,7 @@ _MOST_UNINDEXED: Final = 100_000
 """If there are more files that the index leaves out, all are walked."""
 _FEW_CANDIDATES: Final = 1000
 _CANDIDATES_IN_PAGE: Final = 512
+_UNINDEXED_IN_PAGE: Final = 64
 _MOST_TRIGRAMS: Final = 12
 """How many trigrams of one text the query has: with more, it takes longer but names hardly fewer files."""
 _MOST_TESTED: Final = 8
@@ -57,7 +56,7 @@ def behind(path: str) -> str:
     return f"{path}\0"
 
 
-def padded(items: Sequence[Any]) -> list[Any]:
+def pad(items: Sequence[Any]) -> list[Any]:
     """`items` with the last one repeated, so that there are few different numbers, and few different statements."""
     return [*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items))]
 
@@ -85,13 +84,8 @@ _NO_TEST: Final = _Test("1")
 class Candidates:
     """The files that one search may find, page by page.
 
-    Args:
-        session: The connection.
-        namespace: The namespace of the files.
-        request: The search.
-        files: The files that it selects.
-        max_bytes: The size over which files are candidates whatever they contain, since they count as skipped.
-        max_scanned: How many files are walked at most if the pattern has no text that the index can find.
+    Files over `max_bytes` are candidates whatever they contain, since they count as skipped. At most `max_scanned` are
+    walked if the pattern has no text that the index can find.
     """
 
     def __init__(
@@ -111,7 +105,10 @@ class Candidates:
         self._scanned = 0
         self._is_sampled = False
         self._most = _MOST_CANDIDATES
-        self._indexed: _Indexed | None = None
+        self._chosen: dict[str, FileStat] | None = None
+        """The candidates by the index; `_paths` are theirs, and `_unindexed` those of the files that it leaves out."""
+        self._paths: list[str] = []
+        self._unindexed: list[str] = []
         self._clauses: tuple[Clause, ...] = ()
         self._path_clauses = (*needs.clauses, *((needs.suffix,) if needs.suffix else ()))
         self._test = _NO_TEST
@@ -128,24 +125,17 @@ class Candidates:
         self._max_scanned = None if can_narrow or not session.has_index else max_scanned
 
     def page(self, after: str | None) -> Page:
-        """Return the next candidates.
-
-        Args:
-            after: The last path of the page before; None for the first page.
-
-        Returns:
-            The page.
-        """
-        if self._indexed is not None:
-            return self._indexed.page(after)
-        first = self._root() if after is None else {}
-        page = self._walked(self._start if after is None else max(behind(after), self._start))
+        """Return the next candidates, behind the last path of the page before; None for the first page."""
+        if self._chosen is not None:
+            return self._take_indexed(self._chosen, after)
+        first = self._find_root() if after is None else {}
+        page = self._walk(self._start if after is None else max(behind(after), self._start))
         if not self._is_sampled and page.last is not None:
             self._decide(page)
         self._is_sampled = True
         return Page({**first, **page.files}, page.last, truncated=page.truncated)
 
-    def _root(self) -> dict[str, FileStat]:
+    def _find_root(self) -> dict[str, FileStat]:
         """The root of the search, if it is a file that is selected: the range of paths begins beneath it."""
         root = self._files.root
         if not self._tests_contents or root == "/" or root not in self._files:
@@ -153,7 +143,7 @@ class Candidates:
         query = f"SELECT {STAT_COLUMNS} FROM files WHERE namespace = ? AND path = ?"
         return stat_rows(self._session.execute(query, (self._namespace, root)))
 
-    def _walked(self, start: str) -> Page:
+    def _walk(self, start: str) -> Page:
         """The next files in the order of their paths, without those that fail the test."""
         count = self._walked_at_once
         if self._max_scanned is not None:  # One more shows whether there are more.
@@ -169,52 +159,53 @@ class Candidates:
         found = {row[0]: FileStat(*row[1:6]) for row in rows if row[6] and row[0] in files}
         if len(rows) < count:
             return Page(found)
-        self._adapt(rows)
+        # What is tested at once cannot be interrupted, so pages of large files are smaller.
+        size = 1 + (sum(min(row[1], INDEXED_BYTES) for row in rows) // len(rows) if self._tests_contents else 0)
+        self._walked_at_once = max(8, min(_WALKED_AT_ONCE, _WALKED_BYTES // size))
         is_over = self._max_scanned is not None and self._scanned > self._max_scanned
         return Page(found, None if is_over else rows[-1][0], truncated=is_over)
 
-    def _adapt(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Choose the size of the next page: what is tested at once cannot be interrupted."""
-        size = 1 + (sum(min(row[1], INDEXED_BYTES) for row in rows) // len(rows) if self._tests_contents else 0)
-        self._walked_at_once = max(8, min(_WALKED_AT_ONCE, _WALKED_BYTES // size))
+    def _take_indexed(self, chosen: Mapping[str, FileStat], after: str | None) -> Page:
+        """The next candidates by the index."""
+        paths = _next(self._paths, after, _CANDIDATES_IN_PAGE)
+        unindexed = _next(self._unindexed, after, _UNINDEXED_IN_PAGE)
+        ends = [paths[-1]] if len(paths) == _CANDIDATES_IN_PAGE else []
+        if len(unindexed) == _UNINDEXED_IN_PAGE:
+            ends.append(unindexed[-1])
+        last = min(ends, default=None)
+        found = {path: chosen[path] for path in paths if last is None or path <= last}
+        found |= self._test_paths([path for path in unindexed if last is None or path <= last])
+        return Page(dict(sorted(found.items())), last)
 
     # --- the choice ---
 
     def _decide(self, sample: Page) -> None:
         if not self._uses_index or len(sample.files) >= _MANY or not (self._query or self._path_query):
             return
-        if not self._has_more_than(_SHORT_WALK):
+        more = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
+        if self._session.execute(more, (self._namespace, self._start, self._end, _SHORT_WALK)).fetchone() is None:
             return
         self._session.execute("BEGIN")  # A file leaves `pending` when it enters the index, and may become too large.
         try:
-            self._indexed = self._chosen()
+            self._choose()
         except sqlite3.DatabaseError as error:
             if code_of(error) not in INDEX_FAILURES:
                 raise
         finally:
             self._session.roll_back()
 
-    def _has_more_than(self, count: int) -> bool:
-        query = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
-        return self._session.execute(query, (self._namespace, self._start, self._end, count)).fetchone() is not None
-
-    def _chosen(self) -> "_Indexed | None":
-        """The candidates by the index, as of one moment; None if there are too many."""
-        pending = self._pending()
-        if pending is None:
-            return None
+    def _choose(self) -> None:
+        """Find the candidates by the index, as of one moment, unless there are too many."""
+        pending = [row[0] for row in self._session.execute("SELECT id FROM pending LIMIT ?", (self._most + 1,))]
+        if len(pending) > self._most:
+            return
         ids = self._ids("content_index", self._query) if self._query else None
-        unindexed = self._unindexed() if ids is not None else []
+        unindexed = self._find_unindexed() if ids is not None else []
         if ids is None and self._path_query:
             ids = self._ids("path_index", self._path_query)
-        if ids is None or unindexed is None:
-            return None
-        return _Indexed(self, dict(sorted({**dict(self._rows(ids, _NO_TEST)), **pending}.items())), unindexed)
-
-    def _pending(self) -> dict[str, FileStat] | None:
-        """The candidates among the files that the index does not have yet; None if there are too many."""
-        pending = [row[0] for row in self._session.execute("SELECT id FROM pending LIMIT ?", (self._most + 1,))]
-        return None if len(pending) > self._most else dict(self._rows(pending, self._test))
+        if ids is not None and unindexed is not None:
+            found = {**dict(self._rows(ids, _NO_TEST)), **dict(self._rows(pending, self._test))}
+            self._chosen, self._paths, self._unindexed = found, sorted(found), unindexed
 
     def _ids(self, index: str, query: str) -> list[int] | None:
         statement = f"SELECT rowid FROM {index} WHERE {index} MATCH ? LIMIT ?"
@@ -224,7 +215,7 @@ class Candidates:
     def _rows(self, ids: Sequence[int], test: _Test) -> Iterator[tuple[str, FileStat]]:
         """The files with these numbers that are selected and pass the test."""
         for at in range(0, len(ids), _IDS_AT_ONCE):
-            part = padded(ids[at : at + _IDS_AT_ONCE])
+            part = pad(ids[at : at + _IDS_AT_ONCE])
             # The plus signs keep SQLite from looking for the namespace first.
             query = (
                 f"SELECT {STAT_COLUMNS}, {test.sql} FROM files "
@@ -235,7 +226,7 @@ class Candidates:
                 if row[6] and row[0] in self._files:
                     yield row[0], FileStat(*row[1:6])
 
-    def _unindexed(self) -> list[str] | None:
+    def _find_unindexed(self) -> list[str] | None:
         """The paths of binary and large files, which are not in the index of contents; None if there are too many."""
         query = (
             "SELECT path FROM files INDEXED BY unindexed_files "
@@ -246,38 +237,14 @@ class Candidates:
         found = [row[0] for row in self._session.execute(query, values)]
         return found if len(found) <= _MOST_UNINDEXED else None
 
-    def tested(self, paths: Sequence[str]) -> dict[str, FileStat]:
+    def _test_paths(self, paths: Sequence[str]) -> dict[str, FileStat]:
         """The files at these paths that are selected and pass the test."""
         if not paths:
             return {}
-        part = padded(paths)
+        part = pad(paths)
         query = f"SELECT {STAT_COLUMNS}, {self._test.sql} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
         rows = self._session.execute(query, (*self._test.parameters, self._namespace, *part))
         return stat_rows(row for row in rows if row[6] and row[0] in self._files)
-
-
-_UNINDEXED_IN_PAGE: Final = 64
-
-
-class _Indexed:
-    """The rest of a search by the index: its candidates, and the files that the index leaves out, by path."""
-
-    def __init__(self, search: Candidates, chosen: dict[str, FileStat], unindexed: list[str]) -> None:
-        self._search = search
-        self._chosen = chosen
-        self._paths = list(chosen)
-        self._unindexed = unindexed
-
-    def page(self, after: str | None) -> Page:
-        paths = _next(self._paths, after, _CANDIDATES_IN_PAGE)
-        unindexed = _next(self._unindexed, after, _UNINDEXED_IN_PAGE)
-        ends = [paths[-1]] if len(paths) == _CANDIDATES_IN_PAGE else []
-        if len(unindexed) == _UNINDEXED_IN_PAGE:
-            ends.append(unindexed[-1])
-        last = min(ends, default=None)
-        found = {path: self._chosen[path] for path in paths if last is None or path <= last}
-        found |= self._search.tested([path for path in unindexed if last is None or path <= last])
-        return Page(dict(sorted(found.items())), last)
 
 
 def _next(paths: Sequence[str], after: str | None, count: int) -> Sequence[str]:
@@ -290,11 +257,8 @@ def _next(paths: Sequence[str], after: str | None, count: int) -> Sequence[str]:
 
 def _query(clauses: Sequence[Clause]) -> str:
     """The query of the index for `clauses`; empty if they have no trigrams."""
-    return " AND ".join(f"({' OR '.join(map(_all_trigrams, clause))})" for clause in clauses if _is_indexed(clause))
-
-
-def _is_indexed(clause: Clause) -> bool:
-    return all(len(literal) >= _TRIGRAM for literal in clause)
+    indexed = (clause for clause in clauses if all(len(literal) >= _TRIGRAM for literal in clause))
+    return " AND ".join(f"({' OR '.join(map(_all_trigrams, clause))})" for clause in indexed)
 
 
 _TRIGRAM: Final = 3
@@ -304,19 +268,16 @@ def _all_trigrams(literal: str) -> str:
     places = range(len(literal) - _TRIGRAM + 1)
     step = -(-len(places) // _MOST_TRIGRAMS)
     trigrams = dict.fromkeys(literal[at : at + _TRIGRAM] for at in (*places[::step], places[-1]))
-    return f"({' AND '.join(map(_quoted, trigrams))})"
-
-
-def _quoted(trigram: str) -> str:
-    return '"' + trigram.replace('"', '""') + '"'
+    quoted = ('"' + trigram.replace('"', '""') + '"' for trigram in trigrams)
+    return f"({' AND '.join(quoted)})"
 
 
 def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test:
     """Whether the content of a file may match. Files over `most` bytes are not tested."""
-    tested = _few(clauses)
+    tested = _choose_few(clauses)
     if not tested:
-        return _Test("1")
-    text, small = _folded(tested) if folds else "content", f"size <= {most}"
+        return _NO_TEST
+    text, small = _fold(tested) if folds else "content", f"size <= {most}"
     text_test = " AND ".join(f"({' OR '.join([f'instr({text}, ?)'] * len(clause))})" for clause in tested)
     literals = tuple(literal for clause in tested for literal in clause)
     if folds:
@@ -326,7 +287,7 @@ def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test
     return _Test(whole, (*literals, *(literal.encode() for literal in literals)))
 
 
-def _few(clauses: Sequence[Clause]) -> list[Clause]:
+def _choose_few(clauses: Sequence[Clause]) -> list[Clause]:
     """The clauses with the longest texts, as many as may be tested in each file."""
     chosen: list[Clause] = []
     for clause in sorted(clauses, key=lambda clause: (-min(map(len, clause)), len(clause))):
@@ -335,7 +296,7 @@ def _few(clauses: Sequence[Clause]) -> list[Clause]:
     return chosen
 
 
-def _folded(clauses: Sequence[Clause]) -> str:
+def _fold(clauses: Sequence[Clause]) -> str:
     """The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
     if not folds_beyond_ascii(clauses):
         return "lower(content)"

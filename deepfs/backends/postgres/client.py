@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from deepfs.backends._postgres_schema import Abilities, Names, prepared
-from deepfs.backends.retries import Requests, RetryPolicy, until_accepted
+from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
+from deepfs.storage.retries import Requests, RetryPolicy, until_accepted
 from deepfs.sync import run_sync
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop
@@ -23,7 +23,6 @@ from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, runnin
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["Client", "Sent", "check_dsn", "failure_of", "is_transient"]
 
 T = TypeVar("T")
 
@@ -82,13 +81,7 @@ def failure_of(error: Exception) -> Exception:
 
 
 def check_dsn(database: object) -> None:
-    """Raise unless `database` is a DSN or a pool, and asyncpg is installed.
-
-    Raises:
-        ModuleNotFoundError: Without asyncpg.
-        TypeError: It is neither a DSN nor a pool.
-        ValueError: It is no DSN of PostgreSQL.
-    """
+    """Raise ModuleNotFoundError, TypeError or ValueError unless asyncpg is there, and `database` a DSN or a pool."""
     if "asyncpg" not in sys.modules and find_spec("asyncpg") is None:
         raise ModuleNotFoundError("PostgresBackend needs asyncpg: pip install 'deepfs[postgres]'", name="asyncpg")
     if isinstance(database, str):
@@ -183,14 +176,6 @@ class Client:
 
     asyncpg runs on asyncio only, so calls from trio run on deepfs's background loop. A pool that the caller made
     belongs to its loop; calls from other loops run there.
-
-    Args:
-        dsn: The address of the database, or a pool.
-        names: The names of the tables.
-        policy: When requests are sent again.
-        row_level_security: Whether the tables must have policies.
-        max_connections: The most connections of a pool that is opened here.
-        statement_cache_size: How many prepared statements a connection keeps.
     """
 
     def __init__(
@@ -229,14 +214,7 @@ class Client:
     # --- loops ---
 
     async def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an async call on the event loop where the connections are.
-
-        Args:
-            call: The call.
-
-        Raises:
-            BackendError: The loop of the pool that the caller gave has ended.
-        """
+        """Make an async call on the event loop where the connections are. Raises BackendError if that has ended."""
         if self._process != os.getpid():
             self._after_fork()
         loop = self.given_loop
@@ -253,7 +231,7 @@ class Client:
             )
         elif loop is here:
             return await call()
-        return await call_on(loop, partial(_named, call))
+        return await call_on(loop, partial(_run_named, call))
 
     def _after_fork(self) -> None:
         """Leave all connections to the parent: loops look as if they ran here, and connections must not be closed."""
@@ -298,7 +276,7 @@ class Client:
             yield connection
         finally:
             with anyio.CancelScope(shield=True):
-                await _released(pool, connection)
+                await _release(pool, connection)
 
     async def _prepare(self, connection: Any) -> None:
         loop = running_asyncio_loop()
@@ -306,7 +284,7 @@ class Client:
         async with self._preparing.setdefault(loop, anyio.Lock()):
             if self.abilities is not None:
                 return
-            abilities = await prepared(connection, self.names, row_level_security=self._wants_security)
+            abilities = await prepare(connection, self.names, row_level_security=self._wants_security)
         if not abilities.has_trigrams and self.names.files not in _WARNED:
             _WARNED.add(self.names.files)
             _log.warning("The database has no extension pg_trgm: searches read every file, which takes longer")
@@ -347,16 +325,12 @@ class Client:
         finally:
             with anyio.CancelScope(shield=True):
                 if self._given is not None:
-                    await _released(self._given, connection)
+                    await _release(self._given, connection)
                 else:
                     connection.terminate()
 
     async def known(self, namespace: str) -> Abilities:
-        """What the database can do.
-
-        Args:
-            namespace: The namespace that is asked about.
-        """
+        """What the database can do."""
         if self.abilities is None:
             await self.ask(namespace, _nothing)
         assert self.abilities is not None
@@ -365,15 +339,7 @@ class Client:
     # --- requests ---
 
     async def ask(self, namespace: str, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask the database, again if the connection breaks.
-
-        Args:
-            namespace: The namespace that is asked about.
-            work: Gets the connection. It changes no file, and may be done again.
-
-        Raises:
-            DeepFSError: The error of the last attempt.
-        """
+        """Ask the database, again if the connection breaks: `work` changes no file, and may be done again."""
 
         async def attempt() -> T:
             async with self.tenant(namespace) as connection:
@@ -381,7 +347,7 @@ class Client:
 
         # What changes nothing cannot collide with what was read before, so a deadlock or a failed serialization passes.
         return await until_accepted(
-            lambda: self._mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
+            lambda: self._ask_mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
         )
 
     async def change(
@@ -394,11 +360,7 @@ class Client:
     ) -> T:
         """Send a change once. The error is that of asyncpg, which may leave open whether it was made.
 
-        Args:
-            namespace: The namespace in which something is changed.
-            work: Gets the connection.
-            sent: Notes whether the server may know of the change.
-            in_transaction: Whether the change consists of several statements.
+        `sent` notes whether the server may know of it; with `in_transaction` it consists of several statements.
         """
 
         async def attempt() -> T:
@@ -409,7 +371,7 @@ class Client:
 
         return await self.on_loop(lambda: self.requests.send(attempt, attempts=1))
 
-    async def _mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _ask_mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return await self.on_loop(call)
         except Exception as error:
@@ -426,7 +388,7 @@ class Client:
             if loop is running_asyncio_loop():
                 await pool.close()
             elif loop.is_running():
-                await call_on(loop, partial(_named, pool.close))
+                await call_on(loop, partial(_run_named, pool.close))
 
 
 @asynccontextmanager
@@ -452,12 +414,12 @@ async def _without_jit(connection: Any) -> None:
     await connection.execute("SET jit = off")
 
 
-async def _released(pool: Any, connection: Any) -> None:
+async def _release(pool: Any, connection: Any) -> None:
     # asyncpg ends a connection that it cannot return, and the outcome of the request is known by now.
     with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE):
         await pool.release(connection)
 
 
-async def _named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     name_asyncio()
     return await call()

@@ -1,7 +1,16 @@
 """The objects under a prefix as flat storage: requests at once, listings without markers, changes under conditions."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -9,25 +18,32 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends._object_client import ObjectClient
-from deepfs.backends._object_index import IndexSearch, SearchIndex
-from deepfs.backends._object_keys import Keys
-from deepfs.backends._object_streams import read_window
-from deepfs.backends._object_versions import Found, Tag, index_tag, stat_of_listed
-from deepfs.backends.flat_requests import Page, Plan
-from deepfs.backends.flat_storage import AsyncStorage, Kind
-from deepfs.backends.gathering import Prefetch, gather_each
-from deepfs.errors import BackendError, DeepFSError, ErrorCode, TooLargeError
+from deepfs.backends.object_store.client import (
+    BLOCK_BYTES,
+    Aborted,
+    Found,
+    ObjectClient,
+    Tag,
+    index_tag,
+    stat_of_listed,
+)
+from deepfs.backends.object_store.index import IndexSearch, SearchIndex
+from deepfs.backends.object_store.keys import Keys
+from deepfs.disk.reading import MAX_WHOLE, Limits, NotTextError, WindowScan
+from deepfs.errors import BackendError, ConflictError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.storage.gathering import Prefetch, gather_each
+from deepfs.storage.runners import AsyncStorage, Kind, Page, Plan
+from deepfs.text import media, records
+from deepfs.text.arguments import bytes_given
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import FileDataV2, ReadResult
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+    from anyio.abc import ObjectReceiveStream, ObjectSendStream, TaskGroup
 
-__all__ = ["Bucket", "ObjectFiles", "ReadWindow", "call_on_asyncio"]
 
 T = TypeVar("T")
 
@@ -116,7 +132,7 @@ class ObjectFiles(AsyncStorage):
     """The objects under a prefix as files, for one operation."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+        self.bucket = bucket
         self._client = bucket.client
         self._keys = bucket.keys
         self._sizes: Mapping[str, FileStat] = {}
@@ -151,15 +167,26 @@ class ObjectFiles(AsyncStorage):
     async def get(self, paths: Sequence[str]) -> _Objects:
         return _Objects(await self._each(self._fetch, paths))
 
-    async def _each(self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str]) -> dict[str, Found]:
-        """What `ask` finds at `paths`."""
+    async def _each(
+        self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str], *, keeps_errors: bool = False
+    ) -> dict[str, Any]:
+        """What `ask` finds at `paths`; with `keeps_errors`, the errors about one file are among it."""
+
+        async def outcome(path: str) -> Found | DeepFSError | None:
+            try:
+                return await ask(path)
+            except DeepFSError as error:
+                if not keeps_errors or not is_about_one_file(error):
+                    raise
+                return error
+
         asked = [path for path in paths if self._keys.fits(path)]
-        answers = await gather_each(ask, asked)
+        answers = await gather_each(outcome, asked)
         return {path: found for path, found in zip(asked, answers, strict=True) if found is not None}
 
     async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> _Objects:
         if self._tasks is None:
-            return _Objects(await self._outcomes(self._fetch, paths))
+            return _Objects(await self._each(self._fetch, paths, keeps_errors=True))
         if self._prefetch is None:
             self._prefetch = Prefetch(self._fetch, self._size, self._tasks)
         taken = await self._prefetch.take(paths, ahead)
@@ -168,23 +195,6 @@ class ObjectFiles(AsyncStorage):
                 raise outcome
         return _Objects({path: outcome for path, outcome in taken.items() if outcome is not None})
 
-    async def _outcomes(
-        self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str]
-    ) -> dict[str, Found | DeepFSError]:
-        """What `ask` finds at `paths`, with the errors about one file among it."""
-
-        async def outcome(path: str) -> Found | DeepFSError | None:
-            try:
-                return await ask(path)
-            except DeepFSError as error:
-                if not is_about_one_file(error):
-                    raise
-                return error
-
-        asked = [path for path in paths if self._keys.fits(path)]
-        answers = await gather_each(outcome, asked)
-        return {path: found for path, found in zip(asked, answers, strict=True) if found is not None}
-
     def _fetch(self, path: str) -> Awaitable[Found | None]:
         return self._client.fetch(path, limit=_MAX_HELD_BYTES)
 
@@ -192,12 +202,6 @@ class ObjectFiles(AsyncStorage):
         """The size of a file by the last listing."""
         listed = self._sizes.get(path)
         return listed.size or 0 if listed else 0
-
-    async def read_window(self, path: str, offset: int, limit: int) -> ReadResult | None:
-        """The window of a read, for which only a part of a large text is fetched; None if there is no file."""
-        if not self._keys.fits(path):
-            return None
-        return await read_window(self._client, path, offset, limit, max_binary=self._bucket.max_bytes)
 
     # --- listing ---
 
@@ -224,10 +228,12 @@ class ObjectFiles(AsyncStorage):
 
         The marker of `/a` has the key `a/`, which the driver shows as `a`.
         """
-        known, before = self._bucket.known_empty, len(listed)
+        known, before = self.bucket.known_empty, len(listed)
         empty = {path: stat.modified_at for path, stat in listed.items() if stat.size == 0}
         unknown = [path for path, modified_at in empty.items() if known.get(path, (None,))[0] != modified_at]
-        looked = await self._outcomes(self._client.stat, unknown)  # What may not be looked at is taken for a file.
+        looked = await self._each(
+            self._client.stat, unknown, keeps_errors=True
+        )  # What may not be looked at is taken for a file.
         if len(known) + len(unknown) > _MAX_KNOWN:
             known.clear()
         known.update((path, (empty[path], path in looked)) for path in unknown)
@@ -248,9 +254,9 @@ class ObjectFiles(AsyncStorage):
 
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         if self._search is None:
-            if self._bucket.index is None:
+            if self.bucket.index is None:
                 raise NotImplementedError
-            self._search = self._bucket.index.search()
+            self._search = self.bucket.index.search()
         return await self._search.find(request, files, after)
 
     async def pages(self) -> AsyncIterator[Mapping[str, FileStat]]:
@@ -268,7 +274,7 @@ class ObjectFiles(AsyncStorage):
 
     async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
         """The files at `paths`, each with a text as its tag, for the search index; None for what cannot be read."""
-        found = await self._outcomes(self._fetch, paths)
+        found = await self._each(self._fetch, paths, keeps_errors=True)
         return {
             path: None if isinstance(each, DeepFSError) else (each.file(), index_tag(each.stat))
             for path, each in found.items()
@@ -277,8 +283,8 @@ class ObjectFiles(AsyncStorage):
     # --- changing ---
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        await self._bucket.check_conditions()
-        index = self._bucket.index
+        await self.bucket.check_conditions()
+        index = self.bucket.index
         if index is None:
             await self._apply(changes)
             return
@@ -390,11 +396,133 @@ class _PartlyChangedError(PartlyDoneError):
 
 
 class ReadWindow(Struct, frozen=True):
-    """Asks for a window of a file, as a plan does. The answer is that of `ObjectFiles.read_window`."""
+    """Asks for a window of a file, as a plan does. The answer is that of `read_window`."""
 
     path: str
     offset: int
     limit: int
 
-    def ask(self, storage: Any) -> Any:
-        return storage.read_window(self.path, self.offset, self.limit)
+    async def ask(self, storage: ObjectFiles) -> ReadResult | None:
+        bucket = storage.bucket
+        if not bucket.keys.fits(self.path):
+            return None
+        return await read_window(bucket.client, self.path, self.offset, self.limit, max_binary=bucket.max_bytes)
+
+
+# --- large objects in parts ------------------------------------------------------------------------------------------
+
+_ATTEMPTS: Final = 5
+"""How often a file is read from its start if it changes meanwhile."""
+
+
+# --- windows of text -------------------------------------------------------------------------------------------------
+
+
+async def read_window(
+    client: ObjectClient, path: str, offset: int, limit: int, *, max_binary: int
+) -> ReadResult | None:
+    """Read a window of a text, of which no more is fetched than needed, or a whole binary file; None for no file.
+
+    Raises TooLargeError, and ConflictError if the file changes all the time.
+    """
+    for _ in range(_ATTEMPTS):
+        first = await client.fetch_range(path, 0, MAX_WHOLE)
+        if first is None:
+            return None
+        if (first.stat.size or 0) <= MAX_WHOLE:
+            return records.read_data(path, first.file(), offset, limit, max_binary=max_binary)
+        try:
+            return await _read_large(client, path, first, offset, limit, max_binary)
+        except _ChangedMeanwhileError:
+            continue
+    raise ConflictError(path, "it changed each time while it was read")
+
+
+class _ChangedMeanwhileError(Exception):
+    pass
+
+
+async def _read_large(
+    client: ObjectClient, path: str, first: Found, offset: int, limit: int, max_binary: int
+) -> ReadResult:
+    if media.is_binary_name(path):
+        return await _read_binary(client, path, first, max_binary)
+    size = first.stat.size or 0
+    scan = WindowScan(path, size, offset, limit, Limits(), None)
+    try:
+        position, block = 0, first.content or b""
+        while block:
+            position += len(block)
+            if scan.add(block):
+                break
+            block = (await _part(client, path, first, position)) if position < size else b""
+        else:
+            scan.end()
+    except NotTextError:
+        return await _read_binary(client, path, first, max_binary)
+    stat = first.stat
+    shown = scan.window()
+    data = FileDataV2(shown.text, "utf-8", stat.created_at, stat.modified_at, media.mime_type(path))
+    return records.read_window(data, shown, first.content_version or first.version_of_unread())
+
+
+async def _part(client: ObjectClient, path: str, first: Found, start: int) -> bytes:
+    part = await client.fetch_range(path, start, start + BLOCK_BYTES, first.tag)
+    if part is None or not part.content:
+        raise _ChangedMeanwhileError
+    return part.content
+
+
+async def _read_binary(client: ObjectClient, path: str, first: Found, max_binary: int) -> ReadResult:
+    if (first.stat.size or 0) > max_binary:
+        raise TooLargeError(path, first.stat.size or 0, max_binary)
+    whole = await client.fetch(path, limit=max_binary)
+    if whole is None or whole.content is None:
+        raise _ChangedMeanwhileError
+    return records.read_data(path, whole.file(), 0, 0, max_binary=max_binary)
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+async def rechunk(blocks: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes, None]:
+    """The same bytes in chunks of `size` bytes, but for the last."""
+    held = bytearray()
+    async for block in blocks:
+        held += block
+        start = 0
+        while len(held) - start >= size:
+            yield bytes(held[start : start + size])
+            start += size
+        del held[:start]
+    if held:
+        yield bytes(held)
+
+
+async def read_beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """The first bytes of a stream and what follows them; None follows if they are all, at most a block."""
+    start = bytearray()
+    iterator = aiter(chunks)
+    async for chunk in iterator:
+        start += bytes_given("each chunk", chunk)
+        if len(start) > BLOCK_BYTES:
+            return bytes(start), iterator
+    return bytes(start), None
+
+
+async def hand_over(chunks: "ObjectSendStream[bytes | None]", chunk: bytes | None) -> bool:
+    """Hand a chunk to the driver, or None to have it give up; False if it has given up by itself."""
+    try:
+        await chunks.send(chunk)
+    except anyio.BrokenResourceError:
+        return False
+    return True
+
+
+async def read_chunks(chunks: "ObjectReceiveStream[bytes | None]") -> AsyncGenerator[bytes, None]:
+    """The chunks that are handed over, for the driver."""
+    async with chunks:
+        async for chunk in chunks:
+            if chunk is None:
+                raise Aborted
+            yield chunk

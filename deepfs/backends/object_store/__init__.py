@@ -14,17 +14,21 @@ from typing import Any, Literal
 
 import anyio
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends._object_client import BLOCK_BYTES, ObjectClient
-from deepfs.backends._object_files import Bucket, ObjectFiles, ReadWindow, call_on_asyncio
-from deepfs.backends._object_index import Objects, SearchIndex
-from deepfs.backends._object_keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
-from deepfs.backends._object_streams import Parts, beginning, rechunked
-from deepfs.backends._object_versions import Found
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_requests import Plan
+from deepfs.backends.object_store.client import BLOCK_BYTES, Found, ObjectClient
+from deepfs.backends.object_store.files import (
+    Bucket,
+    ObjectFiles,
+    ReadWindow,
+    call_on_asyncio,
+    hand_over,
+    read_beginning,
+    read_chunks,
+    rechunk,
+)
+from deepfs.backends.object_store.index import Objects, SearchIndex
+from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy, policy_given, until_accepted
 from deepfs.errors import (
     ConflictError,
     DeepFSError,
@@ -34,6 +38,9 @@ from deepfs.errors import (
     NotSupportedError,
 )
 from deepfs.operations import CHUNK_BYTES
+from deepfs.storage import plans as plans
+from deepfs.storage.retries import RetryPolicy, check_policy, until_accepted
+from deepfs.storage.runners import Plan
 from deepfs.sync import call_sync, shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes
@@ -44,13 +51,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2, FileUploadResponse, ReadResult
 
 __all__ = ["ObjectStoreBackend", "S3Backend"]
-
-
-async def _hand_over(parts: Parts, start: bytes, rest: AsyncIterator[bytes]) -> None:
-    await call_on_asyncio(partial(parts.add, start))
-    async for chunk in rest:
-        if not await call_on_asyncio(partial(parts.add, bytes_given("each chunk", chunk))):
-            return
 
 
 def _check_place(name: str, given: object) -> None:
@@ -104,8 +104,8 @@ class ObjectStoreBackend(StorageBackend):
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
         _check_place("prefix", prefix)
-        self._retries = policy_given(retries)
-        place = self._opened(store, prefix, options)
+        self._retries = check_policy(retries)
+        place = self._open_store(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
         self._url_shown = shown_url(place.scope, self._keys.whole("/"))
@@ -125,7 +125,7 @@ class ObjectStoreBackend(StorageBackend):
             durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
 
-    def _opened(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
+    def _open_store(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
         if not isinstance(store, str):
             if options:
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
@@ -183,7 +183,7 @@ class ObjectStoreBackend(StorageBackend):
         request: Any = ReadWindow(path, offset, limit)
         result: ReadResult | None = None if path == "/" else (yield request)
         if result is None:
-            raise (yield from plans.missing(path))
+            raise (yield from plans.missing_error(path))
         return result
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
@@ -194,11 +194,11 @@ class ObjectStoreBackend(StorageBackend):
         if found is None:
             await self._look(lambda: self._raise_missing(path))
             raise NotFoundError(path)
-        async for chunk in rechunked(self._blocks(path, found), chunk_size):
+        async for chunk in rechunk(self._blocks(path, found), chunk_size):
             yield chunk
 
     def _raise_missing(self, path: str) -> Plan[None]:
-        raise (yield from plans.missing(path))
+        raise (yield from plans.missing_error(path))
 
     async def _blocks(self, path: str, first: Found) -> AsyncGenerator[bytes, None]:
         block: Found | None = first
@@ -284,7 +284,7 @@ class ObjectStoreBackend(StorageBackend):
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         try:
-            start, rest = await beginning(chunks)
+            start, rest = await read_beginning(chunks)
             if rest is None:
                 [response] = await self.aupload_files([(path, start)])
                 return response
@@ -318,27 +318,38 @@ class ObjectStoreBackend(StorageBackend):
         return found.get(path)  # type: ignore[return-value]
 
     async def _upload(self, path: str, before: FileStat | None, start: bytes, rest: AsyncIterator[bytes]) -> None:
-        """Store a stream in parts: none of it is there before all of it is."""
-        parts = Parts()
+        """Store a stream in parts: none of it is there before all of it is.
+
+        The driver runs on asyncio, and takes the chunks one at a time from a task on any loop.
+        """
+        send, receive = anyio.create_memory_object_stream[bytes | None](0)
         errors: list[BaseException] = []
 
         async def put() -> None:
+            put_parts = partial(self._client.put_parts, path, before, read_chunks(receive))
             # Shielded on this side: the driver must be there to be told to give up.
             try:
-                await shielded(partial(call_on_asyncio, partial(self._client.put_parts, path, before, parts.chunks())))
+                await shielded(partial(call_on_asyncio, put_parts))
             except DeepFSError as error:
                 errors.append(error)
+
+        async def hand(chunk: bytes | None) -> bool:
+            return await call_on_asyncio(partial(hand_over, send, chunk))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
             try:
-                await _hand_over(parts, start, rest)
-                await call_on_asyncio(parts.end)
+                await hand(start)
+                async for chunk in rest:
+                    if not await hand(bytes_given("each chunk", chunk)):
+                        break
             except BaseException as error:
                 errors.append(error)
-                await shielded(partial(call_on_asyncio, parts.abort))
+                await shielded(partial(hand, None))
                 if not isinstance(error, Exception):
                     raise
+            finally:
+                await shielded(partial(call_on_asyncio, send.aclose))
         if errors:
             raise errors[0]
 

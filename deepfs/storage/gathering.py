@@ -12,7 +12,6 @@ from deepfs.sync import is_inline
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["Prefetch", "batched", "gather", "gather_each"]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -32,28 +31,12 @@ async def gather(
     An error stops the other calls, and is raised as it is.
     """
     results: list[T | None] = [None] * len(calls)
-    if is_inline() or len(calls) == 1:
-        for index, call in enumerate(calls):
-            results[index] = await call()
-            if enough(results):
-                break
-        return results
 
-    errors: list[Exception] = []
-    async with anyio.create_task_group() as group:
+    async def make(index: int) -> bool:
+        results[index] = await calls[index]()
+        return enough(results)
 
-        async def one(index: int, call: Callable[[], Awaitable[T]]) -> None:
-            try:
-                results[index] = await call()
-            except Exception as error:
-                errors.append(error)
-            if errors or enough(results):
-                group.cancel_scope.cancel()
-
-        for index, call in enumerate(calls):
-            group.start_soon(one, index, call)
-    if errors:
-        raise errors.pop(0)
+    await _each(make, len(calls), most=len(calls), cancels=True)
     return results
 
 
@@ -64,58 +47,56 @@ async def gather_each(
     most: int = _AT_ONCE,
     cancels: bool = True,
 ) -> list[T]:
-    """Call an async function with every item, with some of them at once.
+    """The results of an async function for every item, in their order; `most` calls run at once.
 
-    Args:
-        function: The function.
-        items: The items.
-        most: How many calls run at once.
-        cancels: Whether calls that have begun are cancelled when another one fails. Otherwise they run to their end.
-
-    Returns:
-        The results, in the order of the items.
-
-    Raises:
-        Exception: The first error, as it is. No call begins after it.
+    The first error is raised as it is, and no call begins after it. Those that have begun are cancelled, unless
+    `cancels` is False: then they run to their end.
     """
     given = list(items)
-    if len(given) == 1:
-        return [await function(given[0])]
     results: dict[int, T] = {}
+
+    async def make(number: int) -> bool:
+        results[number] = await function(given[number])
+        return False
+
+    await _each(make, len(given), most=most, cancels=cancels)
+    return [results[number] for number in range(len(given))]
+
+
+async def _each(make: Callable[[int], Awaitable[bool]], count: int, *, most: int, cancels: bool) -> None:
+    """Await `make` of each number below `count`, at most `most` at once, until one call returns True or raises."""
+    if is_inline() or count == 1:
+        for number in range(count):
+            if await make(number):
+                break
+        return
     errors: list[Exception] = []
-    remaining = enumerate(given)
+    remaining = iter(range(count))
 
     async def work() -> None:
-        for number, item in remaining:
+        for number in remaining:
             if errors:
                 return
             try:
-                results[number] = await function(item)
+                is_enough = await make(number)
             except Exception as error:
                 if not errors:
                     errors.append(error)
-                if cancels:
-                    tasks.cancel_scope.cancel()
+                is_enough = cancels
+            if is_enough:
+                tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(min(most, len(given))):
+        for _ in range(min(most, count)):
             tasks.start_soon(work)
     if errors:
         raise errors.pop()  # Its traceback refers to this frame, which must not keep it: that would be a cycle.
-    return [results[number] for number in range(len(given))]
 
 
 def batched(
     items: Iterable[ItemT], size: Callable[[ItemT], int], *, most_bytes: int, most_items: float = inf
 ) -> Iterator[list[ItemT]]:
-    """The items in batches of a limited total size; one that is larger has a batch of its own.
-
-    Args:
-        items: The items, whose order is kept.
-        size: Returns the size of an item in bytes.
-        most_bytes: The largest total size of a batch.
-        most_items: The largest number of items in a batch.
-    """
+    """The items in batches of a limited total size; one that is larger has a batch of its own."""
     batch: list[ItemT] = []
     held = 0
     for item in items:
@@ -131,10 +112,7 @@ def batched(
 class Prefetch(Generic[T]):
     """Fetches files in the order in which a search needs them, some of them before it asks for them.
 
-    Args:
-        fetch: Fetches what is at a path, or None for nothing.
-        size: The size of what is at a path, as far as known.
-        tasks: Where the files are fetched. Cancel it when the search has ended.
+    `size` is that of what is at a path, as far as known. The files are fetched in `tasks`: cancel that in the end.
     """
 
     def __init__(
@@ -159,15 +137,7 @@ class Prefetch(Generic[T]):
         self._arrived = anyio.Event()
 
     async def take(self, wanted: Sequence[str], ahead: Sequence[str]) -> dict[str, T | DeepFSError | None]:
-        """Return what is at some paths; the files at others are fetched meanwhile.
-
-        Args:
-            wanted: The paths of the files to return, each asked for once in a search.
-            ahead: The paths that are asked for next, in this order.
-
-        Returns:
-            What was fetched for each path, or the error of that.
-        """
+        """Return what is at each path, or its error. The files `ahead`, asked for next, are fetched meanwhile."""
         new = [path for path in (*wanted, *ahead) if path not in self._queued]
         self._queue += new
         self._queued.update(new)

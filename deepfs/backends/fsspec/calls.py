@@ -5,7 +5,6 @@ Errors become those of `deepfs.errors`, and answers are checked.
 
 import errno
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,8 +12,6 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from deepfs.backends.gathering import gather_each
-from deepfs.backends.retries import Requests, RetryPolicy
 from deepfs.errors import (
     BackendError,
     DeadlineError,
@@ -25,6 +22,8 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
+from deepfs.storage.gathering import gather_each
+from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.text import records
 from deepfs.text.flat_tree import FileStat
 from deepfs.threads.forks import ForkSafeLock
@@ -33,17 +32,6 @@ from deepfs.threads.loop_bridge import call_on, is_stray, running_asyncio_loop
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = [
-    "AwaitedCalls",
-    "BlockingCalls",
-    "FilesystemCalls",
-    "calls_of",
-    "checked",
-    "is_transient",
-    "leaf_errors",
-    "protocols_of",
-    "stat_of",
-]
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -121,7 +109,7 @@ _TIMES: Final = (
 """What filesystems call the time of the last change. The last one is that of fsspec's memory, which sets it anew."""
 
 
-def checked(answer: Any, *kinds: type) -> Any:
+def check_answer(answer: Any, *kinds: type) -> Any:
     """An answer of a filesystem. Raises BackendError if it is of none of these types."""
     if not isinstance(answer, kinds):
         raise BackendError(None, "The filesystem gave an answer that does not fit what it was asked")
@@ -160,42 +148,40 @@ def protocols_of(filesystem: Any) -> frozenset[str]:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-class FilesystemCalls(ABC):
-    """The calls of one filesystem. Coroutines of blocking calls never suspend."""
+class FilesystemCalls:
+    """The calls of one filesystem. Coroutines of blocking calls never suspend.
 
-    def __init__(self, filesystem: Any, requests: Requests) -> None:
+    Those of an async filesystem are made on the event loop that it belongs to: one made with `asynchronous=True`
+    belongs to the loop that first uses it, each other one to the loop that fsspec runs in a thread of its own. Those of
+    a sync one are made one at a time: fsspec does not say that several threads may use it.
+    """
+
+    def __init__(self, filesystem: Any, policy: RetryPolicy) -> None:
         self.filesystem: Any = filesystem
         self.protocols: frozenset[str] = protocols_of(filesystem)
-        self._requests = requests
+        self._is_async = bool(filesystem.async_impl)
+        self._requests = Requests(policy, is_transient)
+        self._home: AsyncioLoop | None = None
+        self._lock = ForkSafeLock()
         self._taken: dict[tuple[str, str], bool] = {}
         self.has_bare_tags: bool = False
         """Whether a store compares the tag of a condition without the quotes that belong to it."""
 
-    @abstractmethod
     async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:
-        """Call a method of the filesystem.
+        """Call a method by its sync name, again if it fails for a reason that may pass, up to `attempts` times."""
+        call = partial(self._function(method), *args, **options)
+        if self._is_async:
+            return await self._requests.send(partial(self._send, call), attempts=attempts)
+        return self._requests.send_blocking(partial(self._call_locked, call), attempts=attempts)
 
-        Args:
-            method: Its sync name.
-            args: Its positional arguments.
-            attempts: How often it is called at most if it fails for a reason that may pass; None is the number of the
-                policy.
-            options: Its other arguments.
-
-        Returns:
-            What it returned.
-
-        Raises:
-            Exception: What it raised.
-        """
-
-    @abstractmethod
     async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
         """Call an async function with every item, some at once. Calls that have begun end even if another one fails.
 
-        Raises:
-            Exception: The first error; items that were not begun by then are left out.
+        Raises the first error; items that were not begun by then are left out.
         """
+        if self._is_async:
+            return await gather_each(function, items, most=_IN_FLIGHT, cancels=False)
+        return [await function(item) for item in items]
 
     def takes(self, method: str, option: str) -> bool:
         """Whether a method of the filesystem has a parameter of this name."""
@@ -211,28 +197,27 @@ class FilesystemCalls(ABC):
         """Whether the filesystem has its own version of a method of fsspec's base classes."""
         return not getattr(self._function(method), "__module__", "fsspec.").startswith(("fsspec.spec", "fsspec.asyn"))
 
-    @abstractmethod
-    def _function(self, method: str) -> Callable[..., Any]: ...
-
-
-class AwaitedCalls(FilesystemCalls):
-    """Calls of an async filesystem, on the event loop that it belongs to.
-
-    A filesystem made with `asynchronous=True` belongs to the loop that first uses it; each other one to the loop that
-    fsspec runs in a thread of its own.
-    """
-
-    def __init__(self, filesystem: Any, requests: Requests) -> None:
-        super().__init__(filesystem, requests)
-        self._home: AsyncioLoop | None = None
-
-    def _function(self, method: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self.filesystem, f"_{method}")
-        return function
-
     def runs_here(self) -> bool:
         """Whether the calling thread runs the loop of the filesystem, so that it must not wait for it."""
         return self._home is not None and self._home is running_asyncio_loop()
+
+    def _function(self, method: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(self.filesystem, f"_{method}" if self._is_async else method)
+        return function
+
+    def _call_locked(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            return call()
+
+    async def _send(self, call: Callable[[], Any]) -> Any:
+        try:
+            return await call_on(self._loop(), call)
+        except Exception:
+            raise
+        except BaseException as error:
+            if not is_stray(error):
+                raise
+            raise BackendError(None, "The filesystem cancelled a call") from error
 
     def _loop(self) -> "AsyncioLoop":
         if not self.filesystem.asynchronous:
@@ -243,50 +228,3 @@ class AwaitedCalls(FilesystemCalls):
         if self._home is None:
             raise BackendError(None, "A filesystem made with asynchronous=True needs an asyncio event loop")
         return self._home
-
-    async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:
-        send = partial(self._sent, partial(self._function(method), *args, **options))
-        return await self._requests.send(send, attempts=attempts)
-
-    async def _sent(self, call: Callable[[], Any]) -> Any:
-        try:
-            return await call_on(self._loop(), call)
-        except Exception:
-            raise
-        except BaseException as error:
-            if not is_stray(error):
-                raise
-            raise BackendError(None, "The filesystem cancelled a call") from error
-
-    async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
-        return await gather_each(function, items, most=_IN_FLIGHT, cancels=False)
-
-
-class BlockingCalls(FilesystemCalls):
-    """Calls of a sync filesystem, one at a time: fsspec does not say that several threads may use one."""
-
-    def __init__(self, filesystem: Any, requests: Requests) -> None:
-        super().__init__(filesystem, requests)
-        self._lock = ForkSafeLock()
-
-    def _function(self, method: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self.filesystem, method)
-        return function
-
-    async def call(self, method: str, *args: Any, attempts: int | None = None, **options: Any) -> Any:
-        return self._requests.send_blocking(
-            partial(self._locked, partial(self._function(method), *args, **options)), attempts=attempts
-        )
-
-    def _locked(self, call: Callable[[], T]) -> T:
-        with self._lock:
-            return call()
-
-    async def each(self, function: Callable[[ItemT], Awaitable[T]], items: Iterable[ItemT]) -> list[T]:
-        return [await function(item) for item in items]
-
-
-def calls_of(filesystem: Any, policy: RetryPolicy) -> FilesystemCalls:
-    """The calls of a filesystem, of the kind that it is."""
-    kind: type[FilesystemCalls] = AwaitedCalls if filesystem.async_impl else BlockingCalls
-    return kind(filesystem, Requests(policy, is_transient))

@@ -4,15 +4,15 @@ The calls may be awaited or block; coroutines of blocking calls never suspend. W
 names that lie elsewhere or are no valid paths, values of other types and links are left out or counted, never followed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
 
-from deepfs.backends._fsspec_calls import FilesystemCalls, checked, is_transient, leaf_errors, stat_of
+from deepfs.backends.fsspec.calls import FilesystemCalls, check_answer, is_transient, leaf_errors, stat_of
 from deepfs.errors import (
     BackendError,
     DeepFSError,
@@ -21,11 +21,13 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Plan, Request, Together
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles, is_about_one_file
+from deepfs.threads import pool
 from deepfs.types import FileDataV2
 
-__all__ = ["FilesystemFiles"]
+T = TypeVar("T")
 
 _MOST_ENTRIES: Final = 5_000_000
 """How many entries of one listing are kept."""
@@ -70,18 +72,33 @@ def _as_files(fetched: Iterable[_Fetched | None]) -> TaggedFiles:
     return TaggedFiles({path: data for path, data, _ in found}, {path: tag for path, _, tag in found})
 
 
-class _ReadFiles:
-    """Reads and lists the files beneath `root`, for one operation."""
+class FilesystemFiles:
+    """The files beneath `root`, for one operation.
 
-    def __init__(self, calls: FilesystemCalls, root: str, *, tolerant: bool) -> None:
-        self._calls = calls
+    Args:
+        opened: Returns the calls of the filesystem, which it opens if it is not open yet.
+        root: The directory in the filesystem.
+        checks: Whether it is checked right before a change that nobody else has changed the file.
+    """
+
+    _calls: FilesystemCalls
+    _tolerant = False
+    """Whether directories that cannot be listed are counted instead of raising an error."""
+
+    def __init__(self, opened: Callable[[], FilesystemCalls], root: str, *, checks: bool) -> None:
+        self._opened = opened
         self._root = root
-        self._tolerant = tolerant
+        self._checks = checks
         self._listed: dict[str, FileStat] = {}
         """What listings of this operation said."""
-        self._protocols = calls.protocols
-        marker = str(calls.filesystem.root_marker)
-        self._begins_with_slash = f"{marker}{root}".startswith("/") or bool(self._protocols & _ABSOLUTE)
+
+    def _open(self) -> None:
+        """Open the filesystem, which may load modules and read files of configuration."""
+        with leaf_errors("/"):
+            self._calls = self._opened()
+        self._protocols = self._calls.protocols
+        marker = str(self._calls.filesystem.root_marker)
+        self._begins_with_slash = f"{marker}{self._root}".startswith("/") or bool(self._protocols & _ABSOLUTE)
 
     # --- names ---
 
@@ -119,7 +136,7 @@ class _ReadFiles:
                 info = await self._calls.call("info", name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            kind = checked(info, dict).get("type")
+            kind = check_answer(info, dict).get("type")
         if kind == "link" or info.get("islink"):
             raise PermissionDeniedError(path, "it is a link, which is not followed")
         return None if kind != "file" else stat_of(info)
@@ -131,7 +148,7 @@ class _ReadFiles:
     async def get(self, paths: Sequence[str]) -> TaggedFiles:
         return _as_files(await self._calls.each(self._file, paths))
 
-    async def get_each(self, paths: Sequence[str]) -> TaggedFiles:
+    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
         """As `get`, with the errors about one file among the files."""
         return _as_files(await self._calls.each(self._outcome, paths))
 
@@ -159,7 +176,7 @@ class _ReadFiles:
                 content = await self._calls.call("cat_file", self._name(path))
             except FileNotFoundError:
                 return None
-            return bytes(checked(content, bytes, bytearray, memoryview))
+            return bytes(check_answer(content, bytes, bytearray, memoryview))
 
     async def children(self, prefix: str) -> dict[str, FileStat]:
         entries = await self._entries(_directory(prefix))
@@ -180,13 +197,13 @@ class _ReadFiles:
     async def list(self, prefix: str, limit: int | None = None) -> dict[str, FileStat]:
         directory = _directory(prefix)
         if limit is None and self._calls.overrides("find"):
-            found = await self._found(directory)
+            found = await self._find(directory)
         else:
             found = await self._walk(directory, limit)
         self._listed |= found
         return found
 
-    async def _found(self, directory: str) -> dict[str, FileStat]:
+    async def _find(self, directory: str) -> dict[str, FileStat]:
         """The files under `directory`, by the filesystem's own way to find them."""
         with leaf_errors(directory):
             self._forget_listings()
@@ -194,8 +211,8 @@ class _ReadFiles:
                 answer = await self._calls.call("find", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-            infos = checked(answer, dict).values()
-            entries = list(self._checked_entries(directory, infos))
+            infos = check_answer(answer, dict).values()
+            entries = list(self._check_entries(directory, infos))
         return {entry.path: entry.stat for entry in entries if not entry.is_directory}
 
     async def _walk(self, directory: str, limit: int | None = None) -> dict[str, FileStat]:
@@ -208,7 +225,7 @@ class _ReadFiles:
             now = pending if limit is None else [pending.pop()]
             pending = [] if limit is None else pending
             listed += len(now)
-            for entry in chain.from_iterable(await self._calls.each(self._tolerated, now)):
+            for entry in chain.from_iterable(await self._calls.each(self._list_tolerantly, now)):
                 if not entry.is_directory:
                     found[entry.path] = entry.stat
                     valid += paths.is_normal(entry.path)
@@ -220,7 +237,7 @@ class _ReadFiles:
                 raise BackendError(None, "The filesystem lists too many entries")
         return found
 
-    async def _tolerated(self, directory: str) -> Sequence[_Entry]:
+    async def _list_tolerantly(self, directory: str) -> Sequence[_Entry]:
         try:
             return await self._entries(directory)
         except PermissionDeniedError:
@@ -236,9 +253,9 @@ class _ReadFiles:
                 answer = await self._calls.call("ls", self._name(directory), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return list(self._checked_entries(directory, checked(answer, list, tuple)))
+            return list(self._check_entries(directory, check_answer(answer, list, tuple)))
 
-    def _checked_entries(self, directory: str, infos: Iterable[Any]) -> Iterator[_Entry]:
+    def _check_entries(self, directory: str, infos: Iterable[Any]) -> Iterator[_Entry]:
         inside = "/" if directory == "/" else f"{directory}/"
         for number, info in enumerate(infos):
             if number > _MOST_ENTRIES:
@@ -259,20 +276,7 @@ class _ReadFiles:
             elif not path.rpartition("/")[2].startswith(_TEMPORARY):
                 yield _Entry(path, False, stat_of(info))
 
-
-class FilesystemFiles(_ReadFiles):
-    """The files beneath `root`, for one operation.
-
-    Args:
-        calls: The calls of the filesystem.
-        root: The directory in the filesystem.
-        tolerant: Whether directories that cannot be listed are counted instead of raising an error.
-        checks: Whether it is checked right before a change that nobody else has changed the file.
-    """
-
-    def __init__(self, calls: FilesystemCalls, root: str, *, tolerant: bool = False, checks: bool = True) -> None:
-        super().__init__(calls, root, tolerant=tolerant)
-        self._checks = checks
+    # --- changing ---
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Store all changes, or none as far as that can be helped: files that were created are removed again."""
@@ -412,7 +416,7 @@ class FilesystemFiles(_ReadFiles):
             return False
         if self._protocols & _S3:
             # Its client sends requests again by itself, so that even a refusal may be due to this change.
-            metadata = checked(await self._calls.call("metadata", self._name(path)), dict)
+            metadata = check_answer(await self._calls.call("metadata", self._name(path)), dict)
             return bool(metadata.get(_CHANGE) == mark)
         # The answer "it exists" was given to this change, so what is there is not due to it.
         return not isinstance(error, FileExistsError) and await self._holds(path, stat, content)
@@ -431,14 +435,14 @@ class FilesystemFiles(_ReadFiles):
         except FileNotFoundError:
             await self._calls.call("makedirs", self._name(parent), exist_ok=True)
             return True
-        return await self._cleared(path)
+        return await self._clear(path)
 
-    async def _cleared(self, directory: str) -> bool:
+    async def _clear(self, directory: str) -> bool:
         """Remove `directory` with the empty directories in it; whether it existed and had no file."""
         if not self._protocols & _SAFE_RMDIR:
             return False
         for entry in await self._entries(directory):
-            if not entry.is_directory or not await self._cleared(entry.path):
+            if not entry.is_directory or not await self._clear(entry.path):
                 return False
         with suppress(Exception):
             await self._calls.call("rmdir", self._name(directory), attempts=1)
@@ -472,3 +476,43 @@ class FilesystemFiles(_ReadFiles):
 
 def _directory(prefix: str) -> str:
     return prefix.rstrip("/") or "/"
+
+
+# --- both kinds ------------------------------------------------------------------------------------------------------
+
+
+class AwaitedFiles(FilesystemFiles, AsyncStorage):
+    """The files of an async filesystem."""
+
+    _is_open = False
+
+    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        self._tolerant = kind == "search"
+        return await super().carry_out(plan, kind)
+
+    async def _answer(self, request: Request) -> Any:
+        if not self._is_open:
+            await pool.run(self._open)
+            self._is_open = True
+        return await super()._answer(request)
+
+
+class BlockingFiles(FilesystemFiles, BlockingStorage):
+    """The files of a sync filesystem, in a worker thread."""
+
+    failures = (DeepFSError,)
+
+    @contextmanager
+    def transaction(self, kind: Kind) -> Iterator[None]:
+        self._tolerant = kind == "search"
+        self._open()
+        yield
+
+    def _answer(self, request: Request) -> Any:
+        if type(request) is Together:
+            return [self._answer(each) for each in request.requests]
+        try:
+            super()._answer(request).send(None)
+        except StopIteration as end:
+            return end.value
+        raise RuntimeError("a call of a sync filesystem waited")

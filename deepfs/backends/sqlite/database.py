@@ -16,21 +16,19 @@ from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from deepfs.backends._sqlite_schema import (
+from deepfs.backends.sqlite.schema import (
     PART_BYTES,
     check_current,
     check_sqlite,
     code_of,
+    find_outdated,
     index_pending,
-    not_current,
     prepare,
 )
 from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.native import get_ident
-
-__all__ = ["Database", "Durability", "Session", "damaged", "database_at", "error_for"]
 
 Durability: TypeAlias = Literal["full", "normal"]
 
@@ -49,7 +47,7 @@ _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LOCKED: Final = "The database is locked by another program; try again later"
 
 
-def damaged() -> BackendError:
+def damaged_error() -> BackendError:
     """The error of a database that contradicts itself."""
     return BackendError(None, _REASONS[sqlite3.SQLITE_CORRUPT])
 
@@ -153,7 +151,7 @@ class Database:
                     raise ChangedError.because(None, _LOCKED)
                 is_usable = session.stamp is None
             except UnicodeDecodeError as error:  # The message of SQLite quotes what it found.
-                raise damaged() from error
+                raise damaged_error() from error
             except sqlite3.Error as error:
                 is_usable = code_of(error) in (*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT)
                 raise
@@ -216,7 +214,7 @@ class Database:
         except BaseException as error:
             connection.close()
             if isinstance(error, UnicodeDecodeError):
-                raise damaged() from error
+                raise damaged_error() from error
             raise
         return Session(self.file, connection, identity, has_index, stamp)
 
@@ -267,7 +265,7 @@ class Database:
 
     def has_room(self) -> bool:
         """Whether the disk has room for more than the next changes."""
-        return _room(self.file) >= _LITTLE_ROOM
+        return disk_usage(self.file).free >= _LITTLE_ROOM
 
     def index(self, session: Session) -> None:
         """Bring the search index up to date, if it is due and there is room for it."""
@@ -283,14 +281,10 @@ class Database:
             index_pending(session.connection, _RESERVE // 4)
 
     def check_room(self, session: Session, pages: int) -> None:
-        """Raise BackendError if the disk is too full for a change, before it is committed.
+        """Raise BackendError if the disk is too full for a change, before which the database had so many `pages`.
 
         Nothing could be deleted later if the log filled the disk: a deletion is added to the log as well, and the log
         starts anew only when the database has got the pages that it holds.
-
-        Args:
-            session: The connection, in the transaction of the change.
-            pages: How many pages the database had before.
         """
         grown = session.pages()
         if grown > pages:
@@ -320,7 +314,7 @@ class Database:
             found = [str(row[0]) for row in session.execute("PRAGMA integrity_check") if row[0] != "ok"]
             if session.has_index:
                 session.execute("BEGIN IMMEDIATE")
-                found += [f"{index} is not up to date" for index in not_current(session.connection)]
+                found += [f"{index} is not up to date" for index in find_outdated(session.connection)]
             return found
 
 

@@ -1,4 +1,4 @@
-"""Changes of files in PostgreSQL that are made once or not at all, even if the answer of the server is lost.
+"""The files of one namespace in PostgreSQL as flat storage, with changes that are made once or not at all.
 
 A change carries a number that no other change has, drawn from a sequence beforehand: the version of the rows that it
 writes. The same statement or transaction adds the number to a journal. If the answer is lost, the client adds the
@@ -7,7 +7,7 @@ can be added only once, so it is safe to send it again.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -16,15 +16,27 @@ from typing import Any, Final
 
 import anyio
 
-from deepfs.backends._postgres_client import Client, Sent, failure_of, is_transient
-from deepfs.backends._postgres_rows import COLUMNS, Row, row_of, rows_at
-from deepfs.backends._postgres_schema import Names
-from deepfs.backends.gathering import batched
+from deepfs.backends.postgres.client import Client, Sent, failure_of, is_transient
+from deepfs.backends.postgres.schema import (
+    COLUMNS,
+    FILE,
+    STAT,
+    Names,
+    Row,
+    check_key,
+    file_of_row,
+    has_key,
+    row_of,
+    rows_at,
+    stats_of_rows,
+)
 from deepfs.errors import BackendError, DeepFSError
+from deepfs.storage.gathering import batched
+from deepfs.storage.runners import AsyncStorage, Listing
 from deepfs.text.edits import MAX_EDITED_BYTES
-from deepfs.text.flat_tree import Change, ChangedError
-
-__all__ = ["Changes", "ManyChanges", "NumberedChange", "OneChange", "ReplacedText"]
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
+from deepfs.text.paths import end_of
+from deepfs.types import FileDataV2
 
 _STATEMENT_BYTES: Final = 16 * 1024 * 1024
 """How much content one statement carries, unless a single file has more."""
@@ -39,6 +51,12 @@ _REPLACE: Final = "ON CONFLICT (namespace, path) DO UPDATE SET " + ", ".join(
     f"{name} = excluded.{name}" for name in ("content", "bytes", "mime_type", "created_at", "modified_at", "version")
 )
 _KEEP: Final = "ON CONFLICT (namespace, path) DO NOTHING"
+_HASHED_BYTES: Final = 65_536
+"""The largest file whose version an event of `awatch` tells."""
+_LONG_STEP: Final = 100
+"""How many rows a step reads."""
+_SHORT_STEP: Final = 12
+"""How many it reads after one that found one subdirectory only: the next one is probably as large."""
 
 # --- changes as statements -------------------------------------------------------------------------------------------
 
@@ -57,7 +75,7 @@ class NumberedChange:
         raise NotImplementedError
 
 
-def _journaled(names: Names, statement: str) -> str:
+def _with_journal(names: Names, statement: str) -> str:
     """`statement`, which changes at most one row, with an entry in the journal if it does.
 
     $1 is the namespace, $2 the number of the change, and the result the number of changed rows.
@@ -81,7 +99,7 @@ class OneChange(NumberedChange):
         condition, origin = self.change.condition, self.change.origin
         statement, values = self._removal() if self.row is None else self._storing(self.row)
         given = (*values, origin) if condition == "version" else values
-        is_done = bool(await connection.fetchval(_journaled(self.names, statement), self.namespace, number, *given))
+        is_done = bool(await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *given))
         if not is_done and condition != "replace":
             raise ChangedError(self.change.path)
         return is_done
@@ -130,7 +148,9 @@ class ReplacedText(NumberedChange):
                 AND {place} > 0 AND strpos(substr(content, {place} + 1), $4::text) = 0
                 AND ($8::boolean OR strpos(content, chr(13) || chr(10)) = 0)
         """
-        return bool(await connection.fetchval(_journaled(self.names, statement), self.namespace, number, *self.values))
+        return bool(
+            await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *self.values)
+        )
 
 
 class ManyChanges(NumberedChange):
@@ -196,15 +216,9 @@ class Changes:
     async def make(self, change: NumberedChange) -> bool:
         """Make a change once; if the answer is lost, find out whether it was made, and send it again if not.
 
-        Args:
-            change: The change.
-
-        Returns:
-            Whether it changed anything.
-
-        Raises:
-            ChangedError: It was refused, since the files are no longer as they were read.
-            BackendError: The storage failed; then nothing was changed, unless the text says that this is not known.
+        Returns whether it changed anything. Raises ChangedError if it was refused, since the files are no longer as
+        they were read, and BackendError if the storage failed; then nothing was changed, unless the text says that this
+        is not known.
         """
         namespace, requests = change.namespace, self.client.requests
         failure: Exception | None = None
@@ -285,3 +299,105 @@ class Changes:
         forget = f"DELETE FROM {self.client.names.journal} WHERE change = ANY($1)"
         with suppress(DeepFSError):  # The change itself was made.
             await self.client.ask(namespace, lambda connection: connection.execute(forget, settled))
+
+
+# --- the storage ------------------------------------------------------------------------------------------------------
+
+
+class PostgresFiles(AsyncStorage):
+    """The files of a namespace, for one operation."""
+
+    def __init__(self, changes: Changes, namespace: str) -> None:
+        self.changes = changes
+        self.client = changes.client
+        self.names = changes.client.names
+        self.namespace = namespace
+
+    def failed(self, error: Exception) -> Exception:
+        return failure_of(error)
+
+    async def rows(self, query: str, *values: Any) -> Any:
+        """The rows that a query returns; its first parameter is the namespace."""
+        return await self.client.ask(
+            self.namespace, lambda connection: connection.fetch(query, self.namespace, *values)
+        )
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        wanted = [path for path in paths if has_key(self.namespace, path)]
+        return stats_of_rows(await self.rows(rows_at(self.names, STAT), wanted))
+
+    async def get(self, paths: Sequence[str]) -> Mapping[str, FileDataV2]:
+        wanted = [path for path in paths if has_key(self.namespace, path)]
+        rows = await self.rows(rows_at(self.names, FILE), wanted)
+        files = {row["path"]: file_of_row(row) for row in rows}
+        return TaggedFiles(files, {row["path"]: row["version"] for row in rows})
+
+    async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        query = f"""
+            SELECT {STAT} FROM {self.names.files} WHERE namespace = $1 AND path >= $2 AND path < $3
+            ORDER BY path LIMIT $4
+        """
+        return stats_of_rows(await self.rows(query, prefix, end_of(prefix), limit))
+
+    async def children(self, prefix: str) -> Listing:
+        query = _children(self.names)
+        return stats_of_rows(await self.rows(query, prefix, end_of(prefix), len(prefix) + 1))
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            check_key(self.namespace, change.path)
+        if len(changes) == 1:
+            await self.changes.make(OneChange(self.names, self.namespace, changes[0]))
+        elif changes:
+            await self.changes.make(ManyChanges(self.names, self.namespace, changes))
+
+    async def replace_once(self, path: str, old: str, new: str) -> bool:
+        """Replace a text in a file in one round trip; return False, with nothing changed, where this cannot be done."""
+        return await self.changes.make(ReplacedText(self.names, self.namespace, path, old, new))
+
+
+# --- queries ---------------------------------------------------------------------------------------------------------
+
+
+async def small_contents(client: Client, namespace: str, paths: Sequence[str]) -> dict[str, bytes]:
+    """The contents of the files, but for large ones."""
+    query = rows_at(client.names, f"path, content, bytes, size <= {_HASHED_BYTES} AS is_small")
+    columns = "path, CASE WHEN is_small THEN content END AS content, CASE WHEN is_small THEN bytes END AS bytes"
+    rows = await client.ask(
+        namespace, lambda connection: connection.fetch(f"SELECT {columns} FROM ({query}) AS file", namespace, paths)
+    )
+    found = ((row["path"], row["bytes"] if row["content"] is None else row["content"].encode()) for row in rows)
+    return {path: content for path, content in found if content is not None}
+
+
+def _children(names: Names) -> str:
+    """What is directly in a directory: by steps that skip the rest of a subdirectory.
+
+    $2 is the path of the directory with a slash, $3 what is behind it, $4 where the name of a child begins.
+    """
+    skipped = "left(walked.path, $4::integer - 2 + walked.slash) || '0'"
+    start = f"CASE WHEN walked.slash > 0 THEN {skipped} ELSE walked.path || chr(1) END"
+    return f"""
+        WITH RECURSIVE walked AS (
+            {_step(names, "$2::text", str(_LONG_STEP))}
+            UNION ALL
+            SELECT more.* FROM walked CROSS JOIN LATERAL ({_step(names, start, "walked.next")}) AS more
+            WHERE walked.is_last
+        )
+        SELECT {STAT} FROM walked WHERE slash = 0
+        UNION ALL
+        SELECT min(path), NULL, NULL, NULL, NULL, NULL FROM walked WHERE slash > 0
+        GROUP BY left(path, $4::integer - 1 + slash)
+    """
+
+
+def _step(names: Names, start: str, size: str) -> str:
+    in_one = "slash > 0 AND starts_with(first_value(path) OVER rows, left(path, $4::integer - 1 + slash))"
+    return f"""
+        SELECT {STAT}, slash, row_number() OVER rows = {size} AS is_last,
+            CASE WHEN {in_one} THEN {_SHORT_STEP} ELSE {_LONG_STEP} END AS next
+        FROM (
+            SELECT {STAT}, strpos(substr(path, $4::integer), '/') AS slash FROM {names.files}
+            WHERE namespace = $1 AND path >= {start} AND path < $3 ORDER BY path LIMIT {size}
+        ) AS step WINDOW rows AS (ORDER BY path)
+    """

@@ -1,13 +1,14 @@
-"""The operations on a tree of flat files as plans, which do no I/O and never wait; searches are in `flat_searches.py`.
+"""The operations on a tree of flat files as plans, which do no I/O and never wait.
 
-The requests that a plan yields, and what a plan is, are in `flat_requests.py`; the runners are in `flat_storage.py`.
+What a plan is, the requests that it yields and what runs it are in `runners.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any, Final
 
-from deepfs.backends.flat_requests import Apply, Children, Get, GetEach, List, Plan, Stat, Terms, Together
 from deepfs.errors import (
     BinaryFileError,
     DeepFSError,
@@ -16,6 +17,26 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
+from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
+from deepfs.search.literals import required_path
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.results import Grep
+from deepfs.storage.gathering import batched
+from deepfs.storage.runners import (
+    Apply,
+    Children,
+    Find,
+    Get,
+    GetEach,
+    List,
+    Page,
+    Plan,
+    Stat,
+    Terms,
+    Together,
+    Work,
+)
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
@@ -23,6 +44,7 @@ from deepfs.text.entries import TreeListing, implied_listing
 from deepfs.text.flat_tree import (
     Change,
     ChangedError,
+    Directories,
     FileStat,
     FileTree,
     Found,
@@ -30,40 +52,19 @@ from deepfs.text.flat_tree import (
     StatTree,
     Uploads,
 )
+from deepfs.threads.deadline import Deadline
 from deepfs.types import (
     DeleteResult,
     EditResult,
     FileDataV2,
     FileDownloadResponse,
-    FileUploadResponse,
+    GlobResult,
+    GrepResult,
     LsResult,
     ReadRawResult,
     ReadResult,
     WriteResult,
 )
-
-__all__ = [
-    "copy",
-    "delete",
-    "download",
-    "edit",
-    "holds_files",
-    "inside",
-    "list_tree",
-    "listed_tree",
-    "ls",
-    "missing",
-    "move",
-    "no_directory",
-    "place",
-    "read",
-    "read_raw",
-    "upload",
-    "upload_responses",
-    "upload_targets",
-    "write",
-]
-
 
 # --- looking ---------------------------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ _MANY: Final = 16
 """How many files an upload has that looks for empty directories first."""
 
 
-def inside(directory: str) -> str:
+def prefix_of(directory: str) -> str:
     """The prefix of all paths in a directory."""
     return "/" if directory == "/" else f"{directory}/"
 
@@ -85,7 +86,7 @@ def _tree_of(answer: FileTree | Mapping[str, FileStat]) -> FileTree:
 
 def holds_files(path: str) -> Plan[bool]:
     """Whether there are files under `path`."""
-    return (yield from _shows_directory(path, (yield List(inside(path), _FEW))))
+    return (yield from _shows_directory(path, (yield List(prefix_of(path), _FEW))))
 
 
 def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Plan[bool]:
@@ -96,15 +97,15 @@ def _shows_directory(path: str, answer: FileTree | Mapping[str, FileStat]) -> Pl
         return True
     if isinstance(answer, FileTree) or len(answer) < _FEW:
         return False
-    return _tree_of((yield List(inside(path)))).holds(path)
+    return _tree_of((yield List(prefix_of(path)))).holds(path)
 
 
-def missing(path: str) -> Plan[DeepFSError]:
+def missing_error(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`."""
     return IsDirectoryError(path) if (yield from holds_files(path)) else NotFoundError(path)
 
 
-def no_directory(path: str) -> Plan[DeepFSError]:
+def no_directory_error(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no directory at `path`."""
     return NotDirectoryError(path) if path in (yield Stat([path])) else NotFoundError(path)
 
@@ -118,17 +119,17 @@ def _files(wanted: Sequence[str], *, contents: bool = True) -> Plan[Found]:
     return found
 
 
-def _existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
+def _get_existing(path: str) -> Plan[Mapping[str, FileDataV2]]:
     """A mapping of `path` to the file there. Raises if there is no file."""
     found: Mapping[str, FileDataV2] = {} if path == "/" else (yield Get([path]))
     if path not in found:
-        raise (yield from missing(path))
+        raise (yield from missing_error(path))
     return found
 
 
-def listed_tree(path: str) -> Plan[FileTree]:
+def snapshot_tree(path: str) -> Plan[FileTree]:
     """A snapshot of the tree with everything under `path`."""
-    return _tree_of((yield List(inside(path)))).snapshot()
+    return _tree_of((yield List(prefix_of(path)))).snapshot()
 
 
 def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
@@ -136,7 +137,7 @@ def _beneath(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
 
     Raises NotFoundError if there are none, except for the root.
     """
-    tree = yield from listed_tree(path)
+    tree = yield from snapshot_tree(path)
     chosen = tree.beneath(path)
     if tree.contents is not None or not contents:
         return tree.contents if tree.contents is not None else tree.files, chosen
@@ -155,39 +156,35 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     return (yield from _beneath(path, contents=contents))
 
 
-def ls(path: str) -> Plan[LsResult]:
-    """The plan of `als`."""
-    tree = _tree_of((yield Children(inside(path))))
+def ls(terms: Terms, operation: Ls) -> Plan[LsResult]:
+    path = operation.path
+    tree = _tree_of((yield Children(prefix_of(path))))
     if path not in tree.directories:
-        raise (yield from no_directory(path))
+        raise (yield from no_directory_error(path))
     return LsResult(entries=tree.entries(path))
 
 
-def list_tree(path: str) -> Plan[TreeListing]:
-    """The plan of `alist_tree`."""
+def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
+    path = operation.path
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
         return implied_listing(path, [(path, single[path].size)])
-    tree = yield from listed_tree(path)
+    tree = yield from snapshot_tree(path)
     return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
-def read(terms: Terms, path: str, offset: int, limit: int) -> Plan[ReadResult]:
-    """The plan of `aread`."""
-    files = {} if path == "/" else (yield Get([path]))
-    if path not in files:
-        raise (yield from missing(path))
-    return records.read_data(path, files[path], offset, limit, max_binary=terms._max_bytes)
+def read(terms: Terms, operation: Read) -> Plan[ReadResult]:
+    path, offset, limit = operation.path, operation.offset, operation.limit
+    data = (yield from _get_existing(path))[path]
+    return records.read_data(path, data, offset, limit, max_binary=terms._max_bytes)
 
 
-def read_raw(path: str) -> Plan[ReadRawResult]:
-    """The plan of `aread_raw`."""
-    return ReadRawResult(data=(yield from _existing(path))[path])
+def read_raw(terms: Terms, operation: ReadRaw) -> Plan[ReadRawResult]:
+    return ReadRawResult(data=(yield from _get_existing(operation.path))[operation.path])
 
 
 def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
-    """The plan of `adownload_files`."""
-    wanted = [_valid(path) for path in given]
+    wanted = [valid_path(path) for path in given]
     found: Mapping[str, FileDataV2] = {}
     try:
         if asked := _unique(path for path in wanted if isinstance(path, str) and path != "/"):
@@ -200,21 +197,21 @@ def download(given: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     for name, path in zip(given, wanted, strict=True):
         if isinstance(path, str) and path not in found:
             path = yield from _why_missing(path)
-        responses.append(_downloaded(name, path, found))
+        responses.append(_make_download(name, path, found))
     return responses
 
 
 def _why_missing(path: str) -> Plan[DeepFSError]:
     """The error that says why there is no file at `path`, or the error of finding this out."""
     try:
-        return (yield from missing(path))
+        return (yield from missing_error(path))
     except ChangedError:
         raise
     except DeepFSError as error:
         return error
 
 
-def _downloaded(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
+def _make_download(given: str, path: str | DeepFSError, found: Mapping[str, FileDataV2]) -> FileDownloadResponse:
     try:
         if isinstance(path, DeepFSError):
             raise path
@@ -239,7 +236,7 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
         raise IsDirectoryError(path)
     seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
     if terms._asks_together:
-        found, beneath = yield Together((seen, List(inside(path), _FEW)))
+        found, beneath = yield Together((seen, List(prefix_of(path), _FEW)))
     else:
         found, beneath = (yield seen), None
     if found:
@@ -252,32 +249,32 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
     return found
 
 
-def write(terms: Terms, path: str, content: str, *, overwrite: bool, if_match: str | None) -> Plan[WriteResult]:
-    """The plan of `awrite`."""
+def write(terms: Terms, operation: Write) -> Plan[WriteResult]:
+    path, overwrite, if_match = operation.path, operation.overwrite, operation.if_match
     needs_before = if_match is not None or (overwrite and terms._reads_before_change)
     found = yield from place(terms, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
-    after = records.new_file(content, created_at=trees.created_at(found, path))
+    after = records.new_file(operation.content, created_at=trees.created_at(found, path))
     update = yield from _apply(terms, [trees.change_of(path, found, after)])
     return WriteResult(path=path, files_update=update)
 
 
-def edit(terms: Terms, path: str, old: str, new: str, *, replace_all: bool, if_match: str | None) -> Plan[EditResult]:
-    """The plan of `aedit`."""
-    found = yield from _existing(path)
+def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
+    path = operation.path
+    found = yield from _get_existing(path)
     before = found[path]
-    trees.check_version(path, found, if_match)
+    trees.check_version(path, found, operation.if_match)
     content = records.text_of(before, path)
     if content is None:
         raise BinaryFileError(path)
-    done = replace(path, content, old, new, replace_all)
+    done = replace(path, content, operation.old, operation.new, operation.replace_all)
     after = records.new_file(done.content, created_at=before.created_at)
     update = yield from _apply(terms, [trees.change_of(path, found, after, done)])
     return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 
 
-def delete(terms: Terms, path: str, *, if_match: str | None) -> Plan[DeleteResult]:
-    """The plan of `adelete`."""
+def delete(terms: Terms, operation: Delete) -> Plan[DeleteResult]:
+    path, if_match = operation.path, operation.if_match
     if path == "/":
         raise PermissionDeniedError(path, "the root cannot be deleted")
     needs_before = if_match is not None or terms._reads_before_change
@@ -287,44 +284,57 @@ def delete(terms: Terms, path: str, *, if_match: str | None) -> Plan[DeleteResul
     return DeleteResult(path=path)
 
 
-def move(terms: Terms, src: str, dst: str, *, overwrite: bool) -> Plan[WriteResult]:
-    """The plan of `amove`."""
+def move(terms: Terms, operation: Move) -> Plan[WriteResult]:
+    src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=src != dst)
     if src == dst:
         return WriteResult(path=dst)
-    added = yield from _relocated(terms, src, dst, files, chosen, overwrite=overwrite)
+    added = yield from _relocate(terms, operation, files, chosen)
     removed = [trees.change_of(path, files, None) for path in chosen]
     return WriteResult(path=dst, files_update=(yield from _apply(terms, [*added, *removed])))
 
 
-def copy(terms: Terms, src: str, dst: str, *, overwrite: bool) -> Plan[WriteResult]:
-    """The plan of `acopy`."""
+def copy(terms: Terms, operation: Copy) -> Plan[WriteResult]:
+    src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=True)
-    moved = yield from _relocated(terms, src, dst, files, chosen, overwrite=overwrite)
+    moved = yield from _relocate(terms, operation, files, chosen)
     update = yield from _apply(terms, [trees.as_copy(change) for change in moved])
     return WriteResult(path=dst, files_update=update)
 
 
-def _relocated(
-    terms: Terms, src: str, dst: str, files: Found, chosen: Sequence[str], *, overwrite: bool
-) -> Plan[list[Change]]:
+def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
     """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
+    src, dst = operation.src, operation.dst
     targets = trees.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
     trees.check_parents(dst, found)
     is_directory = dst not in found and (yield from holds_files(dst))
-    trees.check_destination(dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=overwrite)
+    trees.check_destination(
+        dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=operation.overwrite
+    )
     return [trees.moved_here(targets[path], found, path, files) for path in chosen]
+
+
+_PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
+    Read: read, ReadRaw: read_raw, Ls: ls, ListTree: list_tree,
+    Write: write, Edit: edit, Delete: delete, Move: move, Copy: copy,
+}  # fmt: skip
+
+
+def plan_of(terms: Terms, operation: Operation) -> Plan[Any]:
+    """The plan of an operation on one file or tree, whose paths are normalised."""
+    return _PLANS[type(operation)](terms, operation)
 
 
 def upload(
     terms: Terms, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
 ) -> Plan[list[DeepFSError | None]]:
-    """The plan of `aupload_files`. A target is a normalised path, or the error of an invalid path.
+    """What became of each file: the error if it could not be stored, else None.
 
-    The result has one item for each file: the error if it could not be stored, else None.
+    A target is a normalised path, or the error of an invalid path.
     """
-    uploads = Uploads(*(yield from _occupied(terms, _paths(targets))), terms._check_storable)
+    valid = [target for target in targets if isinstance(target, str)]
+    uploads = Uploads(*(yield from _find_occupied(terms, valid)), terms._check_storable)
     outcomes = [
         uploads.add(target, content) if isinstance(target, str) else target
         for target, (_, content) in zip(targets, files, strict=True)
@@ -344,7 +354,7 @@ def upload(
     return outcomes
 
 
-def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
+def _find_occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
     empty = yield from _empty_directories(terms, targets)
     above = _unique(up for path in targets for up in paths.ancestors(path))
@@ -354,7 +364,7 @@ def _occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     missing = [path for path in targets if path not in found]
     answers: Sequence[Any] = []
     if terms._asks_together:
-        answers = yield Together([List(inside(path), _FEW) for path in missing])
+        answers = yield Together([List(prefix_of(path), _FEW) for path in missing])
     directories = set()
     for path, answer in zip_longest(missing, answers):
         is_directory = holds_files(path) if answer is None else _shows_directory(path, answer)
@@ -376,7 +386,7 @@ def _empty_directories(terms: Terms, targets: Sequence[str]) -> Plan[set[str]]:
         depths.setdefault(directory.count("/") if directory != "/" else 0, []).append(directory)
     for _, directories in sorted(depths.items()):
         asked = [directory for directory in directories if not _is_in(directory, empty)]
-        lists = [List(inside(directory), _FEW) for directory in asked]
+        lists = [List(prefix_of(directory), _FEW) for directory in asked]
         if terms._asks_together:
             answers = yield Together(lists)
         else:
@@ -392,22 +402,7 @@ def _is_in(path: str, directories: set[str]) -> bool:
     return bool(directories) and path != "/" and not directories.isdisjoint(("/", *paths.ancestors(path)))
 
 
-def upload_targets(files: Iterable[tuple[str, bytes]]) -> list[str | DeepFSError]:
-    """The normalised path of each file, or the error of an invalid path."""
-    return [_valid(path) for path, _ in files]
-
-
-def upload_responses(
-    files: Sequence[tuple[str, bytes]], outcomes: Sequence[DeepFSError | None]
-) -> list[FileUploadResponse]:
-    """The responses of an upload with these `outcomes`."""
-    return [
-        FileUploadResponse(given, outcome.code.value if outcome else None)
-        for (given, _), outcome in zip(files, outcomes, strict=True)
-    ]
-
-
-def _valid(path: str) -> str | DeepFSError:
+def valid_path(path: str) -> str | DeepFSError:
     """`path` normalised, or the error of an invalid path."""
     try:
         return paths.normalize(path)
@@ -415,10 +410,109 @@ def _valid(path: str) -> str | DeepFSError:
         return error
 
 
-def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
-    """The targets that are paths, not errors."""
-    return [target for target in targets if isinstance(target, str)]
-
-
 def _unique(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(items))
+
+
+# --- searching -------------------------------------------------------------------------------------------------------
+# A storage that has an index names candidates, page by page. Of others the tree is listed, and `grep` fetches the files
+# that the glob admits, in batches.
+
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+_BATCH_FILES: Final = 256
+
+
+def _list_searched(terms: Terms, files: FileFilter) -> Plan[FileTree]:
+    """The tree with everything that a search selects. Of a remote storage, it has only what the glob may select."""
+    if not terms._asks_together:
+        return (yield from snapshot_tree(files.root))
+    start = required_path(files).prefix
+    directory = start[: start.rindex("/")] or "/"
+    if paths.is_beneath(directory, files.root):
+        tree = yield from snapshot_tree(directory)
+        if tree.holds(directory):
+            return tree
+        if (yield from holds_files(files.root)):
+            return StatTree({}, Directories([f"{prefix_of(files.root)}_"]))
+    return (yield from snapshot_tree(files.root))
+
+
+def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
+    if terms._finds:
+        return (yield from _find_names(request, files))
+    tree = yield from _list_searched(terms, files)
+    if not tree.holds(files.root):
+        raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory_error(files.root))
+    result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
+    return result
+
+
+def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
+    """`glob` where the storage finds candidates by itself."""
+    search, deadline, page = BatchedGlob(files), search_deadline(), Page({}, "")
+    while page.last is not None and not search.has_enough:
+        page = yield Find(request, files, page.last or None)
+        yield Work(partial(search.add, StatTree(page.files)), deadline, is_short(StatTree(page.files)))
+        search.is_late |= page.truncated
+    if not search.matches and not (yield from holds_files(files.root)):
+        raise (yield from no_directory_error(files.root))
+    result = search.result()
+    result.as_of = page.as_of
+    return result
+
+
+def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
+    grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
+    if terms._finds:
+        return (yield from _find_lines(terms, request, grep))
+    tree = yield from _list_searched(terms, files)
+    if tree.contents is None and root != "/":
+        # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
+        # it is then fetched with them.
+        single = {root: FileStat()} if tree.holds(root) else (yield Stat([root]))
+        tree = StatTree({**single, **tree.files})  # type: ignore[dict-item]
+    if root not in tree.files and not tree.holds(root):
+        raise NotFoundError(root)
+    search = BatchedGrep(tree, grep)
+    if tree.contents is not None:
+        yield Work(search.scan_all, deadline)
+        return search.result()
+    yield from _scan(terms, search, deadline)
+    return search.result()
+
+
+def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResult]:
+    """`grep` where the storage finds candidates by itself."""
+    files, deadline, page = grep.files, search_deadline(), Page({}, "")
+    seen = 0
+    while page.last is not None:
+        page = yield Find(request, files, page.last or None)
+        grep.skipped += page.skipped
+        seen += len(page.files)
+        wants_more = yield from _scan(terms, BatchedGrep(StatTree(page.files), grep), deadline)
+        if page.truncated:
+            grep.truncated = True
+        if not wants_more or grep.truncated:
+            break
+    if not seen and files.root != "/" and not (yield Stat([files.root])) and not (yield from holds_files(files.root)):
+        raise NotFoundError(files.root)
+    result = grep.result()
+    result.as_of = page.as_of
+    return result
+
+
+def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
+    """Search the files of a listing without contents. Returns whether the search needs more files."""
+    chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
+    ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
+    for batch in batches(chosen):
+        ahead = ahead[len(batch) :]
+        if not (yield Work(partial(search.scan, batch, (yield GetEach(batch, ahead))), deadline)):
+            return False
+    return True
+
+
+def batches(chosen: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """The paths, each given with its size, in batches to fetch."""
+    for batch in batched(chosen, itemgetter(1), most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES):
+        yield [path for path, _ in batch]

@@ -54,7 +54,7 @@ def register_backend(name: str, backend: BackendProtocol) -> None:
     if not _NAME.fullmatch(check_string("name", name)):
         raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, not {name!r:.100}")
     _backends[name] = as_backend(backend)
-    _registered.cache_clear()
+    _registered_tree.cache_clear()
     # In case the package was not installed with its entry points.
     register_implementation(PROTOCOL, DeepFSFileSystem, clobber=True)
 
@@ -66,7 +66,7 @@ def unregister_backend(name: str) -> None:
         name: Its name; one that is not registered is ignored.
     """
     _backends.pop(name, None)
-    _registered.cache_clear()
+    _registered_tree.cache_clear()
 
 
 class _Names(MemoryBackend):
@@ -77,7 +77,7 @@ class _Names(MemoryBackend):
 
 
 @cache
-def _registered() -> BackendProtocol:
+def _registered_tree() -> BackendProtocol:
     """The registered backends as one tree."""
     return CompositeBackend(_Names(), {f"/{name}/": backend for name, backend in _backends.items()})
 
@@ -105,7 +105,7 @@ def _os_error(code: str | None, text: str, path: str) -> OSError:
     return OSError(number, text.removeprefix("Error: "), path)
 
 
-def _checked(result: ResultT, path: str) -> ResultT:
+def _check(result: ResultT, path: str) -> ResultT:
     if result.error is not None:
         raise _os_error(result.code, result.error, path)
     return result
@@ -137,7 +137,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     @property
     def backend(self) -> BackendProtocol:
         """The backend, whose path `/a` is the name `a` here."""
-        return _registered() if self._given is None else self._given
+        return _registered_tree() if self._given is None else self._given
 
     def _keeps_directories(self, name: str) -> bool:
         """Whether an empty directory of this name would be kept."""
@@ -162,7 +162,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if listed.code == ErrorCode.NOT_A_DIRECTORY and (found := self._entry(path)) is not None:
             infos = [found]
         else:
-            infos = [_info(entry) for entry in _checked(listed, path).entries or ()]
+            infos = [_info(entry) for entry in _check(listed, path).entries or ()]
         return infos if detail else [info["name"] for info in infos]
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         listed = self.backend.ls(f"/{parent}")
         if listed.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return None
-        infos = [_info(entry) for entry in _checked(listed, parent).entries or ()]
+        infos = [_info(entry) for entry in _check(listed, parent).entries or ()]
         return next((info for info in infos if info["name"] == path), None)
 
     def exists(self, path: str, **kwargs: Any) -> bool:
@@ -203,12 +203,12 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _tree(self, path: str) -> Iterable[dict[str, Any]]:
         try:
-            listing = self._called(partial(self.backend.alist_tree, f"/{path}"), "find", path)
+            listing = self._call_backend(partial(self.backend.alist_tree, f"/{path}"), "find", path)
         except (FileNotFoundError, NotADirectoryError):
             return ()
         return filter(None, map(_tree_info, listing.entries))
 
-    def _called(self, call: Callable[[], Coroutine[Any, Any, T]], name: str, path: str) -> T:
+    def _call_backend(self, call: Callable[[], Coroutine[Any, Any, T]], name: str, path: str) -> T:
         """Make an async call of the backend that has no sync method."""
         try:
             return call_sync(self.backend, call, f"{type(self).__name__}.{name}()", "the backend's async methods")
@@ -219,7 +219,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if end is None or end < 0 or (start or 0) < 0:
             return self._content(path)[start:end]
-        return self._called(partial(_range, self.backend, f"/{path}", start or 0, end), "cat_file", path)
+        return self._call_backend(partial(_range, self.backend, f"/{path}", start or 0, end), "cat_file", path)
 
     def _content(self, path: str) -> bytes:
         [answer] = self.backend.download_files([f"/{path}"])
@@ -229,7 +229,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def created(self, path: str) -> datetime:
         path = self._strip_protocol(path)
-        data = _checked(self.backend.read_raw(f"/{path}"), path).data
+        data = _check(self.backend.read_raw(f"/{path}"), path).data
         return _time(None if data is None else data.created_at, path)
 
     def modified(self, path: str) -> datetime:
@@ -283,7 +283,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         # Only a write of text is refused by the storage itself where there is a file.
         text = None if media.is_binary_name(path) else decode(content)
         if text is not None:
-            _checked(self.backend.write(f"/{path}", text), path)
+            _check(self.backend.write(f"/{path}", text), path)
             return None
         self._check_writable(path, "xb")
         return self._upload(path, content)
@@ -311,7 +311,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if stored.code == ErrorCode.UNSUPPORTED:
                 return self._upload(path, (before or b"") + content)
             if stored.code not in (ErrorCode.CONFLICT, ErrorCode.ALREADY_EXISTS):
-                _checked(stored, path)
+                _check(stored, path)
                 return None
         raise _os_error(ErrorCode.CONFLICT, "Others change the file all the time", path)
 
@@ -324,7 +324,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         if self.info(path)["type"] == "directory":
             return self.rmdir(path)
-        _checked(self.backend.delete(f"/{path}"), path)
+        _check(self.backend.delete(f"/{path}"), path)
         return None
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
@@ -334,7 +334,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         for each in self.expand_path(path):
             info = self.info(each)
             if info["type"] != "directory" or recursive:
-                _checked(self.backend.delete(f"/{info['name']}"), each)
+                _check(self.backend.delete(f"/{info['name']}"), each)
             else:
                 self.rmdir(each)
 
@@ -343,7 +343,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
         else:
-            _checked(self.backend.copy(f"/{path1}", f"/{path2}", overwrite=True), path1)
+            _check(self.backend.copy(f"/{path1}", f"/{path2}", overwrite=True), path1)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
         if not _is_one(path1) or not isinstance(path2, str) or maxdepth is not None:
@@ -352,7 +352,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if source != target and (path2.endswith("/") or self.isdir(target)):
             target = f"{target}/{source.rpartition('/')[2]}".lstrip("/")
-        _checked(self.backend.move(f"/{source}", f"/{target}", overwrite=not self.isdir(source)), source)
+        _check(self.backend.move(f"/{source}", f"/{target}", overwrite=not self.isdir(source)), source)
 
     # --- directories ---
 
@@ -375,13 +375,13 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def rmdir(self, path: str) -> None:
         path = self._strip_protocol(path)
-        if _checked(self.backend.ls(f"/{path}"), path).entries:
+        if _check(self.backend.ls(f"/{path}"), path).entries:
             raise OSError(errno.ENOTEMPTY, "The directory is not empty", path)
         if path and self._keeps_directories(path):
             self._change(EntryChange(f"/{path}", "remove_directory"))
 
     def _change(self, change: EntryChange) -> None:
-        [answer] = self._called(partial(self.backend.achange_entries, [change]), "mkdir", change.path)
+        [answer] = self._call_backend(partial(self.backend.achange_entries, [change]), "mkdir", change.path)
         if answer.error is not None:
             raise _os_error(answer.error, "The directory cannot be changed", change.path)
 

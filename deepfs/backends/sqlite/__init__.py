@@ -8,28 +8,26 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
 
-from deepfs.backends._sqlite_database import Database, Durability, Session, damaged, database_at, error_for
-from deepfs.backends._sqlite_schema import check_current, code_of
-from deepfs.backends._sqlite_search import (
+from deepfs.backends.flat import StorageBackend
+from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
+from deepfs.backends.protocol import Capabilities
+from deepfs.backends.sqlite.database import Database, Durability, Session, damaged_error, database_at, error_for
+from deepfs.backends.sqlite.schema import check_current, code_of
+from deepfs.backends.sqlite.search import (
     MIME_TYPE,
     STAT_COLUMNS,
     TIMES,
     Candidates,
     behind,
     marks,
-    padded,
+    pad,
     stat_rows,
 )
-from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_requests import Page
-from deepfs.backends.flat_storage import BlockingStorage, Kind
-from deepfs.backends.namespace import Namespace, NamespaceFactory, checked_namespace, namespace_from
-from deepfs.backends.older_protocols import adapters
-from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import until_accepted
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.storage.retries import until_accepted
+from deepfs.storage.runners import BlockingStorage, Kind, Page
 from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
@@ -112,7 +110,7 @@ class _SqliteFiles(BlockingStorage):
     def _rows(self, paths: Sequence[str], columns: str) -> Iterator[Sequence[Any]]:
         self._has_read = True
         for start in range(0, len(paths), _MOST_AT_ONCE):
-            part = padded(paths[start : start + _MOST_AT_ONCE])
+            part = pad(paths[start : start + _MOST_AT_ONCE])
             query = f"SELECT {columns} FROM files WHERE namespace = ? AND path IN ({marks(part)})"
             yield from self._session.execute(query, (self._namespace, *part))
 
@@ -159,7 +157,7 @@ class _SqliteFiles(BlockingStorage):
             for change in changes:
                 if not self._apply(change, version):
                     # While the database is locked, nobody changes what was read.
-                    raise damaged() if is_certain else ChangedError(change.path)
+                    raise damaged_error() if is_certain else ChangedError(change.path)
 
     @contextmanager
     def _room_made(self) -> Iterator[None]:
@@ -188,27 +186,17 @@ class _SqliteFiles(BlockingStorage):
         """Make a change; return False if its condition does not hold."""
         query = "SELECT id, version FROM files WHERE namespace = ? AND path = ?"
         number, before = self._session.execute(query, (self._namespace, change.path)).fetchone() or (None, None)
-        if not _holds(change, before):
+        is_other = change.condition == "version" and before != change.origin
+        if is_other or (change.condition == "create" and before is not None):
             return False
-        if change.after is not None:
-            self._store(change.path, _row(change.path, change.after, version), number)
-        elif number is not None:
+        if change.after is None:
             self._session.execute("DELETE FROM files WHERE id = ?", (number,))
-        return True
-
-    def _store(self, path: str, row: _Row, number: int | None) -> None:
-        """Insert a row, or update the one with this number."""
-        if number is None:
-            self._session.execute(_INSERT, (*row, self._namespace, path))
+        elif number is None:
+            row = _row(change.path, change.after, version)
+            self._session.execute(_INSERT, (*row, self._namespace, change.path))
         else:
-            self._session.execute(_UPDATE, (*row, number))
-
-
-def _holds(change: Change, version: int | None) -> bool:
-    """Whether the condition of a change holds where a file has this version, or there is none."""
-    if change.condition == "create":
-        return version is None
-    return change.condition != "version" or version == change.origin
+            self._session.execute(_UPDATE, (*_row(change.path, change.after, version), number))
+        return True
 
 
 _FIRST_CHILDREN: Final = 100
@@ -297,10 +285,9 @@ class SqliteBackend(StorageBackend):
             raise ValueError(f"max_scanned must be positive, not {max_scanned!r}")
         self._durability: Durability = durability
         self._max_scanned = max_scanned
+        self._namespace = namespace_given(namespace)
         given = (namespace,) if isinstance(namespace, str) else namespace
-        self._given_namespace = given if callable(given) else checked_namespace(given)
-        if callable(given):
-            adapters()  # Imports LangGraph, which would block an event loop later.
+        self._given_namespace = given if callable(given) else tuple(given)
         self._known: Database | None = None
 
     def _database(self) -> Database:
@@ -315,13 +302,8 @@ class SqliteBackend(StorageBackend):
             await pool.run(self._database)
         return self._database()
 
-    def _namespace(self) -> Namespace:
-        given = self._given_namespace
-        return namespace_from(given, adapters().context()) if callable(given) else given
-
     def _storage(self) -> _SqliteFiles:
-        # No name holds a slash, so different namespaces stay different.
-        return _SqliteFiles(self._database, "/".join(self._namespace()), self._max_bytes, self._max_scanned)
+        return _SqliteFiles(self._database, self._namespace(), self._max_bytes, self._max_scanned)
 
     def _scope(self) -> Hashable:
         known = self._known
@@ -386,10 +368,9 @@ class SqliteBackend(StorageBackend):
             BackendError: The database cannot be opened or read.
             ConflictError: Others kept it locked for 30 seconds.
         """
-        return await until_accepted(lambda: self._in_worker(self._problems), self._retries.contention)
-
-    def _problems(self) -> list[str]:
-        return self._database().problems()
+        return await until_accepted(
+            lambda: self._in_worker(lambda: self._database().problems()), self._retries.contention
+        )
 
     async def _in_worker(self, function: Callable[[], T]) -> T:
         try:

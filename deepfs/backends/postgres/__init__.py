@@ -7,17 +7,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepfs._brief import address
-from deepfs.backends._postgres_changes import Changes
-from deepfs.backends._postgres_client import Client, check_dsn
-from deepfs.backends._postgres_rows import check_key, has_key
-from deepfs.backends._postgres_schema import Names
-from deepfs.backends._postgres_search import SearchedFiles
-from deepfs.backends._postgres_watch import watch_namespace
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.namespace import checked_namespace, namespace_from
-from deepfs.backends.older_protocols import adapters
+from deepfs.backends.namespace import namespace_given
+from deepfs.backends.postgres.client import Client, check_dsn
+from deepfs.backends.postgres.files import Changes
+from deepfs.backends.postgres.schema import Names, check_key, has_key
+from deepfs.backends.postgres.search import SearchedFiles
+from deepfs.backends.postgres.watch import watch_namespace
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.retries import RetryPolicy, policy_given
+from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
@@ -93,12 +91,11 @@ class PostgresBackend(StorageBackend):
             check_integer(name, number)
             if number < 1:
                 raise ValueError(f"{name} must be positive, not {number}")
-        self._retries = policy_given(retries)
+        self._retries = check_policy(retries)
         self._max_scanned = max_scanned
         self._names = Names(schema, table)
-        self._given_namespace = namespace if callable(namespace) else _namespace(namespace)
-        if callable(namespace):
-            adapters()  # Imports LangGraph, which would block an event loop later.
+        self._namespace = namespace_given(namespace)
+        self._given_namespace = namespace if callable(namespace) else self._namespace()
         self._shown_database = address(database) if isinstance(database, str) else f"a {type(database).__name__}"
         self._client = Client(
             database,
@@ -110,12 +107,6 @@ class PostgresBackend(StorageBackend):
         )
         self._changes = Changes(self._client)
         self._database: Hashable = sha256(database.encode()).digest() if isinstance(database, str) else id(database)
-
-    def _namespace(self) -> str:
-        given = self._given_namespace
-        if isinstance(given, str):
-            return given
-        return "/".join(namespace_from(lambda runtime: _components(given(runtime)), adapters().context()))
 
     def _storage(self) -> SearchedFiles:
         namespace = self._namespace()
@@ -164,12 +155,3 @@ class PostgresBackend(StorageBackend):
 
     async def aclose(self) -> None:
         await self._client.aclose()
-
-
-def _components(given: object) -> object:
-    return (given,) if isinstance(given, str) else given
-
-
-def _namespace(given: object) -> str:
-    """A namespace as it is stored. No component holds a slash, so different ones stay different."""
-    return "/".join(checked_namespace(_components(given)))

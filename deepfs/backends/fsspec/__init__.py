@@ -1,26 +1,23 @@
 """Files in any filesystem of fsspec."""
 
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 from deepfs._brief import address
-from deepfs.backends._fsspec_calls import AwaitedCalls, FilesystemCalls, calls_of, leaf_errors, protocols_of
-from deepfs.backends._fsspec_files import FilesystemFiles
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import AsyncStorage, BlockingStorage, Kind, Listing, Storage
+from deepfs.backends.fsspec.calls import FilesystemCalls, protocols_of
+from deepfs.backends.fsspec.files import AwaitedFiles, BlockingFiles
 from deepfs.backends.protocol import BackendProtocol, Capabilities
-from deepfs.backends.retries import RetryPolicy, policy_given
-from deepfs.errors import DeepFSError
+from deepfs.storage.retries import RetryPolicy, check_policy
+from deepfs.storage.runners import Storage
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_string
 from deepfs.text.entries import StoragePlace, flat_place
-from deepfs.text.flat_tree import Change, FileStat, TaggedFiles
 from deepfs.threads import pool
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.threads.locks import path_locks
@@ -77,7 +74,7 @@ class FsspecBackend(StorageBackend):
     ) -> None:
         super().__init__(max_file_size_mb=max_file_size_mb)
         check_string("root", root)
-        self._retries = policy_given(retries)
+        self._retries = check_policy(retries)
         check_bool("unsafe_overwrites", unsafe_overwrites)
         self._source = _source_of(url_or_filesystem, storage_options)
         self._inner = paths.normalize(root)
@@ -85,21 +82,14 @@ class FsspecBackend(StorageBackend):
         if "memory" in self._source.protocols:
             self.capabilities = Capabilities(keeps_created_at=False)
 
-    def _files(self, *, tolerant: bool) -> FilesystemFiles:
-        """The files, for one operation. Opens the filesystem if it is not open yet."""
-        return FilesystemFiles(
-            self._source.opened(self._retries),
-            _joined(self._source.root, self._inner),
-            tolerant=tolerant,
-            checks=not self._unsafe_overwrites,
-        )
-
     def _storage(self) -> Storage:
-        return (_AwaitedFiles if self._source.is_async else _BlockingFiles)(self._files)
+        kind = AwaitedFiles if self._source.is_async else BlockingFiles
+        opened = partial(self._source.opened, self._retries)
+        return kind(opened, _join(self._source.root, self._inner), checks=not self._unsafe_overwrites)
 
     def _full(self, path: str) -> str:
         """The path of a file in the filesystem, whichever backend reaches it."""
-        top = _joined(self._source.root, self._inner).strip("/")
+        top = _join(self._source.root, self._inner).strip("/")
         return f"/{top}{'' if path == '/' else path}" if top else path
 
     def _scope(self) -> Hashable:
@@ -114,111 +104,18 @@ class FsspecBackend(StorageBackend):
 
     def bound_to_this_thread(self) -> bool:
         calls = self._source.calls
-        return isinstance(calls, AwaitedCalls) and calls.runs_here()
+        return calls is not None and calls.runs_here()
 
     async def aclose(self) -> None:
         # The finalizers of a filesystem may wait for its connections to be closed.
         await pool.run(self._source.close)
 
 
-# --- the storage -----------------------------------------------------------------------------------------------------
-
-
-class _AwaitedFiles(AsyncStorage):
-    """The files of an async filesystem."""
-
-    def __init__(self, opened: Callable[..., FilesystemFiles]) -> None:
-        self._opened = opened
-        self._made: FilesystemFiles | None = None
-        self._tolerant = False
-
-    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
-        self._tolerant = kind == "search"
-        return await super().carry_out(plan, kind)
-
-    async def _files(self) -> FilesystemFiles:
-        if self._made is None:
-            # Making a filesystem may load modules and read files of configuration.
-            self._made = await pool.run(partial(_opened, self._opened, self._tolerant))
-        return self._made
-
-    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return await (await self._files()).stat(paths)
-
-    async def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return await (await self._files()).get(paths)
-
-    async def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
-        return await (await self._files()).get_each(paths)
-
-    async def list(self, prefix: str, limit: int | None = None) -> Listing:
-        return await (await self._files()).list(prefix, limit)
-
-    async def children(self, prefix: str) -> Listing:
-        return await (await self._files()).children(prefix)
-
-    async def apply(self, changes: Sequence[Change]) -> None:
-        await (await self._files()).apply(changes)
-
-
-class _BlockingFiles(BlockingStorage):
-    """The files of a sync filesystem, in a worker thread."""
-
-    failures = (DeepFSError,)
-
-    def __init__(self, opened: Callable[..., FilesystemFiles]) -> None:
-        self._opened = opened
-
-    @contextmanager
-    def transaction(self, kind: Kind) -> Iterator[None]:
-        self._files = _opened(self._opened, kind == "search")
-        yield
-
-    def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
-        return _ended(self._files.stat(paths))
-
-    def get(self, paths: Sequence[str]) -> TaggedFiles:
-        return _ended(self._files.get(paths))
-
-    def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> TaggedFiles:
-        return _ended(self._files.get_each(paths))
-
-    def list(self, prefix: str, limit: int | None = None) -> Listing:
-        return _ended(self._files.list(prefix, limit))
-
-    def children(self, prefix: str) -> Listing:
-        return _ended(self._files.children(prefix))
-
-    def apply(self, changes: Sequence[Change]) -> None:
-        _ended(self._files.apply(changes))
-
-
-def _opened(opened: Callable[..., FilesystemFiles], tolerant: bool) -> FilesystemFiles:
-    with leaf_errors("/"):
-        return opened(tolerant=tolerant)
-
-
-def _ended(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise RuntimeError("a call of a sync filesystem waited")
-
-
 # --- the filesystem --------------------------------------------------------------------------------------------------
 
 
 class _Source:
-    """A filesystem that the caller has made.
-
-    Args:
-        filesystem: The filesystem.
-        root: The directory in it.
-    """
+    """A directory in a filesystem that the caller has made."""
 
     protocols: frozenset[str]
     root: str
@@ -241,7 +138,7 @@ class _Source:
     def opened(self, policy: RetryPolicy) -> FilesystemCalls:
         """The calls of the filesystem."""
         if (calls := self.calls) is None:
-            calls = self.calls = calls_of(self._filesystem, policy)
+            calls = self.calls = FilesystemCalls(self._filesystem, policy)
         return calls
 
     def close(self) -> None:
@@ -258,11 +155,11 @@ class _UrlSource(_Source):
         first = f"{first}://" if chained and "://" not in first else first
         kind = get_filesystem_class(split_protocol(first)[0] or "file")
         self.protocols = protocols_of(kind)
-        self.root = _joined(str(kind._strip_protocol(first)), root)
+        self.root = _join(str(kind._strip_protocol(first)), root)
         self.is_async = bool(kind.async_impl)
         given = sorted({**kind._get_kwargs_from_urls(first), **options}.items())
         # As a digest, since there are passwords among the options.
-        text = repr((behind, _identified(given)))
+        text = repr((behind, _identify(given)))
         self.identity = "memory" if "memory" in self.protocols else sha256(text.encode()).digest()
         self.shown = address(url)
         self._url, self._options = url, options
@@ -273,7 +170,7 @@ class _UrlSource(_Source):
             if self._process != os.getpid():
                 self._process, self.calls = os.getpid(), None
             if self.calls is None:
-                self.calls = calls_of(_made(self._url, self._options), policy)
+                self.calls = FilesystemCalls(_make(self._url, self._options), policy)
             return self.calls
 
     def close(self) -> None:
@@ -282,24 +179,24 @@ class _UrlSource(_Source):
             calls.filesystem.close()
 
 
-def _identified(options: Any) -> Any:
+def _identify(options: Any) -> Any:
     """Storage options with the identity of each backend among them, since different ones may have equal reprs."""
     if isinstance(options, Mapping):
-        return {name: _identified(value) for name, value in options.items()}
+        return {name: _identify(value) for name, value in options.items()}
     if isinstance(options, list | tuple):
-        return [_identified(value) for value in options]
+        return [_identify(value) for value in options]
     return id(options) if isinstance(options, BackendProtocol) else options
 
 
 def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:
     _check_installed()
     if isinstance(given, str):
-        url, root = _unwrapped_url(given)
+        url, root = _unwrap_url(given)
         source: _Source = _UrlSource(url, root, options)
     elif options:
         raise TypeError("storage options go with a URL, not with a filesystem object")
     else:
-        source = _Source(*_unwrapped(given))
+        source = _Source(*_unwrap(given))
     if source.protocols & _LOCAL:
         raise ValueError("for local files there is FilesystemBackend, which is confined to its root and atomic")
     if source.protocols & _CACHES:
@@ -312,7 +209,7 @@ def _check_installed() -> None:
         raise ModuleNotFoundError("FsspecBackend needs fsspec: pip install 'deepfs[fsspec]'")
 
 
-def _unwrapped_url(url: str) -> tuple[str, str]:
+def _unwrap_url(url: str) -> tuple[str, str]:
     """The URL without filesystems that only forward to the next one, and the directory there."""
     root = "/"
     while (first := url.partition("::")[0]).partition("://")[0] in _FORWARDING and "::" in url:
@@ -321,7 +218,7 @@ def _unwrapped_url(url: str) -> tuple[str, str]:
     return url, root
 
 
-def _unwrapped(given: Any) -> tuple[Any, str]:
+def _unwrap(given: Any) -> tuple[Any, str]:
     """The filesystem that does the work, and the directory in it that `given` is."""
     from fsspec import AbstractFileSystem
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
@@ -339,13 +236,13 @@ def _unwrapped(given: Any) -> tuple[Any, str]:
     return given, "/".join(root.rstrip("/") for root in roots if root.strip("/")) or str(given.root_marker)
 
 
-def _joined(root: str, inner: str) -> str:
+def _join(root: str, inner: str) -> str:
     """The directory `inner`, a normalised path, in `root`; with a slash at its start only if `root` has one."""
     joined = f"{root.rstrip('/')}{inner}".rstrip("/")
     return joined if root.startswith("/") else joined.lstrip("/")
 
 
-def _made(url: str, options: Mapping[str, Any]) -> Any:
+def _make(url: str, options: Mapping[str, Any]) -> Any:
     from fsspec.core import url_to_fs
 
     try:

@@ -12,17 +12,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from deepfs.backends._postgres_changes import Changes
-from deepfs.backends._postgres_files import PostgresFiles
-from deepfs.backends._postgres_rows import STAT, behind, stats_of_rows
-from deepfs.backends._postgres_schema import INDEXED, ODD, SMALL, UNINDEXED, Abilities
-from deepfs.backends.flat_requests import Page
+from deepfs.backends.postgres.files import Changes, PostgresFiles
+from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
+from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of
-
-__all__ = ["SearchedFiles"]
 
 _FIRST_STEP: Final = 200
 """How many files the first step of a walk compares; each step doubles the number."""
@@ -51,11 +47,11 @@ def _like(text: str) -> str:
     return _WILDCARD.sub(r"\\\g<0>", text)
 
 
-def _containing(clause: Iterable[str]) -> list[str]:
+def _patterns_within(clause: Iterable[str]) -> list[str]:
     return [f"%{_like(text)}%" for text in clause]
 
 
-def _ending(clause: Clause) -> list[str]:
+def _patterns_at_end(clause: Clause) -> list[str]:
     return [f"%{_like(text)}" for text in clause]
 
 
@@ -108,11 +104,11 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
     """The prefix of the paths that a search may find, and what it needs of them and of their contents."""
     needs = required_path(files)
     trigrams = _Trigrams(abilities)
-    on_paths = [_containing(clause) for clause in _longest(needs.clauses)]
-    usable = [_containing(clause) for clause in needs.clauses if trigrams.has(clause)]
+    on_paths = [_patterns_within(clause) for clause in _longest(needs.clauses)]
+    usable = [_patterns_within(clause) for clause in needs.clauses if trigrams.has(clause)]
     if needs.suffix:
-        on_paths.append(_ending(needs.suffix))
-        usable += [_ending(needs.suffix)] if trigrams.ends(needs.suffix) else []
+        on_paths.append(_patterns_at_end(needs.suffix))
+        usable += [_patterns_at_end(needs.suffix)] if trigrams.ends(needs.suffix) else []
     if not isinstance(request, GrepRequest):
         return needs.prefix, _Texts(on_paths, indexed=usable[:_MOST_CLAUSES])
     clauses, folds = required_text(request), folds_case(request)
@@ -120,7 +116,7 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
     return needs.prefix, _Texts(
         on_paths,
         _longest(clauses),
-        [_containing(clause) for clause in _longest(filter(trigrams.has, clauses))],
+        [_patterns_within(clause) for clause in _longest(filter(trigrams.has, clauses))],
         folds,
         folds and folds_beyond_ascii(clauses),
         is_grep=True,
@@ -130,11 +126,8 @@ def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> t
 class SearchedFiles(PostgresFiles):
     """The files of a namespace, with the state of one search.
 
-    Args:
-        changes: The changes of the backend.
-        namespace: The namespace.
-        max_bytes: The size up to which the content of a file is searched.
-        max_scanned: How many files are compared in vain, where no index helps, before the search gives up.
+    Contents of up to `max_bytes` are searched. Where no index helps, the search gives up after it has compared
+    `max_scanned` files in vain.
     """
 
     def __init__(self, changes: Changes, namespace: str, *, max_bytes: int, max_scanned: int) -> None:
@@ -157,12 +150,12 @@ class SearchedFiles(PostgresFiles):
         else:
             start, root = behind(after or "/"), None
         if self._by_index:
-            return await self._named(start, {})
-        return await self._walked(start, root)
+            return await self._ask_index(start, {})
+        return await self._walk(start, root)
 
-    async def _walked(self, start: str, root: str | None) -> Page:
+    async def _walk(self, start: str, root: str | None) -> Page:
         """The next files in the order of their paths."""
-        query, values = self._walk(start, root)
+        query, values = self._walk_query(start, root)
         rows, end = _split(await self.rows(query, *values))
         found = stats_of_rows(rows)
         if end["size"] < self._step:
@@ -172,11 +165,11 @@ class SearchedFiles(PostgresFiles):
         self._step = min(2 * self._step, _LONGEST_STEP)
         if is_rare and self._index_helps:
             self._by_index = True
-            return await self._named(behind(end["path"]), found)
+            return await self._ask_index(behind(end["path"]), found)
         gives_up = not self._index_helps and self._in_vain > self._max_scanned
         return Page(found, end["path"], truncated=gives_up)
 
-    def _walk(self, start: str, root: str | None) -> tuple[str, list[Any]]:
+    def _walk_query(self, start: str, root: str | None) -> tuple[str, list[Any]]:
         values: list[Any] = [start, self._end, self._step, root, self._max_bytes]
         assert self._texts is not None
         fits = _conditions(self._texts, values)
@@ -191,9 +184,9 @@ class SearchedFiles(PostgresFiles):
         """
         return query, values
 
-    async def _named(self, start: str, found: dict[str, FileStat]) -> Page:
+    async def _ask_index(self, start: str, found: dict[str, FileStat]) -> Page:
         """The files that the trigram index names, behind those that were `found` by the walk."""
-        query, values = self._by_trigrams(start)
+        query, values = self._index_query(start)
         rows, end = _split(await self.rows(query, *values))
         if end["size"] > _TOO_MANY:
             self._by_index, self._index_helps, self._max_scanned = False, False, inf
@@ -201,7 +194,7 @@ class SearchedFiles(PostgresFiles):
         found |= stats_of_rows(rows)
         return Page(found, rows[-1]["path"] if len(rows) == _PAGE else None)
 
-    def _by_trigrams(self, start: str) -> tuple[str, list[Any]]:
+    def _index_query(self, start: str) -> tuple[str, list[Any]]:
         texts = self._texts
         assert texts is not None
         files = self.names.files
@@ -251,8 +244,8 @@ def _all(column: str, operator: str, clauses: Iterable[list[str]], values: list[
 def _contents(texts: _Texts, values: list[Any]) -> str:
     """The condition on the content of a file, text or not: binary files that match are counted."""
     operator = "ILIKE" if texts.folds else "LIKE"
-    text = _all("content", operator, [_containing(clause) for clause in texts.contents], values)
-    escaped = [_containing(map(_escaped, clause)) for clause in texts.contents]
+    text = _all("content", operator, [_patterns_within(clause) for clause in texts.contents], values)
+    escaped = [_patterns_within(map(_escape, clause)) for clause in texts.contents]
     raw = _all("encode(bytes, 'escape') COLLATE \"C\"", operator, escaped, values)
     if texts.beyond_ascii:
         text = f"({text} OR {ODD})"
@@ -268,7 +261,7 @@ _ESCAPES[ord("\\")] = "\\\\"
 """Each byte as PostgreSQL shows it in the format `escape`."""
 
 
-def _escaped(literal: str) -> str:
+def _escape(literal: str) -> str:
     return "".join(_ESCAPES[byte] for byte in literal.encode())
 
 

@@ -6,15 +6,13 @@ from typing import Any, Final
 
 import anyio
 
-from deepfs.backends._postgres_client import Client, failure_of, is_transient
-from deepfs.backends._postgres_files import small_contents
+from deepfs.backends.postgres.client import Client, failure_of, is_transient
+from deepfs.backends.postgres.files import small_contents
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError
 from deepfs.sync import shielded
 from deepfs.text.lines import version
 from deepfs.types import ChangeEvent, ChangeKind
-
-__all__ = ["watch_namespace"]
 
 _MOST_AT_ONCE: Final = 64
 """The most events that are taken at once; the contents of their files are fetched together."""
@@ -27,13 +25,7 @@ _PROCESSES: Final = "SELECT pid FROM pg_stat_activity WHERE pid IS NOT NULL"
 async def watch_namespace(client: Client, namespace: str, path: str) -> AsyncGenerator[ChangeEvent, None]:
     """The changes at and beneath a path, after an event `resync` that says that the watch is active.
 
-    Args:
-        client: The client of the database.
-        namespace: The namespace.
-        path: The normalised path.
-
-    Raises:
-        BackendError: The storage failed, other than by a connection that was lost.
+    Raises BackendError if the storage failed, other than by a connection that was lost.
     """
     listener = _Listener(client, namespace, path)
     try:

@@ -13,8 +13,6 @@ from urllib.parse import unquote, urlsplit
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
 
-__all__ = ["Keys", "Place", "as_store", "check_key", "identity", "shown_url", "store_of_url"]
-
 _MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, Google Cloud Storage and Azure take, in UTF-8."""
 
@@ -27,22 +25,17 @@ _ESCAPED: Final = re.compile(f"[{_PRIVATE}]")
 _RESTORED: Final = re.compile(f"{_ESCAPE}?[{_PRIVATE}]|{_ESCAPE}")
 
 
-def _restored(found: re.Match[str]) -> str:
+def _restore(found: re.Match[str]) -> str:
     text = found.group()
     return text[1] if len(text) > 1 else chr(ord(text) - _AREA)
 
 
 class Keys:
-    """Translates between paths and keys.
-
-    Args:
-        root: The path in the store that is the root of the backend.
-        above: The path in the bucket that is the root of the store.
-    """
+    """Translates between paths and keys; `root` is a path in a store whose root is the path `above` in the bucket."""
 
     def __init__(self, root: str, above: str = "/") -> None:
         self._root = f"{above}{root}".rstrip("/") if above != "/" else root.rstrip("/")
-        self.prefix: str = "" if root == "/" else f"{self._escaped(root[1:])}/"
+        self.prefix: str = "" if root == "/" else f"{self._escape(root[1:])}/"
 
     def whole(self, path: str) -> str:
         """Return the path in the whole bucket."""
@@ -50,21 +43,21 @@ class Keys:
 
     def key(self, path: str) -> str:
         """Return the key of a normalised path; that of a directory path with `/` at its end ends in `/`, too."""
-        return self.prefix + self._escaped(path[1:])
+        return self.prefix + self._escape(path[1:])
 
     def path(self, key: str) -> str:
         """Return what the key would be as a path; it is not normal if the key does not stand for a file."""
-        return "/" + self._unescaped(key[len(self.prefix) :])
+        return "/" + self._unescape(key[len(self.prefix) :])
 
-    def _escaped(self, text: str) -> str:
+    def _escape(self, text: str) -> str:
         return _ESCAPED.sub(lambda found: _ESCAPE + found.group(), text).translate(_STORED)
 
-    def _unescaped(self, text: str) -> str:
+    def _unescape(self, text: str) -> str:
         if _ESCAPED.search(text) is None:
             return text
-        plain = _RESTORED.sub(_restored, text)
+        plain = _RESTORED.sub(_restore, text)
         # A key that is not in escaped form would have the path of another key; `//` makes it no path.
-        return plain if self._escaped(plain) == text else f"//{text}"
+        return plain if self._escape(plain) == text else f"//{text}"
 
     def fits(self, path: str) -> bool:
         """Whether the key of `path` is short enough for an object store."""

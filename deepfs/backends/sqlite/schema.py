@@ -14,19 +14,6 @@ from typing import Final, TypeVar
 
 from deepfs.errors import BackendError
 
-__all__ = [
-    "INDEXED_BYTES",
-    "INDEX_FAILURES",
-    "PART_BYTES",
-    "SCHEMA_VERSION",
-    "check_current",
-    "check_sqlite",
-    "code_of",
-    "index_pending",
-    "not_current",
-    "prepare",
-]
-
 T = TypeVar("T")
 
 _log = getLogger("deepfs")
@@ -160,13 +147,10 @@ _INDEX_PENDING: Final = (
 
 
 def index_pending(connection: sqlite3.Connection, part: int) -> None:
-    """Bring the index up to date if many files are pending.
+    """Bring the index up to date if many files are pending; one transaction adds about `part` bytes.
 
-    If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them.
-
-    Args:
-        connection: The connection, in no transaction: what was stored must not depend on the index.
-        part: About how many bytes one transaction adds.
+    If that fails, as when the index is damaged or the disk is full, the files stay pending, and searches find them. The
+    connection is in no transaction: what was stored must not depend on the index.
     """
     try:
         while _is_due(connection):
@@ -204,7 +188,7 @@ INDEX_FAILURES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqli
 """The codes of errors of an index that is damaged or missing."""
 
 
-def not_current(connection: sqlite3.Connection) -> list[str]:
+def find_outdated(connection: sqlite3.Connection) -> list[str]:
     """The indexes that do not agree with the files and what is pending. The caller rolls its transaction back."""
     try:
         _index(connection)
@@ -235,23 +219,16 @@ def check_sqlite() -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> bool:
-    """Bring the schema up to date.
+    """Bring the schema up to date; return whether there is a search index that this SQLite can use.
 
-    Args:
-        connection: The connection, in no transaction.
-
-    Returns:
-        Whether there is a search index that this SQLite can use.
-
-    Raises:
-        BackendError: The database is not one of this version of deepfs, or cannot be shared where its file is.
+    Raises BackendError if the database is not one of this version, or cannot be shared where its file is.
     """
     if not _in_transaction(connection, "BEGIN", _schema_version):
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise BackendError(None, "The database cannot be shared where its file is: it must be on a local disk")
         _in_transaction(connection, "BEGIN IMMEDIATE", _create)
-    has_index = _has_index(connection) or (_offers_trigrams() and _added_index(connection))
+    has_index = _has_index(connection) or (_offers_trigrams() and _add_index(connection))
     if not has_index:
         _say_slower()
     return has_index
@@ -302,7 +279,7 @@ def _create(connection: sqlite3.Connection) -> None:
         _create_index(connection)
 
 
-def _added_index(connection: sqlite3.Connection) -> bool:
+def _add_index(connection: sqlite3.Connection) -> bool:
     """Add the index to a database that was made without it; return False if the database is read-only."""
     try:
         _in_transaction(connection, "BEGIN IMMEDIATE", _create_index)

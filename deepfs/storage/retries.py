@@ -12,8 +12,6 @@ from deepfs.sync import is_inline
 from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
 
-__all__ = ["Requests", "RetryPolicy", "policy_given", "until_accepted"]
-
 T = TypeVar("T")
 
 _CONTENTION: Final = 30.0
@@ -63,7 +61,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         return random.uniform(0, min(self.longest_delay, self.first_delay * 2.0 ** min(failed - 1, 64)))
 
 
-def policy_given(given: RetryPolicy | None) -> RetryPolicy:
+def check_policy(given: RetryPolicy | None) -> RetryPolicy:
     """The policy, or the default for None. Raises TypeError for anything else."""
     if not isinstance(given, RetryPolicy | None):
         raise TypeError(f"retries must be a RetryPolicy, not {type(given).__name__}")
@@ -83,18 +81,10 @@ class Requests:
         self._is_transient = is_transient
 
     async def send(self, attempt: Callable[[], Awaitable[T]], *, attempts: int | None = None) -> T:
-        """Send a request; send it again if it fails for a reason that may pass.
+        """Send a request, again if it fails for a reason that may pass. Raises the error of the last attempt.
 
-        Args:
-            attempt: Sends the request. It is called once for each attempt.
-            attempts: How often it is sent at most; None is the number of the policy. A request that must not be
-                carried out twice is sent once.
-
-        Returns:
-            What `attempt` returns.
-
-        Raises:
-            Exception: The error of the last attempt; TimeoutError if it took too long.
+        `attempts` is how often it is sent at most, by default the number of the policy. A request that must not be
+        carried out twice is sent once.
         """
         most = attempts or self.policy.attempts
         for failed in range(1, most + 1):
@@ -108,18 +98,7 @@ class Requests:
         raise AssertionError("unreachable")
 
     def send_blocking(self, attempt: Callable[[], T], *, attempts: int | None = None) -> T:
-        """As `send`, for a function that blocks, in a worker thread. Nothing limits the time of an attempt.
-
-        Args:
-            attempt: Sends the request. It is called once for each attempt.
-            attempts: How often it is sent at most; None is the number of the policy.
-
-        Returns:
-            What `attempt` returns.
-
-        Raises:
-            Exception: The error of the last attempt.
-        """
+        """As `send`, for a function that blocks, in a worker thread. Nothing limits the time of an attempt."""
         most = attempts or self.policy.attempts
         for failed in range(1, most + 1):
             try:

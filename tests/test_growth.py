@@ -29,7 +29,7 @@ from deepfs.middleware import _media_blocks as media_blocks
 from deepfs.middleware import _messages as messages
 from deepfs.middleware import advice, arguments, memory_texts, rendering, skill_texts
 from deepfs.policy import rules
-from deepfs.process.output import Kept
+from deepfs.process import Kept
 from deepfs.sandboxes import answers, network, offload, wire
 from deepfs.search import gitignore, globs, literals, query
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
@@ -291,7 +291,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "brief.address": brief.address,
     "brief.arguments": brief.arguments,
     "brief.brief": lambda text: brief.brief([text, {text: text}]),
-    "output.Kept": lambda text: _kept(text.encode()),
+    "process.Kept": lambda text: _kept(text.encode()),
     "parallel_writes.is_header": parallel_writes.is_header,
     "parallel_writes.operation_in": lambda text: parallel_writes.operation_in(text.split("/")),
     "parallel_writes.removals_in": lambda text: parallel_writes.removals_in(text.split("/")),

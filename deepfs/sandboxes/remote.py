@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import anyio
 
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.process.output import Captured, Chunk, stop_note, time_up
+from deepfs.process import Captured, Chunk, stop_note, time_up
 from deepfs.sandboxes.answers import printable
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import in_thread, run_sync

@@ -21,7 +21,7 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
 from deepfs.disk.programs import import_late_modules, passed
-from deepfs.disk.removal import remove_tree
+from deepfs.disk.trees import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running

@@ -229,9 +229,10 @@ class Pipe:
 
     async def pump(self, sink: Sink) -> None:
         """Pass the data to `sink` as it comes, until all writers have closed the pipe or `end` is called."""
-        while not self._is_ending:
-            with anyio.CancelScope() as self._waiting:
-                await wait_readable(self._fd)
+        while True:
+            if not self._is_ending:
+                with anyio.CancelScope() as self._waiting:
+                    await wait_readable(self._fd)
             if self._is_ending:
                 break
             chunk = self._read(_CHUNK)

@@ -24,11 +24,8 @@ INNER: Final = (
         "backends.flat_plans",
         "backends.flat_requests",
         "backends.flat_searches",
-        "sandboxes.answers",
-        "sandboxes.loop_affinity",
-        "sandboxes.responses",
     ),
-    *("sandboxes.script", "sandboxes.wire"),
+    *("sandboxes." + name for name in ("answers", "limits", "script", "seccomp", "wire")),
 )
 """Subpackages and modules whose classes are not for users; only older checkouts have `core`."""
 PLAIN: Final = {*vars(builtins), "ABC", "Generic", "NamedTuple", "Protocol", "StrEnum", "Struct", "TypedDict"}

@@ -69,28 +69,25 @@ async def test_no_command_in_a_box_gets_more_time_than_its_operator_set() -> Non
         assert run.stopped == STOPPED
 
 
-class Service(RemoteSandbox):
+class Service(RemoteSandbox[None]):
     """A service that runs nothing and notes the seconds that it is asked for."""
 
     service = "Nothing"
     loop_bound = False
 
     def __init__(self, timeout: float) -> None:
-        super().__init__(timeout=timeout)
+        super().__init__(None, timeout=timeout)
         self.seconds: list[int] = []
 
     @property
     def id(self) -> str:
         return "nothing"
 
-    async def _run(self, command: str, seconds: int) -> Done:
+    async def _run(self, command: str, seconds: int, most: int) -> Done:
         self.seconds.append(seconds)
         return Done(b"", b"", None)
 
     async def _send(self, path: str, content: bytes) -> None: ...
-
-    async def _receive(self, path: str) -> bytes:
-        return b""
 
     def _errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)

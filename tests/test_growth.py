@@ -29,14 +29,15 @@ from deepfs.middleware import _media_blocks as media_blocks
 from deepfs.middleware import _messages as messages
 from deepfs.middleware import advice, arguments, memory_texts, rendering, skill_texts
 from deepfs.policy import rules
-from deepfs.process.output import Kept
-from deepfs.sandboxes import answers, network, offload, wire
+from deepfs.process import Kept
+from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
-from deepfs.search.results import glob_result
+from deepfs.search.results import Grep, glob_result
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileInfo, FileUploadResponse, LsResult
 from support.counts import few_or_many
 from support.growth import seconds_of, steep_growth
@@ -186,14 +187,13 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/sandboxes
     "network.normal_host": network.normal_host,
     "rules.checked_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
-    "answers.printable": answers.printable,
-    "answers.failure_of": lambda text: answers.failure_of(text.encode().split(b" "), "/a"),
+    "wire.printable": wire.printable,
+    "wire.failure_of": lambda text: wire.failure_of(text.encode().split(b" "), "/a"),
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "wire.word_cost": lambda text: wire.word_cost("sh", text.encode()),
-    "offload.captured": lambda text: offload.captured(ExecuteResponse(output=text, exit_code=0), "ab"),
-    "offload.capturing": lambda text: offload.capturing(text, "/a", 1, 1),
+    "base._captured": lambda text: base._captured(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "base._capturing": lambda text: base._capturing(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
     "resources.text_of": lambda text: resources.text_of("/a", text.encode()),
@@ -291,7 +291,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "brief.address": brief.address,
     "brief.arguments": brief.arguments,
     "brief.brief": lambda text: brief.brief([text, {text: text}]),
-    "output.Kept": lambda text: _kept(text.encode()),
+    "process.Kept": lambda text: _kept(text.encode()),
     "parallel_writes.is_header": parallel_writes.is_header,
     "parallel_writes.operation_in": lambda text: parallel_writes.operation_in(text.split("/")),
     "parallel_writes.removals_in": lambda text: parallel_writes.removals_in(text.split("/")),
@@ -322,15 +322,16 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
 }
 """As in `TEXTS`: what runs on the event loop in any case, so that it refuses or cuts what is too long."""
 
+_GREP: Final = GrepRequest("a")
 _ANSWER_LINES: Final = b"81a4 1 1 f//\n"
 
 
-def _answer(body: bytes) -> answers.Records:
+def _answer(body: bytes) -> wire.Records:
     text = base64.b64encode(body).decode()
-    return answers.Records(text, sha256(text.encode()).hexdigest(), 1 << 30)
+    return wire.Records(text, sha256(text.encode()).hexdigest(), 1 << 30)
 
 
-def _of_answer(read: Callable[[answers.Records, int], object], line: bytes) -> Callable[[int], Call]:
+def _of_answer(read: Callable[[wire.Records, int], object], line: bytes) -> Callable[[int], Call]:
     def sized(size: int) -> Call:
         count = size // len(line)
         answer = _answer(line * count)
@@ -356,9 +357,17 @@ def _tree(numbers: list[int]) -> list[TreeEntry]:
 
 
 SIZED: Final[dict[str, Callable[[int], Call]]] = {
-    "answers.outcomes": _of_answer(answers.outcomes, b"E denied\n"),
+    "wire.outcomes": _of_answer(lambda answer, count: wire.outcomes(answer, ["/a"] * count), b"E denied\n"),
     "answers.resolved_paths": _of_answer(answers.resolved_paths, b"ok /a//\n"),
     "answers.infos": _of_answer(lambda answer, _: list(answers.infos(answer, "/", "")), _ANSWER_LINES),
+    "answers.list_directory": _of_answer(lambda answer, _: answers.list_directory(answer, "/", ""), _ANSWER_LINES),
+    "answers.glob_files": _of_answer(
+        lambda answer, _: answers.glob_files(Deadline(), answer, "", FileFilter(GlobRequest("**"))), _ANSWER_LINES
+    ),
+    "answers.grep_files": _of_answer(
+        lambda answer, _: answers.grep_files(Deadline(), answer, "", Grep(_GREP, FileFilter(_GREP))),
+        _ANSWER_LINES,
+    ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
     "answers.found_files": _of_answer(
         lambda answer, _: list(answers.found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
@@ -366,7 +375,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
     ),
-    "answers.check": _of_answer(lambda answer, _: answers.check(answer, "/"), b"E "),
+    "wire.check": _of_answer(lambda answer, _: wire.check(answer, "/"), b"E "),
     "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
     "entries.empty_directories": _with_rows(lambda rows: entries.empty_directories(_tree(rows))),
     "entries.files_of": _with_rows(lambda rows: entries.files_of(_tree(rows))),
@@ -456,7 +465,7 @@ FIXED: Final = {
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
-    *("query.is_plain", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
+    *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
     *("resources.fetched", "skill_texts.too_large", "memory_texts.line_range", "memory_texts.size_text"),
     *("media_blocks." + name for name in (
@@ -475,7 +484,7 @@ FIXED: Final = {
 MODULES: Final = (
     *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
     *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
-    *("deepfs.sandboxes." + name for name in ("answers", "network", "offload", "wire")),
+    *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
     *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.addresses"),
     *("deepfs.middleware." + name for name in ("advice", "arguments", "memory_texts", "rendering", "skill_texts")),
     *(

@@ -18,8 +18,8 @@ from deepfs.backends.store import StoreBackend as StoreBackend
 from deepfs.compat.factories import BackendContext as BackendContext
 from deepfs.sandboxes.base import BaseSandbox as BaseSandbox
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox as BubblewrapSandbox
-from deepfs.sandboxes.daytona import DaytonaSandbox as DaytonaSandbox
-from deepfs.sandboxes.deno import DenoSandbox as DenoSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox as LandlockSandbox
-from deepfs.sandboxes.modal import ModalSandbox as ModalSandbox
+from deepfs.sandboxes.remote import DaytonaSandbox as DaytonaSandbox
+from deepfs.sandboxes.remote import DenoSandbox as DenoSandbox
+from deepfs.sandboxes.remote import ModalSandbox as ModalSandbox
 from deepfs.storage.retries import RetryPolicy as RetryPolicy

@@ -24,6 +24,9 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 
+if sys.platform == "darwin":
+    import fcntl
+
 if TYPE_CHECKING:
     import ctypes
 
@@ -64,8 +67,11 @@ __all__ = [
     "open_unlinked",
     "release",
     "start_writeback",
+    "sync",
+    "sync_directory",
     "syscall_of",
     "temporary_name",
+    "write_all",
 ]
 
 # --- platforms -------------------------------------------------------------------------------------------------------
@@ -178,6 +184,31 @@ def _openat2() -> _Call | None:
 
     is_known = call(NOWHERE, ".", open_how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
     return call if is_known else None
+
+
+def write_all(data: bytes, descriptor: int) -> None:
+    """Write `data` to an open file."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync(descriptor: int) -> None:
+    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(directory: int, durable: bool) -> None:
+    """Flush the entries of `directory` to the disk, if `durable`."""
+    if durable:
+        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            release(descriptor)
 
 
 def start_writeback(descriptor: int) -> None:

@@ -44,11 +44,9 @@ Only calls that no other thread can interrupt change it, so a lock, which a fork
 
 
 def add_root(owner: object, directory: str) -> None:
-    """Note that a directory can be written by way of an object, as long as that lives. Makes no system call.
+    """Note that a directory, which need not exist, can be written by way of an object, as long as that lives.
 
-    Args:
-        owner: The backend, or what it uses.
-        directory: The path of the directory, which need not exist.
+    Makes no system call.
     """
     _roots[id(owner)] = [directory]
     weakref.finalize(owner, _roots.pop, id(owner), None).atexit = False
@@ -64,8 +62,7 @@ def _real_roots() -> set[str]:
 def passed(path: str) -> Iterator[str]:
     """The real paths of the directories in which the parts of a path are looked up, and those of the links in it.
 
-    Args:
-        path: The path, which need not exist.
+    The path need not exist.
     """
     names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
     while names and links <= _MOST_LINKS:
@@ -111,10 +108,7 @@ def is_safe(path: str) -> bool:
     """Whether nobody who is not trusted can change what a path leads to, or put something in its place.
 
     Agents are not trusted, and no other accounts but root and the owner of deepfs's own files. Members of a group are
-    trusted where its directories are.
-
-    Args:
-        path: The path, which need not exist.
+    trusted where its directories are. The path need not exist.
     """
     return Place.of(path).is_safe()
 
@@ -144,13 +138,7 @@ def _is_beneath(place: str, roots: set[str]) -> bool:
 
 
 def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
-    """The programs of a name, those on the PATH first, that no other account can change.
-
-    Args:
-        path: The PATH.
-        name: The name of the program.
-        others: Further paths to look at.
-    """
+    """The programs that no other account can change: those of a name on the PATH `path`, then those at other paths."""
     for found in (*(os.path.join(directory, name) for directory in path.split(os.pathsep)), *others):
         if os.path.isabs(found) and os.path.isfile(found) and os.access(found, os.X_OK):
             place = Place.of(found)
@@ -159,12 +147,7 @@ def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
 
 
 def find_programs(name: str, *others: str) -> Iterator[str]:
-    """The real paths of programs that are safe to run, those on the PATH first.
-
-    Args:
-        name: The name to look up in the directories of the PATH.
-        others: Further paths to look at.
-    """
+    """The real paths of programs that are safe to run: those of a name on the PATH, then those at other paths."""
     for place in programs_on(os.environ.get("PATH", os.defpath), name, *others):
         if place.is_safe_from_agents():
             yield place.path

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, is_mounted, link_into_place, replace
 from deepfs.disk.file_locks import LockHeldError, locked_places
-from deepfs.disk.flushing import finish, sync_directory
-from deepfs.disk.judged_trees import check_tree
+from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -23,12 +21,13 @@ from deepfs.disk.os_calls import (
     link_target,
     may_change,
     release,
+    sync_directory,
     temporary_name,
 )
 from deepfs.disk.reading import check_opened, check_regular
-from deepfs.disk.removal import Stayed, Unlink, remove_tree
 from deepfs.disk.resolve import Place, Root
-from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
+from deepfs.disk.trees import ContentId, Stayed, Unlink, check_tree, content_id, fill_from, remove_tree, tree_copy
+from deepfs.disk.writing import Sweeper, create, discard, is_mounted, link_into_place, replace
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,

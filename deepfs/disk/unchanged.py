@@ -57,13 +57,7 @@ class UnchangedFiles:
     def select_plain(self, files: Iterable[str], limit: int, deadline: Deadline) -> set[str]:
         """Those of `files` that are unchanged, have at most `limit` bytes, and are text with plain lines.
 
-        Args:
-            files: Their paths.
-            limit: The most bytes of a file.
-            deadline: When to stop.
-
-        Raises:
-            DeadlineError: The time is up.
+        Raises DeadlineError if the time is up.
         """
         if abs(_clock() - self._clock) > _CLOCK_ERROR_NS:
             return set()

@@ -99,12 +99,7 @@ class DiskWatch:
     directories are left out. A symlink to a file is told when it is made or removed; changes of the file are told at
     its own path. Memory holds the name of each file.
 
-    Args:
-        root: The directory that confines the watch.
-        path: The normalised path to watch.
-
-    Raises:
-        NotSupportedError: The system has no inotify.
+    `root` confines the watch of the normalised `path`. Raises NotSupportedError if the system has no inotify.
     """
 
     def __init__(self, root: Root, path: str) -> None:
@@ -123,20 +118,12 @@ class DiskWatch:
         """For the directories on the way to the path, the names that lead on."""
 
     def start(self, deadline: Deadline) -> None:
-        """Begin to watch; what changes from here on is told.
-
-        Args:
-            deadline: When to stop.
-        """
+        """Begin to watch; what changes from here on is told."""
         with StorageErrors(self._path):
             self._begin(deadline)
 
     def changes(self, deadline: Deadline) -> list[ChangeEvent]:
-        """Take some of the changes that have come, without waiting.
-
-        Args:
-            deadline: When to stop.
-        """
+        """Take some of the changes that have come, without waiting."""
         found: list[ChangeEvent] = []
         with StorageErrors(self._path):
             for watch, mask, name in self._read():

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from deepfs.errors import InvalidContentError
-from deepfs.process.output import stop_note, time_up
+from deepfs.process import stop_note, time_up
 from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 

@@ -21,10 +21,9 @@ from deepfs.disk.usage import DiskUse
 from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.box import FOR_NETWORK, SETTINGS, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import AllowedHosts
-from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_directory
+from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, leads_by, memory_file, remove_directory
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -79,13 +78,8 @@ def landlock_version() -> int:
 class Ruleset:
     """A set of rules of Landlock: everything that it handles is refused, except beneath the allowed paths.
 
-    Args:
-        of_files: The handled rights of files and directories.
-        of_tcp: The handled rights of TCP.
-        scopes: What cannot reach processes outside: abstract sockets, signals.
-
-    Raises:
-        OSError: If the kernel does not know them.
+    It handles rights of files and directories, rights of TCP, and `scopes`: what cannot reach processes outside
+    (abstract sockets, signals). Raises OSError if the kernel does not know them.
     """
 
     def __init__(self, of_files: int, of_tcp: int, scopes: int) -> None:
@@ -93,14 +87,9 @@ class Ruleset:
         self.descriptor: int = _called(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
 
     def allow(self, path: str, rights: int) -> None:
-        """Allow rights of a file, or of a directory with all beneath it. A path that is missing is passed by.
+        """Allow rights of a file, or of a directory with all beneath it. Links are followed, a missing path passed by.
 
-        Args:
-            path: The path; links are followed.
-            rights: The rights; those of directories do not apply to other files.
-
-        Raises:
-            OSError: If the path cannot be opened.
+        Raises OSError if the path cannot be opened.
         """
         try:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -306,14 +295,10 @@ def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:
 
 def _tasks_of(user: int) -> int:
     """The number of threads of an account, as far as this process sees them."""
+    tasks = 0
     with suppress(OSError):
-        return sum(_tasks(process, user) for process in os.listdir("/proc") if process.isdigit())
-    return 0
-
-
-def _tasks(process: str, user: int) -> int:
-    try:
-        is_its = os.stat(f"/proc/{process}").st_uid == user
-        return len(os.listdir(f"/proc/{process}/task")) if is_its else 0
-    except OSError:  # It has ended.
-        return 0
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):  # It has ended.
+                if os.stat(f"/proc/{process}").st_uid == user:
+                    tasks += len(os.listdir(f"/proc/{process}/task"))
+    return tasks

@@ -33,11 +33,7 @@ _LONGEST_NAME: Final = 253
 def normal_host(host: str) -> str:
     """The one form of a host: a name in lower case without a last dot, or an address as `ipaddress` writes it.
 
-    Args:
-        host: A name in ASCII, or an address.
-
-    Raises:
-        ValueError: If it is neither, or an address in another form, such as `0x7f.1`.
+    Raises ValueError if it is neither a name in ASCII nor an address, or an address in another form, such as `0x7f.1`.
     """
     if (address := _address(host)) is not None:
         return address
@@ -85,9 +81,6 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
     The others are loopback, private, shared, link-local, multicast, reserved and unspecified ones, those that contain
     an IPv4 address (mapped, NAT64, 6to4, Teredo), and the metadata services of clouds.
-
-    Args:
-        address: The address.
     """
     if isinstance(address, IPv6Address) and address not in _GLOBAL:
         return False
@@ -328,20 +321,17 @@ async def _socks_request(client: SocketStream, reader: BufferedByteReceiveStream
         raise EndOfStream
     await client.send(_SOCKS + bytes([_WITHOUT_PASSWORD]))
     _, command, _, kind = await reader.receive_exactly(4)
-    host = await _socks_host(reader, kind)
+    if kind == _NAME:
+        (size,) = await reader.receive_exactly(1)
+        host = (await reader.receive_exactly(size)).decode("ascii") if size else ""
+    elif kind in _ADDRESS_BYTES:
+        host = str(ip_address(await reader.receive_exactly(_ADDRESS_BYTES[kind])))
+    else:
+        raise ValueError("it is no kind of address")
     port = int.from_bytes(await reader.receive_exactly(2))
     if command != _CONNECT:
         raise _RefusedError("unsupported")
     return _Request(normal_host(host), port)
-
-
-async def _socks_host(reader: BufferedByteReceiveStream, kind: int) -> str:
-    if kind == _NAME:
-        (size,) = await reader.receive_exactly(1)
-        return (await reader.receive_exactly(size)).decode("ascii") if size else ""
-    if kind not in _ADDRESS_BYTES:
-        raise ValueError("it is no kind of address")
-    return str(ip_address(await reader.receive_exactly(_ADDRESS_BYTES[kind])))
 
 
 # --- the proxy ---
@@ -359,12 +349,7 @@ _ENDS: Final = (BrokenResourceError, ClosedResourceError, EndOfStream, Incomplet
 
 
 async def serve_proxy(listener: SocketListener, allowed: AllowedHosts) -> None:
-    """Serve HTTP (`CONNECT` and requests for URLs) and SOCKS5 on one port, until this is cancelled.
-
-    Args:
-        listener: Where clients connect.
-        allowed: The hosts that they may reach.
-    """
+    """Serve HTTP (`CONNECT` and requests for URLs) and SOCKS5 on one port, until this is cancelled."""
     turns = anyio.Semaphore(_MOST_CONNECTIONS)
 
     async def attend(client: SocketStream) -> None:
@@ -378,15 +363,13 @@ async def serve_proxy(listener: SocketListener, allowed: AllowedHosts) -> None:
     async with anyio.create_task_group() as tasks:
         while True:
             await turns.acquire()
-            tasks.start_soon(attend, await _accepted(listener))
-
-
-async def _accepted(listener: SocketListener) -> SocketStream:
-    while True:
-        try:
-            return await listener.accept()
-        except OSError:  # The process has no descriptor left, for a while.
-            await anyio.sleep(_SHORTAGE_S)
+            while True:
+                try:
+                    client = await listener.accept()
+                    break
+                except OSError:  # The process has no descriptor left, for a while.
+                    await anyio.sleep(_SHORTAGE_S)
+            tasks.start_soon(attend, client)
 
 
 async def _attend(client: SocketStream, allowed: AllowedHosts) -> None:
@@ -488,16 +471,10 @@ _START_S: Final = 20.0
 
 
 def listen_beside(process: int) -> socket.socket:
-    """A socket that listens in the network namespace of a process, at the address in `PROXY_VARIABLES`.
+    """A socket that listens at the address in `PROXY_VARIABLES`, in the network namespace of a process.
 
-    A program does that, since only a process without threads can enter a user namespace. Blocks while it runs.
-
-    Args:
-        process: The PID of a process in a network namespace that this user made.
-
-    Raises:
-        OSError: If the process has ended, or shares the network namespace of this one.
-        subprocess.SubprocessError: If the program fails.
+    The namespace is one that this user made; OSError if the process has ended, or shares that of this one. A program
+    does it, since only a process without threads can enter a user namespace; SubprocessError if it fails. Blocks.
     """
     namespace = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
     ours, theirs = socket.socketpair()

@@ -21,7 +21,7 @@ from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
 from deepfs.disk.programs import import_late_modules, passed
-from deepfs.disk.removal import remove_tree
+from deepfs.disk.trees import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
@@ -34,11 +34,23 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["WorkspaceSandbox", "leads_by", "remove_directory"]
+__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_by", "memory_file", "remove_directory"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+SETTINGS = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+"""The files of /etc that programs need; they reveal nothing about this host."""
+FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+"""The files of /etc that programs need besides these to find other machines."""
+
 _LOOK_S: Final = 0.2
 """Seconds between two checks of the size of the workspace."""
 _REST: Final = 10
@@ -149,7 +161,10 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         import_late_modules()
-        _check_outside(self._read_only, self._given_root)
+        for path in self._read_only:
+            if leads_by(path, self._given_root):  # A command could make it lead to any file.
+                reason = f"read_only has a path in the workspace, where commands change it: {path}"
+                raise NotSupportedError(None, reason)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         return await super()._change(held, self._in_workspace, function, *args)
@@ -222,12 +237,13 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
             ended.
         """
-        return self._streamed(command, timeout)
 
-    @asynccontextmanager
-    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
-        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
-            yield run
+        @asynccontextmanager
+        async def streamed() -> AsyncIterator[Running]:
+            async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
+                yield run
+
+        return streamed()
 
     @abstractmethod
     def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
@@ -255,7 +271,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         while hidden < _MOST_HIDDEN:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if begun < rests_until and not await pool.run(_is_any_urgent, watched):
+            if begun < rests_until and not await pool.run(lambda: any(each.is_urgent() for each in watched)):
                 continue
             try:
                 for each in watched:
@@ -302,10 +318,6 @@ class _Watched:
         return f"its files take more than {limit:,} bytes" if used > limit else ""
 
 
-def _is_any_urgent(watched: Iterable[_Watched]) -> bool:
-    return any(each.is_urgent() for each in watched)
-
-
 def _free_bytes(directory: str) -> int:
     try:
         status = os.statvfs(directory)
@@ -314,19 +326,10 @@ def _free_bytes(directory: str) -> int:
     return status.f_bfree * status.f_frsize
 
 
-def _check_outside(read_only: Sequence[str], workspace: str) -> None:
-    """Raise NotSupportedError for a path that leads by the workspace: a command could make it lead to any file."""
-    for path in read_only:
-        if leads_by(path, workspace):
-            raise NotSupportedError(None, f"read_only has a path in the workspace, where commands change it: {path}")
-
-
 def leads_by(path: str, workspace: str) -> bool:
     """Whether a part of a path, or of a link on its way, lies in the workspace, where commands can replace it.
 
-    Args:
-        path: The path, which need not exist.
-        workspace: The directory that commands change; itself it may be the path.
+    The path need not exist. It may be the workspace itself.
     """
     root = os.path.realpath(workspace)
     return any(directory == root or paths.is_beneath(directory, root) for directory in passed(path))
@@ -348,10 +351,9 @@ def _remove_own(owner: int, directory: str) -> None:
 
 
 def remove_directory(directory: str) -> None:
-    """Remove a directory with all in it, whatever modes commands gave it; the log says what could not be removed.
+    """Remove a directory, if there is one, with all in it, whatever modes commands gave it.
 
-    Args:
-        directory: The path of the directory, which need not exist.
+    The log says what could not be removed.
     """
     try:
         parent = os.open(os.path.dirname(directory), SEARCH)
@@ -363,3 +365,15 @@ def remove_directory(directory: str) -> None:
         os.close(parent)
     if stayed:
         _log.warning("%d entries of %s could not be removed: %s", len(stayed), directory, stayed[0][1])
+
+
+def memory_file(content: bytes) -> int:
+    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
+    descriptor = os.memfd_create("deepfs")
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

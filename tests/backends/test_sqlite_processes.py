@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from deepfs import SqliteBackend, run_sync
-from deepfs.sandboxes.box import bubblewrap_program
+from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from support.counts import few_or_many
 from support.processes import Process, started
 from support.promises import keeps

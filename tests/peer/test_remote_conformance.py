@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -43,13 +43,13 @@ class _OverService(BackendConformance):
             yield make
 
     @pytest.fixture
-    async def backend(self, machine: Machine, make: Maker) -> RemoteSandbox:
+    async def backend(self, machine: Machine, make: Maker) -> RemoteSandbox[Any]:
         backend = make(f"/tmp/{next(_numbers)}")
         self.root = machine.at(backend.sandbox_path("/"))
         return backend
 
     @pytest.fixture
-    async def second_backend(self, make: Maker, backend: RemoteSandbox) -> RemoteSandbox:
+    async def second_backend(self, make: Maker, backend: RemoteSandbox[Any]) -> RemoteSandbox[Any]:
         return make(backend.sandbox_path("/"))
 
     def some(self, cases: Iterable[T]) -> list[T]:

@@ -15,8 +15,9 @@ import pytest
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
 from deepfs.errors import BackendError, InvalidPathError
-from deepfs.sandboxes.answers import Records, tree_listing
+from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
+from deepfs.sandboxes.wire import Records
 from deepfs.testing.expect import shown, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse

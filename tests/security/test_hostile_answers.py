@@ -19,9 +19,9 @@ from anyio.lowlevel import checkpoint
 
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.sandboxes.answers import Records
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, exit_code_of, read_all
+from deepfs.sandboxes.wire import Records
 from deepfs.testing.expect import shown, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
@@ -586,14 +586,14 @@ async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox)
 # --- services ---
 
 
-class _Service(RemoteSandbox):
+class _Service(RemoteSandbox[None]):
     """A service whose SDK gives what a test says."""
 
     service: str = "Test"
     loop_bound: bool = False
 
     def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__("/work")
+        super().__init__(None, "/work")
         self._told = run
 
     @property
@@ -603,7 +603,7 @@ class _Service(RemoteSandbox):
     def _errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)
 
-    async def _run(self, command: str, seconds: int) -> Done:
+    async def _run(self, command: str, seconds: int, most: int) -> Done:
         told = self._told()
         return await told if hasattr(told, "__await__") else told  # type: ignore[no-any-return]
 

@@ -25,15 +25,15 @@ from deepfs.compat.adapters import adapt_backend_protocol as adapt_backend_proto
 from deepfs.compat.adapters import adapt_sandbox_protocol as adapt_sandbox_protocol
 from deepfs.graph import create_deep_agent as create_deep_agent
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware as AsyncSubAgentMiddleware
+from deepfs.middleware.delegation import AsyncSubAgent as AsyncSubAgent
 from deepfs.middleware.filesystem import FilesystemMiddleware as FilesystemMiddleware
 from deepfs.middleware.filesystem import FsToolName as FsToolName
+from deepfs.middleware.harness import DeepAgentState as DeepAgentState
 from deepfs.middleware.memory import MemoryMiddleware as MemoryMiddleware
 from deepfs.middleware.rubric import RubricMiddleware as RubricMiddleware
-from deepfs.middleware.state import DeepAgentState as DeepAgentState
 from deepfs.middleware.subagents import CompiledSubAgent as CompiledSubAgent
 from deepfs.middleware.subagents import SubAgent as SubAgent
 from deepfs.middleware.subagents import SubAgentMiddleware as SubAgentMiddleware
-from deepfs.middleware.task_records import AsyncSubAgent as AsyncSubAgent
 from deepfs.middleware.tools import filesystem_tools as filesystem_tools
 from deepfs.policy.permissions import PermissionedBackend as PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission as FilesystemPermission

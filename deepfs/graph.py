@@ -18,12 +18,22 @@ from deepfs.middleware._base import (
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware._delegation import private_keys
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, telling_parent
+from deepfs.middleware.delegation import (
+    GENERAL_PURPOSE_SUBAGENT,
+    AsyncSubAgent,
+    CompiledSubAgent,
+    Middleware,
+    SubAgent,
+    Tools,
+    private_keys,
+    split_subagents,
+)
 from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting, rules_of
 from deepfs.middleware.harness import (
+    DeepAgentState,
     DelegationMiddleware,
     LeftOut,
     TodoMiddleware,
@@ -35,17 +45,13 @@ from deepfs.middleware.harness import (
     without_excluded,
 )
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.skill_files import SkillSource
 from deepfs.middleware.skills import SkillsMiddleware, skills_of
-from deepfs.middleware.state import DeepAgentState
-from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, Middleware, SubAgent, Tools
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
-from deepfs.middleware.task_events import has_parent, telling_parent
-from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
-from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 from deepfs.profiles.registry import harness_profile_of, load_plugins

@@ -25,9 +25,8 @@ from deepfs.backends import answers as backend_answers
 from deepfs.compat import utils
 from deepfs.config import addresses
 from deepfs.mcp import calls, reference, resources
-from deepfs.middleware import _media_blocks as media_blocks
 from deepfs.middleware import _messages as messages
-from deepfs.middleware import advice, arguments, memory_texts, rendering, skill_texts
+from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
 from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, base, network, wire
@@ -211,46 +210,44 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.numbered": lambda text: rendering.numbered("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
     "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
-    "advice.no_file": lambda text: advice.no_file("/", text),
-    "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
-    "advice.literal_brackets": advice.literal_brackets,
-    "advice.shown_error": lambda text: advice.shown_error(errors.NotFoundError(text)),
-    "advice.closest": lambda text: advice.closest(text, [text[1:], *text.split("/")]),
-    "advice.into_directory": lambda text: advice.into_directory(f"/{text}", "/a"),
-    "skill_texts.parsed": lambda text: skill_texts.parsed(text.encode(), "/a/SKILL.md"),
-    "skill_texts.instructions": lambda text: skill_texts.instructions(text.encode()),
-    "skill_texts.bounded": lambda text: skill_texts.bounded(text.split("\n")),
-    "skill_texts.shown_warnings": lambda text: skill_texts.shown_warnings([text]),
-    "skill_texts.checked_template": skill_texts.checked_template,
-    "skill_texts.known_skills": lambda text: skill_texts.known_skills({"skills_metadata": [text]}),
-    "skill_texts.shown_skills": lambda text: skill_texts.shown_skills(
+    "rendering.no_file": lambda text: rendering.no_file("/", text),
+    "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
+    "rendering.literal_brackets": rendering.literal_brackets,
+    "rendering.shown_error": lambda text: rendering.shown_error(errors.NotFoundError(text)),
+    "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
+    "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
+    "skill_files.parsed": lambda text: skill_files.parsed(text.encode(), "/a/SKILL.md"),
+    "skill_files.instructions": lambda text: skill_files.instructions(text.encode()),
+    "skill_files.bounded": lambda text: skill_files.bounded(text.split("\n")),
+    "skill_files.shown_warnings": lambda text: skill_files.shown_warnings([text]),
+    "skill_files.checked_template": skill_files.checked_template,
+    "skill_files.known_skills": lambda text: skill_files.known_skills({"skills_metadata": [text]}),
+    "skill_files.shown_skills": lambda text: skill_files.shown_skills(
         [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]
         [text],
     ),
-    "skill_texts.pinned_text": lambda text: skill_texts.pinned_text(
+    "skill_files.pinned_text": lambda text: skill_files.pinned_text(
         {"path": text, "name": text},  # type: ignore[typeddict-item]
         text.encode(),
     ),
-    "memory_texts.cut_list": memory_texts.cut_list,
-    "memory_texts.inserted": lambda text: memory_texts.inserted(text, 1, text),
-    "memory_texts.lines_of": memory_texts.lines_of,
-    "memory_texts.lines_with": lambda text: list(memory_texts.lines_with(text, "a")),
-    "memory_texts.page": lambda text: memory_texts.page(text.split("\n"), 1, 1000),
+    "anthropic_memory.cut_list": anthropic_memory.cut_list,
+    "anthropic_memory.inserted": lambda text: anthropic_memory.inserted(text, 1, text),
+    "anthropic_memory.lines_of": anthropic_memory.lines_of,
+    "anthropic_memory.lines_with": lambda text: list(anthropic_memory.lines_with(text, "a")),
+    "anthropic_memory.page": lambda text: anthropic_memory.page(text.split("\n"), 1, 1000),
     "arguments.canonical_arguments": lambda text: arguments.canonical_arguments("read_file", {text: text}),
-    "media_blocks.inline": lambda text: media_blocks.inline({"type": "image", "base64": text, "mime_type": "a/b"}),
-    "media_blocks.inline url": lambda text: media_blocks.inline(
+    "messages.inline": lambda text: messages.inline({"type": "image", "base64": text, "mime_type": "a/b"}),
+    "messages.inline url": lambda text: messages.inline(
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
     ),
-    "media_blocks.document_text": lambda text: media_blocks.document_text(
+    "messages.document_text": lambda text: messages.document_text(
         {"type": "document", "source": {"type": "text", "data": text}}
     ),
-    "media_blocks.encoded": lambda text: media_blocks.encoded(text.encode()),
-    "media_blocks.may_be_json": lambda text: media_blocks.may_be_json(AIMessage(text)),
-    "media_blocks.with_parsed_blocks": lambda text: media_blocks.with_parsed_blocks(
-        ToolMessage(text, tool_call_id="a")
-    ),
-    "media_blocks.media_type": lambda text: media_blocks.media_type({"type": "image", "mime_type": text}),
-    "media_blocks.is_digest": media_blocks.is_digest,
+    "messages.encoded": lambda text: messages.encoded(text.encode()),
+    "messages.may_be_json": lambda text: messages.may_be_json(AIMessage(text)),
+    "messages.with_parsed_blocks": lambda text: messages.with_parsed_blocks(ToolMessage(text, tool_call_id="a")),
+    "messages.media_type": lambda text: messages.media_type({"type": "image", "mime_type": text}),
+    "messages.is_digest": messages.is_digest,
     "messages.is_blank": messages.is_blank,
     "messages.media_block": lambda text: messages.media_block("/a.png", _as_data(text.encode()), 1 << 30),
     "messages.with_prompt": lambda text: messages.with_prompt(SystemMessage(text), text),
@@ -467,8 +464,12 @@ FIXED: Final = {
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
-    *("resources.fetched", "skill_texts.too_large", "memory_texts.line_range", "memory_texts.size_text"),
-    *("media_blocks." + name for name in (
+    "resources.fetched",
+    *("skill_files." + name for name in ("normal_path", "path_and_label", "shown_error", "too_large")),
+    *("anthropic_memory." + name for name in (
+        "async_memory_tool_of_sdk", "line_range", "memory_function", "memory_tool", "memory_tool_of_sdk", "size_text",
+    )),
+    *("messages." + name for name in (
         "blocks_of", "digest_of", "family", "filled", "form_of", "has_content", "has_media", "has_references",
         "has_url",
         "inline_size", "is_reference", "label", "referring", "retyped", "standard",
@@ -486,9 +487,8 @@ MODULES: Final = (
     *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
     *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
     *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.addresses"),
-    *("deepfs.middleware." + name for name in ("advice", "arguments", "memory_texts", "rendering", "skill_texts")),
+    *("deepfs.middleware." + name for name in ("arguments", "anthropic_memory", "rendering", "skill_files")),
     *(
-        "deepfs.middleware._media_blocks",
         "deepfs.middleware._messages",
         "deepfs.compat.utils",
         "deepfs.backends.answers",

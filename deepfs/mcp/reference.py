@@ -27,9 +27,8 @@ from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
 from deepfs.mcp.resources import fetched
 from deepfs.mcp.settings import McpSettings
 from deepfs.mcp.tools import block_of
-from deepfs.middleware.advice import Advisor
-from deepfs.middleware.offers import not_offered, offers_move
-from deepfs.middleware.tools import ToolFailure
+from deepfs.middleware.rendering import Advisor
+from deepfs.middleware.tools import ToolFailure, not_offered, offers_move
 from deepfs.search.globs import compile_tree
 from deepfs.sync import in_thread, yield_to_loop
 from deepfs.text import paths

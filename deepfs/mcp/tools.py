@@ -24,9 +24,8 @@ from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.offers import not_offered
 from deepfs.middleware.rendering import Answer
-from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools
+from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools, not_offered
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
 from deepfs.text.patches import patch_sections

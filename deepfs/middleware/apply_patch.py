@@ -12,12 +12,11 @@ from pydantic import Field
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode, error_about, error_of
-from deepfs.middleware.advice import Advisor
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, ChangedSinceApprovalError, is_shown_change
 from deepfs.middleware.arguments import ToolArguments
-from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import tool_of
+from deepfs.middleware.rendering import Advisor
+from deepfs.middleware.tools import offers_move, tool_of
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread, shielded
 from deepfs.text import paths

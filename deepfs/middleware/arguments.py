@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from deepfs.middleware.advice import closest
+from deepfs.middleware.rendering import closest
 from deepfs.search.query import MAX_CONTEXT_LINES
 from deepfs.text.visible import one_line
 

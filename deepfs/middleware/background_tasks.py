@@ -16,8 +16,18 @@ from langchain_core.tools import ToolException
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from deepfs.middleware._delegation import content_of_answer, detached, followed_up, input_id, messages_of, task_config
-from deepfs.middleware.task_records import UNFINISHED, WAITING, AsyncTask, Observation
+from deepfs.middleware.delegation import (
+    UNFINISHED,
+    WAITING,
+    AsyncTask,
+    Observation,
+    content_of_answer,
+    detached,
+    followed_up,
+    input_id,
+    messages_of,
+    task_config,
+)
 from deepfs.threads.background import background_loop, start_in_background
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import (

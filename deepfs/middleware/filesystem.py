@@ -8,12 +8,14 @@ from typing import Any, Final, Literal, Self, TypeGuard
 from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import supports_execute as supports_execution
 from deepfs.backends.state import FilesystemState
-from deepfs.middleware import _deepagents_names
+from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
@@ -24,31 +26,52 @@ from deepfs.middleware._base import (
     resolve_backend,
     wait_for,
 )
-from deepfs.middleware._deepagents_names import *  # noqa: F403
-from deepfs.middleware._media_blocks import has_media, has_references, may_be_json, with_parsed_blocks
-from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware._messages import (
+    ToolResult,
+    has_media,
+    has_references,
+    mapped,
+    may_be_json,
+    messages_of,
+    typed_block,
+    with_parsed_blocks,
+    with_prompt,
+)
 from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
-from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
-from deepfs.middleware.blobs import Blobs
-from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
-from deepfs.middleware.offers import not_offered
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, canonical_arguments, file_tool_name
+from deepfs.middleware.offloading import CHARS_PER_TOKEN as NUM_CHARS_PER_TOKEN
+from deepfs.middleware.offloading import Blobs, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.middleware.tools import (
     FILE_TOOLS,
+    GLOB_TRUNCATION_NOTE,
     MAX_EXECUTE_SECONDS,
     MAX_GREP_COUNT,
     Limits,
     made_tools,
+    not_offered,
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
+from deepfs.search.results import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 
-__all__ = ["FilesystemMiddleware", "FilesystemOperation", "FilesystemPermission", "FilesystemState", "FsToolName"]
-__all__ += _deepagents_names.__all__
+__all__ = [
+    "DEFAULT_READ_LIMIT", "DEFAULT_READ_OFFSET", "DELETE_TOOL_DESCRIPTION", "EDIT_FILE_TOOL_DESCRIPTION",
+    "EMPTY_CONTENT_WARNING", "EXECUTE_TOOL_DESCRIPTION", "GLOB_PATHLESS_DENIED_HINT", "GLOB_TIMEOUT",
+    "GLOB_TOOL_DESCRIPTION", "GLOB_TRUNCATION_NOTE", "GLOB_UNREADABLE_NOTE", "GREP_GLOB_DESCRIPTION",
+    "GREP_OUTPUT_MODE_DESCRIPTION", "GREP_TOOL_DESCRIPTION", "GREP_TRUNCATION_NOTE", "LIST_FILES_TOOL_DESCRIPTION",
+    "MAX_VIDEO_INPUT_BYTES", "NO_LINES_REQUESTED_WARNING", "NUM_CHARS_PER_TOKEN", "READ_FILE_TOOL_DESCRIPTION",
+    "READ_FILE_TRUNCATION_MSG", "READ_FILE_VIDEO_TOOL_DESCRIPTION", "REMOVE_ALL_MESSAGES",
+    "TOOLS_EXCLUDED_FROM_EVICTION", "TOO_LARGE_HUMAN_MSG", "TOO_LARGE_TOOL_MSG", "WRITE_FILE_TOOL_DESCRIPTION",
+    "DeleteSchema", "EditFileSchema", "ExecuteSchema", "FilesystemMiddleware", "FilesystemOperation",
+    "FilesystemPermission", "FilesystemState", "FsToolName", "GlobSchema", "GrepSchema", "LsSchema", "ReadFileSchema",
+    "ReadVideoFileSchema", "WriteFileSchema", "supports_execution",
+]  # fmt: skip
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
@@ -367,4 +390,40 @@ def _checked_tools(names: Sequence[ModelTool]) -> Sequence[ModelTool]:
 
 
 def _result_chars(token_limit: int | None) -> int:
-    return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * CHARS_PER_TOKEN)
+    return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * NUM_CHARS_PER_TOKEN)
+
+
+# --- names that programs import from here in deepagents, with the values that are true for deepfs ---
+
+LsSchema, ReadFileSchema, WriteFileSchema = ARGUMENTS["ls"], ARGUMENTS["read_file"], ARGUMENTS["write_file"]
+EditFileSchema, DeleteSchema, ExecuteSchema = ARGUMENTS["edit_file"], ARGUMENTS["delete"], ARGUMENTS["execute"]
+GlobSchema, GrepSchema, ReadVideoFileSchema = ARGUMENTS["glob"], ARGUMENTS["grep"], ARGUMENTS["read_file"]
+
+LIST_FILES_TOOL_DESCRIPTION: Final = PROMPTS["ls"]
+READ_FILE_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+READ_FILE_VIDEO_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+WRITE_FILE_TOOL_DESCRIPTION: Final = PROMPTS["write_file"]
+EDIT_FILE_TOOL_DESCRIPTION: Final = PROMPTS["edit_file"]
+DELETE_TOOL_DESCRIPTION: Final = PROMPTS["delete"]
+GLOB_TOOL_DESCRIPTION: Final = PROMPTS["glob"]
+GREP_TOOL_DESCRIPTION: Final = PROMPTS["grep"]
+EXECUTE_TOOL_DESCRIPTION: Final = PROMPTS["execute"]
+GREP_GLOB_DESCRIPTION: Final = GrepSchema.model_fields["glob"].description
+GREP_OUTPUT_MODE_DESCRIPTION: Final = GrepSchema.model_fields["output_mode"].description
+DEFAULT_READ_OFFSET: Final = 0
+DEFAULT_READ_LIMIT: Final = ReadFileSchema.model_fields["limit"].default
+
+TOOLS_EXCLUDED_FROM_EVICTION: Final = tuple(name for name in TOOL_NAMES if name in FILE_TOOLS)
+
+NO_LINES_REQUESTED_WARNING: Final = "[No line was read: limit was {limit}]"
+TOO_LARGE_TOOL_MSG: Final = (
+    "[Too large to show. All that the tool returned for {tool_call_id} is in {file_path}: "
+    "page with read_file, or search with grep.]\n{content_sample}\n"
+)
+TOO_LARGE_HUMAN_MSG: Final = (
+    "[Too large to show. All of it is in {file_path}: page with read_file, or search with grep.]\n{content_sample}\n"
+)
+READ_FILE_TRUNCATION_MSG: Final = "\n[The text of {file_path} was cut. Read on with a larger offset]"
+GREP_TRUNCATION_NOTE: Final = "There are more matches than"
+GLOB_UNREADABLE_NOTE: Final = "Some directories could not be read; narrowing the search does not show them"
+GLOB_PATHLESS_DENIED_HINT: Final = ". Name a directory that you may read in path, and a pattern relative to it."

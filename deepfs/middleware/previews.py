@@ -1,6 +1,6 @@
 """What a tool call would change, shown to the person who is to approve it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
@@ -11,17 +11,16 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.anthropic_memory import inserted
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
-from deepfs.middleware.asked_calls import equivalent_calls
-from deepfs.middleware.memory_texts import inserted
 from deepfs.policy.permissions import approved
 from deepfs.sync import in_thread, is_inline
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
-from deepfs.text.patches import PatchError, parse_patch
+from deepfs.text.patches import PatchError, added_text, parse_patch, patch_sections
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, error_told
 
@@ -39,6 +38,55 @@ _ENTRIES: Final = 50
 """The most entries of a directory that are shown."""
 
 Arguments = Mapping[str, Any]
+
+
+# --- tools that do what the file tools do ---
+
+
+def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The calls of file tools that do what a call of `apply_patch` or `memory` does; for others, the call itself."""
+    if name == "apply_patch":
+        yield from _patch_calls(arguments)
+    elif name == "memory":
+        yield from _memory_calls(arguments)
+    else:
+        yield name, {**arguments}
+
+
+def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        sections = patch_sections(str(arguments.get("input")))
+        contents = {each.path: added_text(each.lines, each.path) for each in sections if each.action == "add"}
+    except PatchError:  # The tool refuses it.
+        return
+    for patch in sections:
+        if patch.action == "add":
+            yield "write_file", {"file_path": patch.path, "content": contents[patch.path]}
+        elif patch.action == "delete":
+            yield "delete", {"file_path": patch.path}
+        else:
+            yield "edit_file", {"file_path": patch.path, "old_string": "", "new_string": ""}
+        if patch.move_to:
+            yield "move", {"source": patch.path, "destination": patch.move_to}
+
+
+def _memory_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    path = arguments.get("path")
+    match arguments.get("command"):
+        case "view":
+            yield "read_file", {"file_path": path}
+        case "create":
+            yield "write_file", {"file_path": path, "content": arguments.get("file_text")}
+        case "str_replace" | "insert":
+            new = arguments.get("new_str") or arguments.get("insert_text")
+            yield "edit_file", {"file_path": path, "old_string": arguments.get("old_str"), "new_string": new or ""}
+        case "delete":
+            yield "delete", {"file_path": path}
+        case "rename":
+            yield "move", {"source": arguments.get("old_path"), "destination": arguments.get("new_path")}
+
+
+# --- previews ---
 
 
 class Preview(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import blocks_of
+from deepfs.middleware._messages import blocks_of
 
 __all__ = ["has_room_for_breakpoint", "prompt_caching"]
 

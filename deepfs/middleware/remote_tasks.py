@@ -15,7 +15,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
-from deepfs.middleware.task_records import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
+from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
 from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:

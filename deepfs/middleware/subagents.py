@@ -22,26 +22,28 @@ from deepfs.middleware._base import (
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware._delegation import forked_state, initial_state, outcome, tool_description
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
+from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, asked_once
 from deepfs.middleware.arguments import ToolArguments, wrong_arguments
-from deepfs.middleware.asked_calls import InterruptOn
-from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting, rules_of
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skills import skills_of
-from deepfs.middleware.subagent_specs import (
+from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
     DEFAULT_SUBAGENT_PROMPT,
     GENERAL_PURPOSE_SUBAGENT,
+    AsyncSubAgent,
     CompiledSubAgent,
     Middleware,
     SubAgent,
     Tools,
     checked,
+    forked_state,
+    initial_state,
     mappings,
+    outcome,
+    tool_description,
 )
-from deepfs.middleware.task_records import AsyncSubAgent
+from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting, rules_of
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skills import skills_of
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 __all__ = [

@@ -1,44 +1,44 @@
 """The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
+from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import (
-    ERROR_CHARS,
-    Advisor,
-    into_directory,
-    literal_brackets,
-    no_file,
-    no_line,
-    shown_error,
-)
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
-from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
+    ERROR_CHARS,
     MAX_RESULT_CHARS,
     MIN_CHARS,
     WHOLE_LINE,
     WINDOW,
+    Advisor,
     Answer,
     Place,
     command_output,
     entries,
+    into_directory,
     listing,
+    literal_brackets,
     matches,
+    no_file,
+    no_line,
     numbered,
     paged,
+    shown_error,
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
+from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
@@ -59,6 +59,85 @@ __all__ = [
     "made_tools",
     "tool_of",
 ]
+
+
+def not_offered(backend: BackendProtocol) -> set[str]:
+    """The tools that a model cannot use over the backend, known without a call."""
+    changes = _offers_changes(backend)
+    offered = {
+        "write_file": changes,
+        "edit_file": changes,
+        "delete": changes and backend.capabilities.deletes,
+        "move": changes and offers_move(backend),
+        "apply_patch": changes,
+        "memory": changes,
+        "execute": supports_execute(backend),
+    }
+    return {name for name, is_offered in offered.items() if not is_offered}
+
+
+def _offers_changes(backend: BackendProtocol) -> bool:
+    """Whether `backend` and, if it passes calls on, one of its inner backends take changes."""
+    inner = list(_inner(backend))
+    return backend.offers_changes and (not inner or any(map(_offers_changes, inner)))
+
+
+def offers_move(backend: BackendProtocol) -> bool:
+    """Whether `backend` and all its inner backends offer `move` to a model."""
+    return backend.offers_move and all(map(offers_move, _inner(backend)))
+
+
+def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:
+    return (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+
+
+def longest_command(backend: BackendProtocol) -> float:
+    """The most seconds of a command; infinite if it is not known."""
+    while not isinstance(backend, SandboxBackendProtocol):
+        inner = backend.executor if isinstance(backend, CompositeBackend) else next(_inner(backend), None)
+        if inner is None:
+            return inf
+        backend = inner
+    return backend.command_timeout
+
+
+def about_commands(backend: BackendProtocol) -> str:
+    """Where commands start, and what they see of mounts, as a part of the description of `execute`."""
+    mount, others = "/", ""
+    is_plain = True
+    while not isinstance(backend, SandboxBackendProtocol):
+        if isinstance(backend, CompositeBackend):
+            mount, others = _around_commands(backend, is_plain)
+            backend = backend.executor
+        elif (inner := next(_inner(backend), None)) is not None:
+            backend, is_plain = inner, False
+        else:
+            return ""
+    place = backend.working_directory
+    if place is None:
+        return others
+    if place == "/":
+        start = f"the directory that the file tools call `{mount}`: its `{paths.join(mount, 'a/b')}` is `a/b` there"
+        return f" Commands start in {start}.{others}"
+    return f" Commands start in {shown_path(place)}.{others}"
+
+
+def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, str]:
+    """The path under which a composite has the files of its commands, and what these see of its other files.
+
+    Where a layer may have rules, the directories of this machine are not named: commands would get around the rules.
+    """
+    executor = composite.executor
+    mount = next((route for route, each in composite.routes.items() if each is executor), "/")
+    if mount != "/":
+        return paths.normalize(mount), f" They see no files outside of `{mount}`."
+    on_host = is_plain and isinstance(executor, SandboxBackendProtocol) and executor.commands_on_host
+    places = {
+        route: getattr(each, "host_directory", None) if on_host else None for route, each in composite.routes.items()
+    }
+    reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
+    unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
+    return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")
 
 
 ResultT = TypeVar("ResultT", bound=Result)

@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import (
+from deepfs.middleware._messages import (
+    IMAGES,
     blocks_of,
     document_text,
     family,
@@ -14,12 +15,12 @@ from deepfs.middleware._media_blocks import (
     has_content,
     has_url,
     inline_size,
+    is_blank,
     label,
     media_type,
     retyped,
     standard,
 )
-from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
 __all__ = ["UnsupportedContentMiddleware", "acceptable", "without_new_media"]

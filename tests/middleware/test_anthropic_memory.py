@@ -20,7 +20,7 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.middleware import memory_function, memory_tool
-from deepfs.middleware.memory_texts import inserted
+from deepfs.middleware.anthropic_memory import inserted
 
 pytestmark = pytest.mark.anyio
 

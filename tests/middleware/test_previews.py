@@ -24,7 +24,7 @@ from deepfs import (
     run_sync,
 )
 from deepfs.middleware import ApprovalMiddleware, preview_call
-from deepfs.middleware.asked_calls import asks_first
+from deepfs.middleware.approvals import asks_first
 from deepfs.types import ReadResult, replaced
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls

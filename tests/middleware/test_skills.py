@@ -31,7 +31,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
-from deepfs.middleware.skill_texts import parsed
+from deepfs.middleware.skill_files import parsed
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
 from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.operations import Operation

@@ -32,10 +32,9 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import apply_patch_tool
 from deepfs.middleware._base import TRACE_POLICY
-from deepfs.middleware.advice import closest
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
-from deepfs.middleware.eviction import Evictor
-from deepfs.middleware.rendering import command_output
+from deepfs.middleware.offloading import Evictor
+from deepfs.middleware.rendering import closest, command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend

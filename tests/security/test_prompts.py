@@ -14,8 +14,8 @@ from deepfs import run_sync
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import ExecuteResponse
 from deepfs.errors import BackendError, TooLargeError
-from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.offloading import Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools

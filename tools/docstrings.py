@@ -19,7 +19,8 @@ from typing import Final
 from modules import Function, Module, source_of
 
 INNER: Final = (
-    *("core", "disk", "_langgraph", "process", "search", "text", "threads"),
+    *("cli", "core", "disk", "_langgraph", "process", "search", "text", "threads"),
+    *("mcp.calls", "mcp.reference", "mcp.resources", "mcp.tools"),
     *(
         "backends.flat_plans",
         "backends.flat_requests",

@@ -9,8 +9,7 @@ import click
 from anyio import to_thread
 
 from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.session import Place, Session
+from deepfs.cli.session import Place, Session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text import paths
 from deepfs.text.diff import quoted_label, unified

@@ -20,7 +20,7 @@ from modules import Function, Module, source_of
 
 INNER: Final = (
     *("cli", "core", "disk", "_langgraph", "process", "search", "text", "threads"),
-    *("mcp.calls", "mcp.reference", "mcp.resources", "mcp.tools"),
+    *("mcp.calls", "mcp.reference", "mcp.resources", "mcp.tools", "testing.conformance", "testing.model"),
     *(
         "backends.flat_plans",
         "backends.flat_requests",

@@ -10,8 +10,6 @@ from deepfs import __version__
 from deepfs.cli.session import BACKEND_VARIABLE, VARIABLES_VARIABLE, Given, run_command
 from deepfs.config.urls import TREE
 
-__all__ = ["app", "completion", "mcp"]
-
 _MODULES: Final = {
     "agent": ["agent"],
     "app": ["completion", "mcp"],

@@ -30,8 +30,6 @@ from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, Erro
 from deepfs.text import paths
 from deepfs.text.lines import decode, version
 
-__all__ = ["cat", "edit", "head", "write"]
-
 _READ_BYTES: Final = 256 * 1024
 _MOST_IN_MEMORY: Final = 8 * 1024 * 1024
 _STDIN: Final = "-"

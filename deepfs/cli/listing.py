@@ -26,8 +26,6 @@ from deepfs.text.entries import TreeEntry
 from deepfs.text.visible import visible
 from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult
 
-__all__ = ["du", "glob", "grep", "ls", "tree"]
-
 
 def _name(entry: FileInfo) -> str:
     return paths.name(entry.path.rstrip("/")) + ("/" if entry.is_dir else "")
@@ -237,7 +235,7 @@ def _depth(path: str, top: str) -> int:
     return 0 if path == top else path.removeprefix(top.rstrip("/")).count("/")
 
 
-# --- grep ---
+# --- grep ------------------------------------------------------------------------------------------------------------
 
 
 @click.command()

@@ -9,8 +9,6 @@ from io import StringIO
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
 
-__all__ = ["Screen", "counted", "discard_output", "human_size", "safe", "terminal_width"]
-
 _STYLES: Final = {
     "added": "32",
     "bold": "1",

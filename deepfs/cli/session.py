@@ -20,27 +20,6 @@ from deepfs.errors import DeepFSError
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
-__all__ = [
-    "BACKEND_VARIABLE",
-    "MACHINE",
-    "VARIABLES_VARIABLE",
-    "Given",
-    "Place",
-    "Session",
-    "address_argument",
-    "addresses_argument",
-    "directory_argument",
-    "files_argument",
-    "hidden_option",
-    "if_match_option",
-    "in_session",
-    "json_option",
-    "not_empty",
-    "run",
-    "run_command",
-    "told_text",
-]
-
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
 VARIABLES_VARIABLE: Final = "DEEPFS_ENV"
@@ -236,7 +215,6 @@ def told_text(told: object) -> str:
 
 
 # --- options and arguments that several commands have ---
-
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 

@@ -53,8 +53,7 @@ __all__ = [
     "to_deepagents",
 ]
 
-# --- results of deepagents, with the texts that its tools and rules search for ---
-
+# --- results of deepagents, with the texts that its tools and rules search for ---------------------------------------
 
 SANDBOX_BINARY_BYTES: Final = 500 * 1024
 """The most bytes of a binary file that deepagents reads from a sandbox."""
@@ -158,8 +157,7 @@ def peer_execution(done: ExecuteResponse) -> peer.ExecuteResponse:
     return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
 
 
-# --- backends ---
-
+# --- backends --------------------------------------------------------------------------------------------------------
 
 _BASES = (peer.BackendProtocol, peer.SandboxBackendProtocol)
 

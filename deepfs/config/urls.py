@@ -31,8 +31,7 @@ from deepfs.sync import in_thread
 
 __all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "with_options"]
 
-# --- addresses ---
-
+# --- addresses -------------------------------------------------------------------------------------------------------
 
 TREE: Final = "tree://"
 """The beginning of the URL of a tree that a TOML file describes; the path of the file follows."""
@@ -100,8 +99,7 @@ def with_options(url: str, options: Mapping[str, Any]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(texts)}" if texts else url
 
 
-# --- backends ---
-
+# --- backends --------------------------------------------------------------------------------------------------------
 
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure")
 

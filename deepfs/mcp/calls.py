@@ -19,18 +19,6 @@ from deepfs.mcp.settings import ServerLimits
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.tools import ToolFailure
 
-__all__ = [
-    "INVALID_ARGUMENTS",
-    "Calls",
-    "Failure",
-    "Handler",
-    "Reply",
-    "ServedTool",
-    "failure_of",
-    "output_schema",
-    "served_tool",
-]
-
 _logger = logging.getLogger("deepfs.mcp")
 _T = TypeVar("_T")
 

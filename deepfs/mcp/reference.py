@@ -39,10 +39,7 @@ from deepfs.text.media import OCTET_STREAM, mime_type
 from deepfs.text.visible import shown_path
 from deepfs.types import FileInfo, Result, error_told
 
-__all__ = ["at_own_paths", "reference_tools"]
-
 # --- arguments -------------------------------------------------------------------------------------------------------
-
 
 _Patterns: TypeAlias = Annotated[
     list[Annotated[str, StringConstraints(max_length=1_000)]],

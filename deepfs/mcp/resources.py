@@ -25,8 +25,6 @@ from deepfs.text.lines import decode
 from deepfs.text.media import is_binary_name, mime_type, sniff
 from deepfs.types import ChangeEvent, FileInfo, error_told
 
-__all__ = ["TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "text_of", "uri_of"]
-
 _ROOT: Final = "deepfs:///"
 _PLAIN: Final = "/:@!$&'()*+,;=~"
 """The characters, besides letters and digits, that stand for themselves in a path of a URI."""

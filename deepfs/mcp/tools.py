@@ -46,8 +46,6 @@ from deepfs.types import (
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
 
-__all__ = ["agent_tools", "block_of", "changes", "decoded_head", "reads", "wanted_tools"]
-
 _Arguments: TypeAlias = Mapping[str, Any]
 
 # --- what the tools answer as data -----------------------------------------------------------------------------------

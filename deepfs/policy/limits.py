@@ -22,7 +22,7 @@ from deepfs.threads.forks import ForkSafeLock
 
 __all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "ReadOnlyBackend", "Usage"]
 
-# --- no changes ---
+# --- no changes ------------------------------------------------------------------------------------------------------
 
 
 class ReadOnlyBackend(WrapperBackend):

@@ -180,10 +180,7 @@ def _failure(result: Any) -> tuple[str | None, str | None]:
 def _bytes_in(call: Call) -> int | None:
     """The bytes of the new content in the arguments of a change."""
     if call.operation == "upload_files":
-        files = call.arguments.get("files")
-        items = files if isinstance(files, list | tuple) else ()
-        pairs = (item for item in items if isinstance(item, list | tuple) and len(item) == 2)
-        return sum(chunk_bytes(content) or 0 for _, content in pairs)
+        return sum(len(content) for _, content in call.arguments["files"])
     return chunk_bytes(call.arguments.get("content", call.arguments.get("new")))
 
 
@@ -207,7 +204,7 @@ def chunk_bytes(content: object) -> int | None:
     return memoryview(content).nbytes if isinstance(content, _BYTES) else None
 
 
-# --- audit logs ---
+# --- audit logs ------------------------------------------------------------------------------------------------------
 
 
 class AuditRecord(Struct, frozen=True, omit_defaults=True):
@@ -295,44 +292,25 @@ class _Entry(Observation):
         await self._tell(replace(record, backend=self._backend, content_bytes=outcome.content_bytes))
 
 
-_CONTENTS = frozenset({"content", "old", "new"})
-
-
 _MOST_CHARACTERS = 10_000
 """The most characters of one text in a record; no valid path is longer."""
 
 
 def _loggable(name: str, value: Any) -> Any:
-    """An argument in a form that any log can store."""
-    if name in _CONTENTS:
-        return _size_of_content(value)
-    if name == "files" and isinstance(value, list | tuple):
-        return [_loggable_file(file) for file in value]
-    if name == "paths" and isinstance(value, list | tuple):
-        return [_plain(path) for path in value]
-    return _plain(value)
-
-
-def _loggable_file(file: Any) -> Any:
-    if not isinstance(file, list | tuple) or len(file) != 2:
-        return _plain(file)
-    path, content = file
-    size = _size_of_content(content)
-    return {"path": _plain(path), **(size if isinstance(size, dict) else {"size": size})}
-
-
-def _size_of_content(content: Any) -> Any:
-    return {"size": len(content)} if isinstance(content, (str, *_BYTES)) else _plain(content)
-
-
-def _plain(value: object) -> Any:
+    """An argument, whose type was checked with the operation, in a form that any log can store."""
+    match name:
+        case "content" | "old" | "new":
+            return {"size": len(value)}
+        case "files":
+            return [{"path": _text(path), "size": len(content)} for path, content in value]
+        case "paths":
+            return [_text(path) for path in value]
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int) and value.bit_length() > 63:
         return _text(hex(value))
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return _size_of_content(value) if isinstance(value, _BYTES) else f"<{type(value).__name__}>"
+    # There are other types of integers.
+    return value if value is None or isinstance(value, bool | int | float) else f"<{type(value).__name__}>"
 
 
 def _text(text: str) -> str:
@@ -341,8 +319,7 @@ def _text(text: str) -> str:
     return shown.encode("utf-8", "backslashreplace").decode()
 
 
-# --- spans ---
-
+# --- spans -----------------------------------------------------------------------------------------------------------
 
 _PATHS = ("path", "src", "dst")
 _MAX_PATH = 1_000

@@ -6,10 +6,7 @@ from typing import Any, Final
 
 from deepfs.errors import ErrorCode
 
-__all__ = ["Model", "RefusedError", "above", "is_under", "normal"]
-
 # --- paths, texts, globs ---
-
 
 _BINARY_SUFFIX: Final = ".png"
 

@@ -18,10 +18,9 @@ from deepfs.testing.model import Model, RefusedError, normal
 from deepfs.testing.suite import BackendSuite, gather, succeeded
 from deepfs.types import FileDataV2, ReadResult, Result
 
-__all__ = ["BackendStateMachine", "Step", "agree", "concrete", "of_backend", "of_model", "programs"]
+__all__ = ["BackendStateMachine"]
 
 # --- random programs ---
-
 
 MIN_STEPS: Final = 20
 _MAX_STEPS: Final = 24
@@ -310,7 +309,6 @@ def _agree_item(actual: Any, expected: Any) -> bool:
 
 
 # --- the machine ---
-
 
 _CHANGING: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 

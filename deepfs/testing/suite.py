@@ -10,20 +10,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult, ReadResult, Result
 
-__all__ = [
-    "BackendSuite",
-    "Both",
-    "content_of",
-    "failed",
-    "gather",
-    "lines_of",
-    "listing",
-    "only",
-    "paths_in",
-    "paths_of",
-    "succeeded",
-    "text_of",
-]
+__all__ = ["BackendSuite", "Both"]
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT", bound=Result)

@@ -15,21 +15,6 @@ from deepfs.text.edits import Replacement, Span
 from deepfs.text.lines import decode
 from deepfs.text.visible import visible
 
-__all__ = [
-    "LineChange",
-    "Place",
-    "TextDiff",
-    "changed_places",
-    "compose",
-    "difference",
-    "disjoint",
-    "joined",
-    "line_changes",
-    "quoted_label",
-    "rebase",
-    "unified",
-]
-
 Place: TypeAlias = tuple[int, int, int]
 
 

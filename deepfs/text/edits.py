@@ -25,8 +25,6 @@ from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError
 from deepfs.text.arguments import check_string
 from deepfs.text.lines import check_text, utf8_size
 
-__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Hint", "Replacement", "Span", "hint", "misread", "replace"]
-
 MAX_EDITED_BYTES = 256 * 1024 * 1024
 MAX_SPANS = 1000
 

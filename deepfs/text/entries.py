@@ -16,32 +16,6 @@ from msgspec.structs import replace
 from deepfs.errors import DeepFSError, ErrorCode, error_about, quoted
 from deepfs.text import paths
 
-__all__ = [
-    "Change",
-    "EntryChange",
-    "Kind",
-    "Omission",
-    "Relation",
-    "StoragePlace",
-    "TreeEntry",
-    "TreeListing",
-    "check_transferable",
-    "directories_of",
-    "empty_directories",
-    "files_of",
-    "flat_place",
-    "implied_listing",
-    "is_probing",
-    "is_valid",
-    "joined",
-    "making_files",
-    "mode_of_new_files",
-    "omission_of_name",
-    "relation",
-    "unnamed_omission",
-    "unreadable_omission",
-]
-
 Kind: TypeAlias = Literal["file", "directory", "link", "special"]
 Change: TypeAlias = Literal["make_directory", "remove_directory", "set_mode"]
 

@@ -31,37 +31,6 @@ from deepfs.text.edits import Replacement
 from deepfs.text.lines import version
 from deepfs.types import FileDataV2, FileInfo
 
-__all__ = [
-    "Change",
-    "ChangedError",
-    "Condition",
-    "DecodedFiles",
-    "Directories",
-    "FileStat",
-    "FileTree",
-    "Found",
-    "PartlyDoneError",
-    "StatTree",
-    "StoredFiles",
-    "TaggedFiles",
-    "Uploads",
-    "as_copy",
-    "change_of",
-    "check_destination",
-    "check_parents",
-    "check_replaceable",
-    "check_version",
-    "created_at",
-    "file_info",
-    "file_paths",
-    "is_about_one_file",
-    "moved_here",
-    "readable",
-    "relocation",
-    "stat_of",
-    "stats_of",
-]
-
 
 class FileStat(Struct, frozen=True):
     """The size, times, version and type of a file, without its content; None is what the storage does not know."""

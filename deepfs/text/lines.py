@@ -12,23 +12,6 @@ from msgspec import Struct
 from deepfs.errors import InvalidContentError
 from deepfs.text.arguments import check_integer, check_string
 
-__all__ = [
-    "BOM",
-    "Facts",
-    "Window",
-    "check_text",
-    "check_window",
-    "decode",
-    "digest",
-    "facts",
-    "has_plain_lines",
-    "is_text",
-    "line_count",
-    "utf8_size",
-    "version",
-    "window",
-]
-
 BOM = "\ufeff"
 
 _BOM_BYTES = BOM.encode()

@@ -21,23 +21,6 @@ from typing import Final, Literal, NamedTuple
 
 from deepfs.text.edits import misread
 
-__all__ = [
-    "Action",
-    "FilePatch",
-    "Hunk",
-    "LineIndex",
-    "NumberedHunk",
-    "PatchError",
-    "Patched",
-    "Section",
-    "added_text",
-    "apply_hunks",
-    "parse_hunks",
-    "parse_patch",
-    "patch_sections",
-    "quoted_line",
-]
-
 Action = Literal["add", "update", "delete"]
 
 _BEGIN: Final = "*** Begin Patch"

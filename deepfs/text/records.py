@@ -13,27 +13,6 @@ from deepfs.text import media, paths
 from deepfs.text.lines import Window, check_text, decode, facts, is_text, utf8_size, version, window
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
 
-__all__ = [
-    "FileContent",
-    "content_bytes",
-    "decode_file",
-    "decode_files",
-    "described",
-    "encode_file",
-    "new_file",
-    "read_binary",
-    "read_data",
-    "read_text",
-    "read_window",
-    "searchable",
-    "size_of",
-    "text_of",
-    "time_text",
-    "timestamp",
-    "to_v1",
-]
-
-
 FileContent: TypeAlias = FileDataV2 | FileDataV1 | Mapping[str, Any] | str | bytes
 """A file: a record, the dict of a record as graph state has it, a text, or bytes."""
 

@@ -15,8 +15,6 @@ from typing import Final
 from deepfs.text.edits import misread
 from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quoted_line
 
-__all__ = ["apply_numbered", "parse_unified"]
-
 _NO_FILE: Final = "/dev/null"
 _RANGES: Final = re.compile(r"@@ -(\d{1,18})(?:,(\d{1,18}))? \+(\d{1,18})(?:,(\d{1,18}))? @@")
 _SIGNATURE: Final = re.compile(r"-- ?\Z")

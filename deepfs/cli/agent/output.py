@@ -15,21 +15,6 @@ from deepfs.cli.agent.turns import Answer, Ended, Event, Message, Note, Started,
 from deepfs.cli.screen import counted
 from deepfs.text.visible import visible
 
-__all__ = [
-    "LONGEST_LINE",
-    "JsonOutput",
-    "Output",
-    "PlainOutput",
-    "argument_rows",
-    "escaping_streams",
-    "on_one_line",
-    "outcome",
-    "shown",
-    "subject",
-    "told",
-    "unfolded",
-]
-
 LONGEST_LINE: Final = 4_000
 """The characters of an unfinished line or block after which it is written without waiting for its end."""
 _UNFOLDED: Final = 20_000

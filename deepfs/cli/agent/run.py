@@ -49,8 +49,6 @@ from deepfs.cli.screen import discard_output
 from deepfs.config.urls import TREE
 from deepfs.types import error_told
 
-__all__ = ["Program", "has_person", "run_agent", "where_stopped"]
-
 # --- events in this thread -------------------------------------------------------------------------------------------
 
 

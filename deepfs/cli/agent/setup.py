@@ -22,27 +22,10 @@ from deepfs.config.urls import TREE, inert_serializer
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import in_thread
 
-__all__ = [
-    "AgentOptions",
-    "AgentSettings",
-    "Opened",
-    "Thread",
-    "ThreadLock",
-    "Threads",
-    "absolute_url",
-    "checked_name",
-    "default_file",
-    "new_name",
-    "open_threads",
-    "opened_agent",
-]
-
-# --- threads, which a SQLite database keeps with their checkpoints ---
-
-
 if sys.platform != "win32":
     import fcntl
 
+# --- threads, which a SQLite database keeps with their checkpoints ---------------------------------------------------
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS deepfs_threads (

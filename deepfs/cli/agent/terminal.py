@@ -31,8 +31,6 @@ from deepfs.cli.agent.output import (
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
 from deepfs.cli.screen import counted
 
-__all__ = ["KeyedApprovals", "TerminalOutput", "as_toml"]
-
 _PREVIEW_ROWS: Final = 24
 """The rows of a change that are shown before a person asks for all."""
 _RUNNING: Final = 4

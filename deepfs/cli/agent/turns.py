@@ -11,23 +11,6 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt
 from msgspec import Struct, field
 
-__all__ = [
-    "APPROVE",
-    "Answer",
-    "Conversation",
-    "Ended",
-    "Event",
-    "Message",
-    "Note",
-    "Question",
-    "Started",
-    "Stopped",
-    "Text",
-    "ToolCall",
-    "ToolResult",
-    "refusal",
-]
-
 Decision = Mapping[str, Any]
 """The answer to one question, as LangChain's middleware takes it."""
 

@@ -15,17 +15,7 @@ from deepfs.errors import ErrorCode, NotSupportedError
 from deepfs.testing.suite import BackendSuite, Both, gather, listing, succeeded
 from deepfs.types import ChangeEvent, Result
 
-__all__ = [
-    "CancellationConformance",
-    "ConcurrencyConformance",
-    "ReadOnlyCancellation",
-    "WatchReader",
-    "WatchingConformance",
-    "watching",
-]
-
 # --- at once ---
-
 
 T = TypeVar("T")
 
@@ -173,7 +163,6 @@ async def _while_running(work: Callable[[], Awaitable[None]], look: Callable[[],
 
 
 # --- cancelled ---
-
 
 _OLD: Final = "old " * 20_000
 _NEW: Final = "new " * 20_000

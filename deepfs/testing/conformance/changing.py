@@ -10,10 +10,7 @@ from deepfs.testing.suite import BackendSuite, failed, listing, paths_in, succee
 from deepfs.text.lines import version
 from deepfs.types import EditResult, WriteResult
 
-__all__ = ["NOT_TEXT", "DeletingConformance", "EditingConformance", "MovingConformance", "WritingConformance"]
-
 # --- write ---
-
 
 NOT_TEXT: Final = ("\0", "a\0b", "text\n\0", "\ud800", "a\udfffb", "\udc80", "\ud83d and \ude00")
 """Strings that no text file can contain: with NUL or lone surrogates."""
@@ -117,7 +114,6 @@ class WritingConformance(BackendSuite):
 
 
 # --- edit ---
-
 
 _EDITS: Final[tuple[tuple[bytes, str, str, bytes], ...]] = (
     (b"one two three", "two", "2", b"one 2 three"),
@@ -357,7 +353,6 @@ class DeletingConformance(BackendSuite):
 
 
 # --- move and copy ---
-
 
 _TREE: Final = {
     "/src/a.txt": b"one\r\n",

@@ -8,8 +8,6 @@ from deepfs.errors import ErrorCode
 from deepfs.testing.suite import BackendSuite, failed, listing, only, paths_in, paths_of, succeeded, text_of
 from deepfs.types import Result
 
-__all__ = ["HOSTILE_PATHS", "ODD_NAMES", "ListingConformance", "PathConformance", "ReadOnlyListing", "ReadOnlyPaths"]
-
 HOSTILE_PATHS: Final = (
     "..",
     "/..",
@@ -216,7 +214,6 @@ def spellings() -> Iterator[str]:
 
 
 # --- listing ---
-
 
 _SORTS_TRICKILY: Final = ("a-b", "a.txt", "a0", "a/x", "B", "Z", "_", "~x", "é", "\uff5e", "😀")
 """The slash of a directory sorts after `-` and `.`, before digits; capitals sort before `_`; the rest by code point."""

@@ -17,8 +17,6 @@ from deepfs.testing.conformance.surface import (
 )
 from deepfs.testing.suite import BackendSuite, failed, text_of
 
-__all__ = ["ReadOnlyConformance", "RefusalConformance"]
-
 _REFUSALS: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.UNSUPPORTED)
 _FILES: Final = {"/kept.txt": b"kept", "/dir/kept.bin": b"\x00kept", "/dir/deep/kept.txt": b"kept"}
 _NEW: Final = ("/new.txt", "/new/kept.bin", "/dir/new.txt", "/kept.txt/new.txt")

@@ -11,8 +11,6 @@ from deepfs.errors import ErrorCode
 from deepfs.testing.suite import BackendSuite, content_of, failed, succeeded, text_of
 from deepfs.types import FileDataV2, ReadRawResult, ReadResult
 
-__all__ = ["TEXTS", "LineConformance", "ReadOnlyReading", "ReadingConformance", "lines_with_ends"]
-
 TEXTS: Final = (
     "",
     "\n",
@@ -110,7 +108,6 @@ class LineConformance(BackendSuite):
 
 
 # --- reading ---
-
 
 _MEGABYTE: Final = 1024 * 1024
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(\+00:00|Z)")

@@ -10,10 +10,7 @@ from deepfs.errors import ErrorCode
 from deepfs.testing.suite import BackendSuite, failed, lines_of, only, paths_of, succeeded
 from deepfs.types import ContextLine, GrepMatch
 
-__all__ = ["GLOBS", "INVALID_GLOBS", "TREE", "GlobConformance", "GrepConformance"]
-
 # --- glob ---
-
 
 TREE: Final = (
     "/.env",
@@ -153,7 +150,6 @@ class GlobConformance(BackendSuite):
 
 
 # --- grep ---
-
 
 _MEGABYTE: Final = 1024 * 1024
 _WAYS: Final[tuple[dict[str, Any], ...]] = ({}, {"regex": True}, {"ignore_case": True})

@@ -30,16 +30,6 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = [
-    "ReadOnlyParity",
-    "ReadOnlySurface",
-    "ReadOnlyTransfer",
-    "SurfaceConformance",
-    "SyncParity",
-    "TransferConformance",
-    "assert_sync_results_equal",
-]
-
 _PAYLOADS: Final[Mapping[type[Result], str]] = {
     LsResult: "entries",
     ReadResult: "file_data",
@@ -175,7 +165,6 @@ class SurfaceConformance(ReadOnlySurface):
 
 
 # --- uploads and downloads ---
-
 
 _CONTENTS: Final = {
     "/up/empty": b"",
@@ -325,7 +314,6 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
 
 
 # --- sync and async ---
-
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
 from deepfs.backends import answers as backend_answers
 from deepfs.compat import utils
-from deepfs.config import addresses
+from deepfs.config import urls
 from deepfs.mcp import calls, reference, resources
 from deepfs.middleware import _messages as messages
 from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
@@ -121,6 +121,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "lines.has_plain_lines": lambda text: lines.has_plain_lines(text.encode()),
     "lines.is_text": lines.is_text,
     "lines.line_count": lines.line_count,
+    "lines.utf8_size": lines.utf8_size,
     "lines.version": lines.version,
     "lines.window": lambda text: lines.window(text, 5, 100_000),
     "media.extension": media.extension,
@@ -169,7 +170,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "arguments.check_env": lambda text: given.check_env({text: text}),
     "arguments.path_list": lambda text: given.path_list(text.split("/")),
     "arguments.upload_list": lambda text: given.upload_list([(each, b"") for each in text.split("/")]),
-    "entries.is_valid": entries.is_valid,
     "entries.omission_of_name": entries.omission_of_name,
     # deepfs/search
     "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
@@ -199,9 +199,9 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "resources.uri_of": resources.uri_of,
     "calls.failure_of": lambda text: calls.failure_of(ValueError(text)),
     # deepfs/config
-    "addresses.parse_address": addresses.parse_address,
-    "addresses.parse_address of a file": lambda text: addresses.parse_address(f"file://{text}"),
-    "addresses.with_options": lambda text: addresses.with_options("a", {text: text}),
+    "urls.parse_address": urls.parse_address,
+    "urls.parse_address of a file": lambda text: urls.parse_address(f"file://{text}"),
+    "urls.with_options": lambda text: urls.with_options("a", {text: text}),
     # deepfs/middleware
     "rendering.command_output": lambda text: rendering.command_output(ExecuteResponse(output=text, exit_code=1)),
     "rendering.output_and_notes": rendering.output_and_notes,
@@ -462,6 +462,7 @@ FIXED: Final = {
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
+    *("urls.inert_serializer", "urls.open_url"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
     "resources.fetched",
@@ -486,7 +487,7 @@ MODULES: Final = (
     *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
     *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
     *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
-    *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.addresses"),
+    *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.urls"),
     *("deepfs.middleware." + name for name in ("arguments", "anthropic_memory", "rendering", "skill_files")),
     *(
         "deepfs.middleware._messages",

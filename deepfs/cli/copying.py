@@ -23,8 +23,7 @@ from deepfs.cli.copy_plans import (
     modification_times,
     reason_text,
 )
-from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.session import Place, Session, told_text
+from deepfs.cli.session import Place, Session, json_option, not_empty, run_command, told_text
 from deepfs.cli.transfers import FullError, TreeCopy, interruptible, shown_progress, totals_text
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text import paths

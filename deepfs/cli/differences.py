@@ -8,8 +8,7 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.session import Place, Session
+from deepfs.cli.session import Place, Session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths

@@ -9,8 +9,7 @@ from anyio import to_thread
 from msgspec import Struct
 
 from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
-from deepfs.cli.options import files_argument, run_command
-from deepfs.cli.session import MACHINE, Place, Session, told_text
+from deepfs.cli.session import MACHINE, Place, Session, files_argument, run_command, told_text
 from deepfs.cli.transfers import interruptible
 from deepfs.errors import DeepFSError, ErrorCode, quoted
 from deepfs.text.entries import Relation, relation

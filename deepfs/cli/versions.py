@@ -4,14 +4,15 @@ from contextlib import aclosing
 
 import click
 
-from deepfs.cli.options import (
+from deepfs.cli.screen import human_size
+from deepfs.cli.session import (
+    Place,
+    Session,
     address_argument,
     directory_argument,
     json_option,
     run_command,
 )
-from deepfs.cli.screen import human_size
-from deepfs.cli.session import Place, Session
 from deepfs.policy.history import HistoryBackend
 
 __all__ = ["history", "restore", "restore_version", "show_history", "watch", "watch_changes"]

@@ -7,7 +7,7 @@ V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -30,7 +30,6 @@ from deepfs.errors import (
     DeepFSError,
     ErrorCode,
     InvalidContentError,
-    InvalidPathError,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
@@ -38,7 +37,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
-from deepfs.operations import Operation
+from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
 from deepfs.search.flat import grep_tree, searched
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
@@ -77,7 +76,6 @@ __all__ = [
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
-OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
@@ -164,7 +162,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             return None if _is_generated(self.adapted, name) else caller_of(self.adapted, name)
         return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
 
-    def _offered(self, operation: str) -> Call:
+    def _require(self, operation: str) -> Call:
         call = self._call(operation)
         if call is None:
             raise NotSupportedError(backend=type(self.adapted).__name__, operation=operation)
@@ -178,11 +176,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         if not self.capabilities.has_links:
             return [*paths]
-        return await in_thread(partial(_real_paths, self.adapted, paths))
+        return await in_thread(lambda: [_real_path(self.adapted, path) for path in paths])
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
-        answer = await self._offered("ls")(path)
+        answer = await self._require("ls")(path)
         failed = answers.refused(answer, LsResult, path)
         if failed is not None:
             return failed
@@ -193,7 +191,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _require_directory(self, path: str) -> None:
         """Raise unless `path` is a directory; its parent shows it, since a file or nothing may list as empty, too."""
-        above = await self._offered("ls")(paths.parent(path))
+        above = await self._require("ls")(paths.parent(path))
         known = {info.path.rstrip("/"): info for info in answers.children(above, paths.parent(path))}
         if path not in known:
             raise NotFoundError(path)
@@ -202,7 +200,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
-        answer = await self._offered("read")(path, offset, limit + answers.PROBE)
+        answer = await self._require("read")(path, offset, limit + answers.PROBE)
         return await self._unless_directory(answers.read_result(answer, path, offset, limit), path)
 
     async def _unless_directory(self, result: ResultT, path: str) -> ResultT:
@@ -222,7 +220,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         path = files.root
-        answer = await self._offered("glob")(request.pattern, path)
+        answer = await self._require("glob")(request.pattern, path)
         failed = answers.refused(answer, GlobResult, path)
         if failed is not None:
             return failed
@@ -241,21 +239,16 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
             return await searched(partial(grep_tree, tree, grep))
-        answer = await self._offered("grep")(request.pattern, path, request.glob)
+        answer = await self._require("grep")(request.pattern, path, request.glob)
         failed = answers.refused(answer, GrepResult, path)
         if failed is not None:
             return failed
         found = [match for match in answers.matches(answer, path) if match.path in grep.files]
         if not found and path != "/":
-            await self._require_something(path)
+            with suppress(NotDirectoryError):  # A file may be searched, too.
+                await self._require_directory(path)
         cut = request.max_count is not None and len(found) > request.max_count
         return GrepResult(matches=found[: request.max_count], truncated=cut or getattr(answer, "truncated", False))
-
-    async def _require_something(self, path: str) -> None:
-        try:
-            await self._require_directory(path)
-        except NotDirectoryError:
-            return
 
     async def _files(self, path: str) -> FileTree:
         """The files at or under `path`, in memory; files that cannot be downloaded are left out."""
@@ -271,7 +264,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         listing = await listed_tree(self._whole, path)
         if deleting:
-            self._offered("delete")
+            self._require("delete")
         return listing
 
     # --- changing ---
@@ -291,7 +284,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
-            return answers.changed(await self._offered("write")(path, content), WriteResult, path)
+            return answers.changed(await self._require("write")(path, content), WriteResult, path)
 
     async def _exists(self, path: str, *, replaces: bool) -> bool:
         """Whether a file is at `path`.
@@ -317,7 +310,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _has_children(self, path: str) -> bool:
         try:
-            return bool(answers.children(await self._offered("ls")(path), path))
+            return bool(answers.children(await self._require("ls")(path), path))
         except (NotDirectoryError, NotSupportedError):
             return False
 
@@ -348,13 +341,6 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if found.version != if_match:
             raise ConflictError(path)
 
-    async def _check_content(self, path: str, if_match: str) -> None:
-        """Raise unless the file, text or binary, has this version."""
-        if await self._has_children(path):
-            raise IsDirectoryError(path)
-        if version(await downloaded(self._whole, path)) != if_match:
-            raise ConflictError(path)
-
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
@@ -364,7 +350,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         check_text(new, "new text")
         async with self._hold(path):
             await self._check_version(path, if_match)
-            answer = await self._offered("edit")(path, old, new, replace_all)
+            answer = await self._require("edit")(path, old, new, replace_all)
             return await self._unless_directory(answers.changed(answer, EditResult, path), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
@@ -373,37 +359,38 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             if if_match is not None:
-                await self._check_content(path, if_match)
-            return answers.changed(await self._offered("delete")(path), DeleteResult, path)
+                if await self._has_children(path):
+                    raise IsDirectoryError(path)
+                if version(await downloaded(self._whole, path)) != if_match:
+                    raise ConflictError(path)
+            return answers.changed(await self._require("delete")(path), DeleteResult, path)
 
     # --- bytes and commands ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        given = [path for path, _ in files]
-        done = await self._own_way("upload_files", files, given, FileUploadResponse)
+        done = await self._own_way(UploadFiles(files))
         return await BackendProtocol.aupload_files(self, files) if done is None else done
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        done = await self._own_way("download_files", paths, paths, FileDownloadResponse)
+        done = await self._own_way(DownloadFiles(paths))
         return await BackendProtocol.adownload_files(self, paths) if done is None else done
 
-    async def _own_way(
-        self, operation: str, items: Sequence[Any], given: list[str], outcome: type[OutcomeT]
-    ) -> list[OutcomeT] | None:
+    async def _own_way(self, batch: Batch) -> list[Any] | None:
         """Call the backend's own method with the items whose path is valid; return None if it has no such method."""
-        call = self._call(operation)
+        call = self._call(batch.name)
         if call is None:
             return None
-        valid = [index for index, path in enumerate(given) if _is_valid(path)]
+
+        async def check(one: Batch) -> None:
+            paths.normalize(one.paths[0])
+
+        async def run(valid: Batch) -> list[Any]:
+            return answers.outcomes(await call([*valid.items]), valid.paths, batch.item)
+
         try:
-            answered = await call([items[index] for index in valid]) if valid else []
+            return await batch.where(check, run)
         except NotSupportedError:
             return None
-        done = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in given]
-        complete = answers.outcomes(answered, [given[index] for index in valid], outcome)
-        for index, answer in zip(valid, complete, strict=True):
-            done[index] = answer
-        return done
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the adapted backend.
@@ -415,7 +402,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         Raises:
             NotSupportedError: If that backend runs no commands, or takes no timeout.
         """
-        call, timeout = self._offered("execute"), timeout or None
+        call, timeout = self._require("execute"), timeout or None
         # The sandboxes of deepagents and its partners keep the limit of their operator by this name.
         limit = getattr(self.adapted, "_default_timeout", None)
         if timeout is not None and isinstance(limit, int | float):
@@ -476,10 +463,6 @@ class AdaptedSandbox(AdaptedBackend, SandboxBackendProtocol):
         return str(getattr(self.adapted, "id", None) or f"{type(self.adapted).__name__}-{id(self.adapted):x}")
 
 
-def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
-    return [_real_path(backend, path) for path in given]
-
-
 def _real_path(backend: Any, path: str) -> str | None:
     """Resolve links in a FilesystemBackend of deepagents, also in a mounted one; None if that fails."""
     try:
@@ -494,11 +477,3 @@ def _real_path(backend: Any, path: str) -> str | None:
         return None
     mount = path if inner == "/" else path.removesuffix(inner)
     return None if real is None else paths.join(mount or "/", real.lstrip("/"))
-
-
-def _is_valid(path: str) -> bool:
-    try:
-        paths.normalize(path)
-    except InvalidPathError:
-        return False
-    return True

@@ -242,10 +242,10 @@ def format_grep_matches(matches: Sequence[Mapping[str, Any]], output_mode: Outpu
         return "\n".join(sorted(found))
     if output_mode == "count":
         return "\n".join(f"{path}: {len(found[path])}" for path in sorted(found))
-    return "\n".join(row for path in sorted(found) for row in (f"{path}:", *_shown(path, matches)))
+    return "\n".join(row for path in sorted(found) for row in (f"{path}:", *_file_rows(path, matches)))
 
 
-def _shown(path: str, matches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _file_rows(path: str, matches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The rows of a file: its matches, each in a row of its own, with the context lines around them."""
     rows: dict[int, list[str]] = {}
     has_context = False

@@ -1,7 +1,7 @@
 """The file tools of an agent as tools of MCP: their annotations, and their answers as data."""
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -44,8 +44,6 @@ from deepfs.types import (
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
-
-__all__ = ["agent_tools", "block_of", "decoded_head"]
 
 _Arguments: TypeAlias = Mapping[str, Any]
 
@@ -149,7 +147,7 @@ def _listing(given: _Arguments, answer: Answer, budget: int) -> Listing:
     return Listing(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
 
 
-def _found(given: _Arguments, answer: Answer, budget: int) -> Found:
+def _files(given: _Arguments, answer: Answer, budget: int) -> Found:
     result = cast("GlobResult", answer.result)
     files, last = result.matches or [], given["offset"] + (answer.shown or 0)
     following = last if last < len(files) else None
@@ -207,16 +205,13 @@ def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
         told.content, told.next_offset, told.next_column = lines[0][given["column"] : end], read.start_line - 1, end
         return told
     is_last = shown == len(lines)
-    told.content = "\n".join(lines[:shown])[given["column"] :] + ("\n" if not is_last or _ends(data.content) else "")
+    end_of_line = "\n" if not is_last or data.content.endswith("\n") else ""
+    told.content = "\n".join(lines[:shown])[given["column"] :] + end_of_line
     told.next_offset = None if is_last and read.next_offset is None else told.end_line
     return told
 
 
-def _ends(content: str) -> bool:
-    return content.endswith("\n")
-
-
-def _changed(given: _Arguments, answer: Answer, budget: int) -> Changed:
+def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
     result = answer.result
     assert isinstance(result, WriteResult | EditResult | DeleteResult)
     named = given.get("file_path") or given["destination"]
@@ -230,7 +225,7 @@ def _output(given: _Arguments, answer: Answer, budget: int) -> Output:
     return Output(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
 
 
-def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
+def _patches(given: _Arguments, answer: Answer, budget: int) -> Patched:
     patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
     return Patched(
@@ -242,22 +237,12 @@ def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
 
 
 def decoded_head(content: str) -> bytes:
-    """The first bytes of a content in base64.
-
-    Args:
-        content: The content.
-    """
+    """The first bytes of a content in base64."""
     return b64decode(content[:1024])
 
 
 def block_of(uri: str, content: str, kind: str) -> ContentBlock:
-    """A binary file as a block.
-
-    Args:
-        uri: Its URI.
-        content: Its content in base64.
-        kind: Its MIME type.
-    """
+    """A binary file as a block."""
     if kind.startswith("image/"):
         return ImageContent(data=content, mime_type=kind)
     if kind.startswith("audio/"):
@@ -288,61 +273,63 @@ class _Kind(NamedTuple):
     annotations: ToolAnnotations
 
 
-def _reads(title: str) -> ToolAnnotations:
+def reads(title: str) -> ToolAnnotations:
+    """The annotations of a tool that changes nothing."""
     return ToolAnnotations(title=title, read_only_hint=True, open_world_hint=False)
 
 
-def _changes(title: str, *, idempotent: bool, open_world: bool = False) -> ToolAnnotations:
+def changes(
+    title: str, *, idempotent: bool = False, destructive: bool = True, open_world: bool = False
+) -> ToolAnnotations:
+    """The annotations of a tool that changes files."""
     return ToolAnnotations(
         title=title,
         read_only_hint=False,
-        destructive_hint=True,
+        destructive_hint=destructive,
         idempotent_hint=idempotent,
         open_world_hint=open_world,
     )
 
 
+def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
+    """The names of the tools that the settings want. Raises ValueError if they name one that does not exist."""
+    wanted = set(known if settings.tools is None else settings.tools)
+    if unknown := sorted({*wanted, *settings.descriptions} - set(known)):
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
+
+
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "ls": _Kind(_listing, Listing, _reads("List directory")),
-    "read_file": _Kind(_content, FileContent, _reads("Read file")),
-    "write_file": _Kind(_changed, Changed, _changes("Write file", idempotent=True)),
-    "edit_file": _Kind(_changed, Changed, _changes("Edit file", idempotent=False)),
-    "glob": _Kind(_found, Found, _reads("Find files")),
-    "grep": _Kind(_matches, Matches, _reads("Search in files")),
-    "delete": _Kind(_changed, Changed, _changes("Delete", idempotent=True)),
-    "move": _Kind(_changed, Changed, _changes("Move", idempotent=False)),
+    "ls": _Kind(_listing, Listing, reads("List directory")),
+    "read_file": _Kind(_content, FileContent, reads("Read file")),
+    "write_file": _Kind(_change, Changed, changes("Write file", idempotent=True)),
+    "edit_file": _Kind(_change, Changed, changes("Edit file")),
+    "glob": _Kind(_files, Found, reads("Find files")),
+    "grep": _Kind(_matches, Matches, reads("Search in files")),
+    "delete": _Kind(_change, Changed, changes("Delete", idempotent=True)),
+    "move": _Kind(_change, Changed, changes("Move")),
     # What a command reaches is up to the sandbox.
-    "execute": _Kind(_output, Output, _changes("Run command", idempotent=False, open_world=True)),
-    "apply_patch": _Kind(_patched, Patched, _changes("Apply patch", idempotent=False)),
+    "execute": _Kind(_output, Output, changes("Run command", open_world=True)),
+    "apply_patch": _Kind(_patches, Patched, changes("Apply patch")),
 }
 
 
 def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
     """The tools of an agent that make sense over a backend.
 
-    Args:
-        backend: The backend of the files.
-        settings: Which tools are wanted.
-        calls: What runs the calls.
-
-    Returns:
-        The tools. Those are left out that the backend refuses in any case.
-
     Raises:
         ValueError: The settings name a tool that does not exist.
     """
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
-    wanted = set(_KINDS if settings.tools is None else settings.tools)
-    if unknown := sorted({*wanted, *settings.descriptions} - set(_KINDS)):
-        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    wanted = wanted_tools(settings, _KINDS)
     chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
     given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
     limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
     made = file_tools(backend, limits, given, chosen, hidden | (set(TOOL_NAMES) - wanted))
     if "apply_patch" in wanted:
         made.append(_patch_tool(backend, settings.descriptions.get("apply_patch")))
-    return [_served(tool, settings, calls) for tool in made if tool.name not in hidden]
+    return [_serve(tool, settings, calls) for tool in made if tool.name not in hidden]
 
 
 def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
@@ -356,7 +343,7 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
     return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
 
 
-def _served(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
+def _serve(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
     kind = _KINDS[tool.name]
     return served_tool(
         calls,

@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.middleware.skill_texts import MAX_SKILL_FILE_SIZE, SKILL_FILE, Skill, SkillMetadata, parsed, too_large
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths

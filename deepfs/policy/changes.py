@@ -28,7 +28,7 @@ from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
 from deepfs.text.judging import aside
-from deepfs.text.lines import decode, version
+from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse
 
@@ -164,7 +164,7 @@ class ChangePolicy(WrapperBackend):
         path = operation.path
         before = await self._size(path)
         fails = before is not None and not (operation.overwrite or operation.if_match is not None)
-        planned = [] if fails else [PlannedChange(path, before, _bytes_of(operation.content))]
+        planned = [] if fails else [PlannedChange(path, before, utf8_size(operation.content))]
         return await self._changing(planned, operation, partial(self._size_of_one, path))
 
     async def _edit(self, operation: Edit) -> Any:
@@ -197,7 +197,7 @@ class ChangePolicy(WrapperBackend):
             done = None if text is None else edits.replace(path, text, *operation.args[1:])
         except DeepFSError:
             done = None
-        planned = [] if done is None else [PlannedChange(path, len(before), _bytes_of(done.content))]
+        planned = [] if done is None else [PlannedChange(path, len(before), utf8_size(done.content))]
         return planned, version(before)
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
@@ -264,7 +264,7 @@ class ChangePolicy(WrapperBackend):
             if item.planned is not None:
                 look = None if item.is_stored else partial(self._size_of_one, item.planned.path)
                 actual = replace(item.planned, before=sizes[item.planned.path])
-                [made] = await _made([actual], look)
+                [made] = await _look_what_happened([actual], look)
                 sizes[made.path] = made.after
                 await self.achanged([item.planned], [made])
 
@@ -297,7 +297,7 @@ class ChangePolicy(WrapperBackend):
             await shielded(lambda: self._look_after(planned, None if done and not looks_always else look))
 
     async def _look_after(self, planned: Sequence[PlannedChange], look: Look | None) -> None:
-        await self.achanged(planned, await _made(planned, look))
+        await self.achanged(planned, await _look_what_happened(planned, look))
 
     async def _size_of_one(self, path: str) -> Mapping[str, int]:
         size = await self._size(path)
@@ -336,7 +336,7 @@ class ChangePolicy(WrapperBackend):
         return size
 
 
-async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[PlannedChange]:
+async def _look_what_happened(planned: Sequence[PlannedChange], look: Look | None) -> list[PlannedChange]:
     """The changes with actual sizes: as planned without `look`, otherwise those that `look` returns.
 
     If `look` fails, changes that add bytes or files count as made, the others as not made.
@@ -399,10 +399,6 @@ class _Item:
             self.planned = self._wanted
         except DeepFSError as error:
             self.code = error.code.value
-
-
-def _bytes_of(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _normal(path: str) -> str | None:

@@ -31,15 +31,7 @@ from deepfs.sync import shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified
-from deepfs.text.entries import (
-    EntryChange,
-    Omission,
-    TreeListing,
-    files_of,
-    is_probing,
-    joined,
-    making_files,
-)
+from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, joined, making_files
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
@@ -171,7 +163,7 @@ class HistoryBackend(WrapperBackend):
             PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
-        versions, _ = await self._saved(await self._place(path))
+        versions, _ = await self._list_versions(await self._place(path))
         return [found for found, _ in versions]
 
     async def aread_version(self, path: str, number: int) -> bytes:
@@ -189,13 +181,13 @@ class HistoryBackend(WrapperBackend):
         await self._check_readable(path)
         place = await self._place(path)
         named = f"{paths.normalize(path)} (version {number})"
-        versions, _ = await self._saved(place)
+        versions, _ = await self._list_versions(place)
         for found, name in versions:
             if found.number == number:
-                return await self._stored(paths.join(place, name), named)
+                return await self._fetch_version(paths.join(place, name), named)
         raise NotFoundError(named)
 
-    async def _stored(self, file: str, named: str) -> bytes:
+    async def _fetch_version(self, file: str, named: str) -> bytes:
         (stored,) = await self._versions.adownload_files([file])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
             raise NotFoundError(named)
@@ -301,7 +293,7 @@ class HistoryBackend(WrapperBackend):
         return TreeListing(shown, joined(kept, listing.omission))
 
     async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
-        touched = _touched(operation.changed_paths)
+        touched = _normal_paths(operation.changed_paths)
         if not touched:
             return await super().run(operation)
         async with await self._hold(touched):
@@ -320,7 +312,7 @@ class HistoryBackend(WrapperBackend):
             for place, path in enumerate(touched):
                 with judging_as("source" if removes and place == 0 else "target"):
                     await self._keep_tree(path, kept, deep=removes)
-            pinned = self._pinned(operation, touched, kept)
+            pinned = self._pin(operation, touched, kept)
             result = await super().run(pinned)
             undone = pinned is not operation and result.code in _CHANGED_MEANWHILE
             done = result.ok
@@ -328,9 +320,7 @@ class HistoryBackend(WrapperBackend):
         finally:
             await self._settle(kept, {each.path: done for each in kept}, undone=undone)
 
-    def _pinned(
-        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_Kept]
-    ) -> Operation:
+    def _pin(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_Kept]) -> Operation:
         """The change, which, if it is a single step, replaces just what was kept, whatever others do."""
         if isinstance(operation, Copy) or operation.if_match is not None:
             return operation
@@ -352,7 +342,7 @@ class HistoryBackend(WrapperBackend):
 
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
         files = operation.files
-        touched = {path: _touched([path]) for path in operation.paths}
+        touched = {path: _normal_paths([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
             kept: list[_Kept] = []
@@ -389,7 +379,7 @@ class HistoryBackend(WrapperBackend):
 
         The file is read twice, because the name of a version includes the hash of its content.
         """
-        digest = await self._streamed_version(path)
+        digest = await self._hash_by_stream(path)
         if digest is None:
             return
         copied: list[str] = []
@@ -410,7 +400,7 @@ class HistoryBackend(WrapperBackend):
                 await shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
-    async def _streamed_version(self, path: str) -> str | None:
+    async def _hash_by_stream(self, path: str) -> str | None:
         """The content version of the file, read in chunks; None if there is no file."""
         content = _Digest()
         try:
@@ -478,7 +468,7 @@ class HistoryBackend(WrapperBackend):
         """
         try:
             if kept.is_streamed:
-                return await self._streamed_version(kept.path) != kept.content_version
+                return await self._hash_by_stream(kept.path) != kept.content_version
             content = await self._current(kept.path)
         except DeepFSError:
             return True
@@ -517,7 +507,7 @@ class HistoryBackend(WrapperBackend):
         The number of the version is that of a file, which holds the mode, and which only one process can create.
         """
         place, mode = await self._place(path), await self._mode(path)
-        versions, claims = await self._saved(place)
+        versions, claims = await self._list_versions(place)
         numbers = {*claims, *(found.number for found, _ in versions)}
         if not numbers:
             private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
@@ -540,7 +530,7 @@ class HistoryBackend(WrapperBackend):
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
     async def _prune(self, place: str) -> None:
-        versions, claims = await self._saved(place)
+        versions, claims = await self._list_versions(place)
         if len(versions) > self._keep:
             oldest = versions[-self._keep][0].number
             old = [name for _, name in versions[: -self._keep]]
@@ -557,7 +547,7 @@ class HistoryBackend(WrapperBackend):
         (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
-    async def _saved(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
+    async def _list_versions(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
         """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
@@ -612,7 +602,7 @@ def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
     return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
 
 
-def _touched(named: Iterable[str]) -> list[str]:
+def _normal_paths(named: Iterable[str]) -> list[str]:
     """The normalised paths, each once. Invalid paths are left out: the operation itself refuses them."""
     touched = []
     for path in named:

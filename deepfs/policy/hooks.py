@@ -28,15 +28,7 @@ from deepfs.text.arguments import check_callable, check_callables
 from deepfs.text.judging import aside
 from deepfs.types import FileDownloadResponse
 
-__all__ = [
-    "CHANGES",
-    "AfterHook",
-    "BeforeHook",
-    "Call",
-    "HookedBackend",
-    "call_of",
-    "without_contents",
-]
+__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "HookedBackend", "call_of", "without_contents"]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
@@ -157,7 +149,7 @@ class HookedBackend(WrapperBackend):
             case DownloadStream(path):
                 if _read_contents(self.after):
                     return await BackendProtocol.run(self, operation)
-                return self._passed_on(Call("download_files", {"path": path}), operation)
+                return self._pass_chunks(Call("download_files", {"path": path}), operation)
             case ChangeEntries(entries) if len(entries) > 1:
                 return [outcome for each in entries for outcome in await self.arun(operation.only([each]))]
             case _:
@@ -201,7 +193,7 @@ class HookedBackend(WrapperBackend):
             result = result if answer is None else answer
         return result
 
-    async def _passed_on(self, call: Call, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
+    async def _pass_chunks(self, call: Call, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
         await self._ask(call)
         async with aclosing(await self.inner.arun(operation)) as chunks:
             async for chunk in chunks:

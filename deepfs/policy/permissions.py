@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -208,7 +208,7 @@ class PermissionedBackend(WrapperBackend):
 
         `source` are the permissions needed for what is there, `target` those for what is put somewhere.
         """
-        outer, needed = current_judge(), (tuple(self._watched(source)), tuple(self._watched(target)))
+        outer, needed = current_judge(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
             return judging(outer)
         own = self._judge(*needed, _is_approved.get())
@@ -224,14 +224,14 @@ class PermissionedBackend(WrapperBackend):
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
 
-    def _watched(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
+    def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
         """The items of `operations` that some rule restricts."""
         return [operation for operation in operations if operation in self._restricted]
 
-    async def _checked(self, path: str, *operations: FilesystemOperation) -> str:
+    async def _check(self, path: str, *operations: FilesystemOperation) -> str:
         """Normalise `path`. Raises if one of `operations` is refused on it or on the path that it resolves to."""
         path = paths.normalize(path)
-        watched = self._watched(operations)
+        watched = self._only_restricted(operations)
         if watched:
             self._raise_refusal(watched, path, path)
             for real in await self._real(path):
@@ -273,7 +273,7 @@ class PermissionedBackend(WrapperBackend):
 
     def _hidden(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
-        if not self._watched(["read"]):
+        if not self._only_restricted(["read"]):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
         # One object for equal filters, so that each is asked once for searches that are carried out together.
@@ -286,31 +286,35 @@ class PermissionedBackend(WrapperBackend):
         needed = source if source == target else [*source, *target]
         match operation:
             case Execute():
-                self._check_command()
+                mode = decide(self.rules, "execute").mode
+                if mode == "deny":
+                    raise DeniedError("execute")
+                if mode == "interrupt" and not _is_approved.get():
+                    raise ApprovalNeededError("execute")
                 return await super().run(operation)
             case ResolvePaths() | StoragePlaceOf():
                 return await self.inner.arun(operation)
             case Batch():
                 return await operation.where(
-                    lambda one: self._checked(one.paths[0], *needed), partial(self._carry_out, source, target)
+                    lambda one: self._check(one.paths[0], *needed), partial(self._carry_out, source, target)
                 )
             case Search(path=path):
                 operation = replace(operation, path=await self._begin_of_search(path))
                 operation = replace(operation, hidden=self._hidden(operation.hidden))
             case Copy(src, dst):
-                src, dst = await self._checked_transfer(src, dst, source)
+                src, dst = await self._check_transfer(src, dst, source)
                 operation = replace(operation, src=src, dst=dst)
             case _:
-                checked = await self._checked(operation.paths[0], *needed)
+                checked = await self._check(operation.paths[0], *needed)
                 operation = operation.at(lambda _: checked)
         match operation:
             case Watch():
-                return self._watched_events(operation)
+                return self._readable_events(operation)
             case DownloadStream():
-                return self._opened(operation)
+                return self._open(operation)
             case UploadStream(chunks=chunks):
                 operation = replace(operation, chunks=given_under(current_judge(), chunks))
-            case Delete(path) if self._watched(["write"]):
+            case Delete(path) if self._only_restricted(["write"]):
                 await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
         with self._judging(source, target):
             return await self._visible_answer(operation, await self.inner.arun(operation))
@@ -321,13 +325,6 @@ class PermissionedBackend(WrapperBackend):
         with self._judging(source, target):
             return await self.inner.arun(operation)
 
-    def _check_command(self) -> None:
-        mode = decide(self.rules, "execute").mode
-        if mode == "deny":
-            raise DeniedError("execute")
-        if mode == "interrupt" and not _is_approved.get():
-            raise ApprovalNeededError("execute")
-
     # --- what may be seen ---
 
     async def _begin_of_search(self, path: str | None) -> str | None:
@@ -336,7 +333,7 @@ class PermissionedBackend(WrapperBackend):
         It stays without a path then, so that the same holds for rules of the backends within.
         """
         try:
-            checked = await self._checked(path or "/", "read")
+            checked = await self._check(path or "/", "read")
         except DeniedError as error:
             if path or isinstance(error, ApprovalNeededError) or self._compiled.hides("read", "/", {"deny"}):
                 raise
@@ -345,7 +342,7 @@ class PermissionedBackend(WrapperBackend):
 
     async def _visible_answer(self, operation: Operation, answer: Any) -> Any:
         """The answer without what the rules hide."""
-        hides = bool(self._watched(_READ))
+        hides = bool(self._only_restricted(_READ))
         match answer:
             case LsResult(entries=[*found]) if hides:
                 return replaced(answer, entries=await self._visible(found))
@@ -355,7 +352,7 @@ class PermissionedBackend(WrapperBackend):
                 return await self._visible_lines(operation, answer)
             case TreeListing() if isinstance(operation, ListTree):
                 needed, _ = _needed(operation)
-                return await self._visible_tree(answer, self._watched(needed))
+                return await self._visible_tree(answer, self._only_restricted(needed))
         return answer
 
     async def _visible_lines(self, request: Grep, found: GrepResult) -> GrepResult:
@@ -404,7 +401,7 @@ class PermissionedBackend(WrapperBackend):
 
     # --- streams ---
 
-    async def _opened(self, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
+    async def _open(self, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
         async with aclosing(await self.inner.arun(operation)) as chunks:
             with self._judging(["read"]):  # What is open by then is what the chunks are read from.
                 first = await anext(chunks, None)
@@ -413,7 +410,7 @@ class PermissionedBackend(WrapperBackend):
             async for chunk in chunks:
                 yield chunk
 
-    async def _watched_events(self, operation: Watch) -> AsyncGenerator[ChangeEvent, None]:
+    async def _readable_events(self, operation: Watch) -> AsyncGenerator[ChangeEvent, None]:
         async with aclosing(await self.inner.arun(operation)) as events:
             async for event in events:
                 if (readable := await self._readable(event, operation.path)) is not None:
@@ -437,17 +434,17 @@ class PermissionedBackend(WrapperBackend):
 
     async def _may_read(self, path: str) -> bool:
         try:
-            await self._checked(path, "read")
+            await self._check(path, "read")
         except DeepFSError:
             return False
         return True
 
     # --- trees ---
 
-    async def _checked_transfer(self, src: str, dst: str, needed: Sequence[FilesystemOperation]) -> tuple[str, str]:
+    async def _check_transfer(self, src: str, dst: str, needed: Sequence[FilesystemOperation]) -> tuple[str, str]:
         """Normalise both paths. Raises if the rules refuse a path at or beneath `src`, or its counterpart in `dst`."""
-        src = await self._checked(src, *needed)
-        dst = await self._checked(dst, "write")
+        src = await self._check(src, *needed)
+        dst = await self._check(dst, "write")
         if self._restricted.isdisjoint(("read", "write")):
             return src, dst
         (real_dst,) = await self.inner.aresolve_paths([dst])
@@ -468,14 +465,14 @@ class PermissionedBackend(WrapperBackend):
     def _check_beneath(self, top: str, operations: Sequence[FilesystemOperation], *touched: str) -> None:
         """Raise if the operations are refused on a path beneath `top`; the error names only `top`."""
         for path in touched:
-            self._raise_refusal(self._watched(operations), path, top)
+            self._raise_refusal(self._only_restricted(operations), path, top)
 
 
 def _place(record: FileInfo | GrepMatch) -> str:
     return record.path.rstrip("/") or "/"
 
 
-def _is_line_of(record: FileInfo | GrepMatch, files: Container[str]) -> bool:
+def _is_line_of(record: FileInfo | GrepMatch, files: Collection[str]) -> bool:
     return isinstance(record, GrepMatch) and record.path in files
 
 

@@ -15,8 +15,6 @@ from deepfs._lazy import lazy_exports
 if "pytest" in sys.modules:
     import pytest
 
-    pytest.register_assert_rewrite(
-        "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
-    )
+    pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("conformance", "statemachine", "suite")))
 
 __getattr__, __dir__ = lazy_exports(__name__)

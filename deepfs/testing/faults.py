@@ -45,19 +45,12 @@ class FaultyBackend(WrapperBackend):
         """The number of calls of each operation, by name."""
 
     async def run(self, operation: Operation) -> Any:
-        errors = [self._next_error(name) for name in operation.known_as]
+        fail, errors = self._fail, []
+        for name in operation.known_as:
+            self.calls[name] += 1
+            errors.append(fail.get(name) if isinstance(fail, Mapping) else fail(name, self.calls[name]))
         error = next((error for error in errors if error is not None), None)
-        if error is None:
-            return await super().run(operation)
-        if self._late:
-            await super().run(operation)
-        raise error
-
-    def _next_error(self, name: str) -> Exception | None:
-        self.calls[name] += 1
-        return self._error(name)
-
-    def _error(self, operation: str) -> Exception | None:
-        if isinstance(self._fail, Mapping):
-            return self._fail.get(operation)
-        return self._fail(operation, self.calls[operation])
+        answer = await super().run(operation) if error is None or self._late else None
+        if error is not None:
+            raise error
+        return answer

@@ -6,25 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-__all__ = [
-    "Argument",
-    "argument_of",
-    "bytes_given",
-    "bytes_of",
-    "check_bool",
-    "check_callable",
-    "check_callables",
-    "check_env",
-    "check_integer",
-    "check_number",
-    "check_string",
-    "chunk_bytes",
-    "directory_given",
-    "path_list",
-    "seconds_of",
-    "upload_list",
-]
-
 T = TypeVar("T")
 
 

@@ -21,23 +21,6 @@ from typing import Final, Literal, NamedTuple
 
 from deepfs.text.edits import misread
 
-__all__ = [
-    "Action",
-    "FilePatch",
-    "Hunk",
-    "LineIndex",
-    "NumberedHunk",
-    "PatchError",
-    "Patched",
-    "Section",
-    "added_text",
-    "apply_hunks",
-    "parse_hunks",
-    "parse_patch",
-    "patch_sections",
-    "quoted_line",
-]
-
 Action = Literal["add", "update", "delete"]
 
 _BEGIN: Final = "*** Begin Patch"
@@ -55,6 +38,7 @@ _WRAPPED: Final = re.compile(
     r"\A(?:apply_patch\s+)?(?:<<-?\s*(['\"]?)(\w+)\1\n(?P<here>.*)\n\2|```\w*\n(?P<code>.*)\n```)\Z", re.DOTALL
 )
 """A patch as a here-document of a shell, or as a block of code."""
+_NUMBERS: Final = re.compile(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
 _SHOWN: Final = 200
 
 
@@ -142,7 +126,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
 
 def patch_sections(patch: str) -> list[Section]:
     """Return which files a patch names, quickly also where it is large. Raises PatchError if it names none."""
-    begin, _, rest = _unwrapped(patch).partition("\n")
+    begin, _, rest = _unwrap(patch).partition("\n")
     body, _, end = rest.rpartition("\n")
     if begin.strip() != _BEGIN or end.strip() != _END:
         raise PatchError(f"A patch begins with the line '{_BEGIN}' and ends with the line '{_END}'.")
@@ -173,7 +157,7 @@ def _section(text: str) -> Section:
     return Section(action, _path(head, prefix), move_to, lines)
 
 
-def _unwrapped(patch: str) -> str:
+def _unwrap(patch: str) -> str:
     text = patch.replace("\r\n", "\n").strip()
     wrapped = _WRAPPED.match(text)
     return (wrapped["here"] or wrapped["code"] or "").strip() if wrapped else text
@@ -227,7 +211,9 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
             anchors, body = [], []
         if line.startswith("@@"):
             body.clear()
-            anchors += _anchor(line)
+            # Models write the line numbers of a unified diff too, which they guess.
+            text = _NUMBERS.sub("", line[2:].removeprefix(" ")).removesuffix("@@")
+            anchors += [text.rstrip()] if text.strip() else []
         elif not is_end and line not in (_END, _NO_LINE_END):
             body.append(line)
 
@@ -235,19 +221,13 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
 def _hunk(path: str, anchors: Sequence[str], body: list[str], at_end: bool) -> Hunk:
     while body and not body[-1]:  # Blank lines between hunks and files. A blank line of the file begins with a space.
         body.pop()
-    lines = tuple(_signed(path, line) for line in body)
+    lines = tuple(_sign_and_text(path, line) for line in body)
     if all(sign == " " for sign, _ in lines):
         raise PatchError(f"A hunk of {path} changes nothing. Add lines that begin with - or +.")
     return Hunk(tuple(anchors), lines, at_end)
 
 
-def _anchor(line: str) -> list[str]:
-    # Models write the line numbers of a unified diff too, which they guess.
-    text = re.sub(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?", "", line[2:].removeprefix(" ")).removesuffix("@@")
-    return [text.rstrip()] if text.strip() else []
-
-
-def _signed(path: str, line: str) -> tuple[str, str]:
+def _sign_and_text(path: str, line: str) -> tuple[str, str]:
     if not line:
         return " ", ""
     if line[0] not in " -+" or line.startswith("*** "):
@@ -375,9 +355,9 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
         place = _place(path, texts, hunk, done)
         result += lines[done : place.start]
         done = place.start + place.length
-        result += _replaced(hunk, lines[place.start : done], usual)
+        result += _replace(hunk, lines[place.start : done], usual)
         fuzzy += place.is_fuzzy
-    return Patched(_joined([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
+    return Patched(_join([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
 
 
 def _split(text: str) -> list[_Line]:
@@ -386,7 +366,7 @@ def _split(text: str) -> list[_Line]:
     return [*lines, _Line(last, "")] if last else lines
 
 
-def _joined(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
+def _join(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
     *whole, last = lines or [_Line("", "")]
     if not lines:
         return ""
@@ -394,7 +374,7 @@ def _joined(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
     return "".join([*(f"{line.text}{line.end or usual}" for line in whole), last.text, end])
 
 
-def _replaced(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]:
+def _replace(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]:
     """The lines that take the place of those that were found. Kept lines are those of the file."""
     index = 0
     for sign, text in hunk.lines:
@@ -459,15 +439,10 @@ def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
         at = index.all_places(anchor, start) or texts.at(str.strip).all_places(anchor.strip(), start)
         if i:
             index.spend(_SOUGHT * len(starts))
-            at = _nearest(at, starts)
+            nearest = {bisect_left(at, each) for each in starts}
+            at = [at[place] for place in sorted(nearest) if place < len(at)]
         starts = [place + 1 for place in at]
     return starts
-
-
-def _nearest(places: Sequence[int], starts: Iterable[int]) -> list[int]:
-    """For each start the first of the places at or after it, without repetitions."""
-    at = {bisect_left(places, start) for start in starts}
-    return [places[i] for i in sorted(at) if i < len(places)]
 
 
 def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:

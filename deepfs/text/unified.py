@@ -15,8 +15,6 @@ from typing import Final
 from deepfs.text.edits import misread
 from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quoted_line
 
-__all__ = ["apply_numbered", "parse_unified"]
-
 _NO_FILE: Final = "/dev/null"
 _RANGES: Final = re.compile(r"@@ -(\d{1,18})(?:,(\d{1,18}))? \+(\d{1,18})(?:,(\d{1,18}))? @@")
 _SIGNATURE: Final = re.compile(r"-- ?\Z")
@@ -193,7 +191,7 @@ def _name(text: str) -> tuple[str | None, str]:
     quoted = _QUOTED.match(text)
     name, _, stamp = text.partition("\t")
     if quoted:
-        name, stamp = _unquoted(quoted[0]), text[quoted.end() :].strip()
+        name, stamp = _unquote(quoted[0]), text[quoted.end() :].strip()
     return None if name == _NO_FILE else name, stamp
 
 
@@ -202,7 +200,7 @@ _ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _ESCAPED: Final = dict(zip(b"abtnvfr", b"\a\b\t\n\v\f\r", strict=True))
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     """A name as git quotes it: with the escapes of C, and bytes as octal numbers."""
     if not name.startswith('"'):
         return name
@@ -221,10 +219,10 @@ def _both_names(text: str) -> tuple[str | None, str | None]:
     """The two names behind `diff --git`; None if it is not plain where the first one ends."""
     quoted = _QUOTED.match(text)
     if quoted:
-        return _unquoted(quoted[0]), _unquoted(text[quoted.end() + 1 :])
+        return _unquote(quoted[0]), _unquote(text[quoted.end() + 1 :])
     if text.endswith('"') and ' "' in text:
         name, _, rest = text.partition(' "')
-        return name, _unquoted(f'"{rest}')
+        return name, _unquote(f'"{rest}')
     middle = len(text) // 2
     if text.count(" ") != 1 and (text[middle : middle + 1] != " " or len(text) % 2 == 0):
         return None, None
@@ -267,7 +265,7 @@ def _difference(part: _Part, old: str | None, new: str | None) -> int | None:
     return len(one) - same if same else 0 if one[:-1] == other[:-1] else None
 
 
-def _stripped(name: str | None, count: int) -> str | None:
+def _strip(name: str | None, count: int) -> str | None:
     """A name without leading parts; None if it has not more."""
     if name is None:
         return None
@@ -276,10 +274,10 @@ def _stripped(name: str | None, count: int) -> str | None:
 
 def _file_patch(part: _Part, strip: int) -> FilePatch:
     notes, hunks = part.notes, tuple(part.hunks)
-    old, new = (_stripped(name, strip) for name in part.names)
+    old, new = (_strip(name, strip) for name in part.names)
     # Behind these words git leaves out the prefixes `a/` and `b/`, if there are any.
     less = strip if _has_no_prefixes(part) else max(strip - 1, 0)
-    source, target = (_stripped(_note_name(notes, side), less) for side in ("from", "to"))
+    source, target = (_strip(_note_name(notes, side), less) for side in ("from", "to"))
     old, new = source or old, target or new
     path = old or new
     if path is None:
@@ -291,7 +289,7 @@ def _file_patch(part: _Part, strip: int) -> FilePatch:
     if "rename from" in notes:
         return FilePatch("update", path, move_to=new, exact=hunks, is_executable=is_executable)
     if _is_absent(part, 0):
-        return FilePatch("add", new or path, _added(part), exact=(), is_executable=is_executable or None)
+        return FilePatch("add", new or path, _added_text(part), exact=(), is_executable=is_executable or None)
     other = new if new not in (None, path) else None
     if _is_absent(part, 1):
         return FilePatch("delete", path, exact=hunks, other_path=other)
@@ -303,7 +301,7 @@ def _file_patch(part: _Part, strip: int) -> FilePatch:
 def _note_name(notes: Mapping[str, str], side: str) -> str | None:
     """The name behind `rename from` or `copy from`, or the one behind `to`."""
     name = notes.get(f"rename {side}", notes.get(f"copy {side}"))
-    return None if name is None else _unquoted(name)
+    return None if name is None else _unquote(name)
 
 
 def _has_no_prefixes(part: _Part) -> bool:
@@ -332,7 +330,7 @@ def _is_epoch(stamp: str) -> bool:
     return False
 
 
-def _added(part: _Part) -> str:
+def _added_text(part: _Part) -> str:
     return apply_numbered(part.shown, "", part.hunks).text
 
 
@@ -356,7 +354,7 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
         is_there = is_there and (hunk.trailing >= hunk.leading or place + len(hunk.old) == len(lines))
         if not is_there or (not hunk.old and place == 0 and lines):
             index = index or LineIndex(path, lines, chain.from_iterable(each.old for each in hunks))
-            place = _moved(path, number, hunk, index, lines, done)
+            place = _find_moved(path, number, hunk, index, lines, done)
         drift = place - hunk.start
         result += lines[done:place]
         result += hunk.new
@@ -367,7 +365,7 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
     return Patched("".join(result), 0)
 
 
-def _moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: Sequence[str], done: int) -> int:
+def _find_moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: Sequence[str], done: int) -> int:
     """The place of a hunk whose lines are not where it says."""
     where = f"Hunk {number} of {path}, at line {hunk.start + 1},"
     if not hunk.old and hunk.start == 0:

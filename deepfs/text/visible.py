@@ -12,8 +12,6 @@ from typing import Final
 
 from deepfs.errors import clipped
 
-__all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "visible", "without_tags"]
-
 ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
 
 _UNSEEN: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -23,7 +23,7 @@ from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRe
 from deepfs.storage import plans as plans
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.testing import BackendConformance
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of
 from deepfs.text.records import size_of
 from deepfs.threads.deadline import Deadline

@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from deepfs import CompositeBackend, ErrorCode, FsspecBackend, MemoryBackend
 from deepfs.storage.retries import RetryPolicy
-from deepfs.testing.expect import failed, succeeded
+from deepfs.testing.suite import failed, succeeded
 from support.fsspec_memory import AsyncMemory
 from support.processes import started
 from support.promises import keeps

@@ -14,7 +14,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.testing.expect import lines_of, succeeded
+from deepfs.testing.suite import lines_of, succeeded
 from deepfs.text.flat_tree import stat_of
 from deepfs.types import FileDataV2
 from support.http_proxy import HttpProxy, running_proxy

@@ -15,7 +15,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError
 from deepfs.search.request import GrepRequest
-from deepfs.testing.expect import failed, lines_of, succeeded
+from deepfs.testing.suite import failed, lines_of, succeeded
 from deepfs.text.flat_tree import FileStat
 from deepfs.types import ErrorCode
 from support.indexed_bucket import MAX_BYTES, BucketBackend

@@ -19,7 +19,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.storage.retries import RetryPolicy
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_server import ObjectServer, running_object_server
 from support.object_stores import BUCKET, S3Server

@@ -17,7 +17,7 @@ from deepfs import run_sync
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.errors import DeepFSError
 from deepfs.storage.retries import RetryPolicy
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.edits import replace
 from support.postgres import PostgresServer
 from support.postgres_files import fresh_namespace, peek, put, sql

@@ -13,7 +13,7 @@ import pytest
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.errors import BackendError
 from deepfs.storage.retries import RetryPolicy
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
 from support.cutting_proxy import CuttingProxy, proxied
 from support.postgres import PostgresServer, restartable_server

@@ -25,7 +25,7 @@ from deepfs.backends.store import StoreBackend
 from deepfs.backends.store.items import change
 from deepfs.backends.store.tables import Put, identify, put_if_unchanged, storage_of
 from deepfs.errors import BackendError
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
 from support.files import stored
 from support.processes import started

@@ -21,7 +21,7 @@ from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
 from deepfs.policy import HistoryBackend, PermissionedBackend
 from deepfs.storage.runners import Storage
-from deepfs.testing.conformance.watching import WatchingConformance, WatchReader, watching
+from deepfs.testing.conformance.at_once import WatchingConformance, WatchReader, watching
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
 from support.store_suite import NAMESPACE, StoreConformance

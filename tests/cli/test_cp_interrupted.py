@@ -17,7 +17,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.cli.copy_plans import Terms, Totals, TreePlan, Verify, listed
 from deepfs.cli.session import Place, Session
 from deepfs.cli.transfers import TreeCopy
-from deepfs.config.addresses import Address
+from deepfs.config.urls import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.copies import HOSTILE, command, contents, fill
 

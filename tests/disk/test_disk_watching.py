@@ -16,7 +16,7 @@ from deepfs import FilesystemBackend
 from deepfs.disk import Deadline, Disk
 from deepfs.disk import watching as disk_watching
 from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
-from deepfs.testing.conformance.watching import WatchReader, watching
+from deepfs.testing.conformance.at_once import WatchReader, watching
 from deepfs.types import ChangeEvent
 from support.waiting import until, until_tasks_wait
 

@@ -66,7 +66,7 @@ class TestModal(_OverService):
     service = "modal"
 
 
-_TRANSPORT = pytest.mark.suite_parts("cancellation", "concurrency", "paths", "reading", "transfer", "writing")
+_TRANSPORT = pytest.mark.suite_parts("Cancellation", "Concurrency", "Path", "Reading", "Transfer", "Writing")
 """What the SDKs differ in: how commands and bytes get there and back. What runs in the sandbox is the same for all."""
 
 

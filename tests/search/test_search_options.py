@@ -63,7 +63,7 @@ def test_a_request_has_the_parameters_of_the_operation(operation: str) -> None:
         assert made[name].annotation == like[name].annotation or name == "path"
 
 
-_WITH_DEEPAGENTS = ("deepfs.compat.deepagents", "deepfs.compat.peer_results")
+_WITH_DEEPAGENTS = ("deepfs.compat.deepagents", "deepfs.compat.deepagents_backends")
 
 
 def test_every_wrapper_is_in_the_table() -> None:

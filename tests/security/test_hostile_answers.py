@@ -22,7 +22,7 @@ from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, exit_code_of, read_all
 from deepfs.sandboxes.wire import Records
-from deepfs.testing.expect import shown, succeeded
+from deepfs.testing.suite import content_of, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
@@ -272,7 +272,7 @@ async def test_a_file_with_a_time_beyond_years_can_be_listed_and_read(engine: st
     await sandbox.aexecute("touch -d @999999999999 a")
     [entry] = succeeded(await sandbox.als("/")).entries or []
     assert entry.modified_at is not None
-    assert shown(await sandbox.aread("/a")) == "one"
+    assert content_of(await sandbox.aread("/a")) == "one"
 
 
 # --- names ---
@@ -308,7 +308,7 @@ async def test_a_forged_listing_reaches_no_other_mount() -> None:
         for transfer in (tree.acopy, tree.amove):
             assert (await transfer("/box/d", "/there")).code == "backend_error"
         assert not (await tree.als("/box/d")).ok
-    assert shown(await memory.aread("/AGENTS.md")) == "mine"
+    assert content_of(await memory.aread("/AGENTS.md")) == "mine"
 
 
 @pytest.mark.parametrize("name", [b"", b"a", b"es/AGENTS.md", b"./a", b"~/a"])
@@ -565,8 +565,8 @@ async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
         "/open/b",
         "/open/name",
     }
-    assert shown(await rules.aread("/open/b")) == "hidden no more"
-    assert shown(await linked.aread("/secret/key")) == "hidden"
+    assert content_of(await rules.aread("/open/b")) == "hidden no more"
+    assert content_of(await linked.aread("/secret/key")) == "hidden"
 
 
 async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox) -> None:

@@ -16,8 +16,8 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.conformance import cancellation, watching
-from deepfs.testing.statemachine.model import Model
+from deepfs.testing.conformance import at_once
+from deepfs.testing.model import Model
 from deepfs.types import LsResult
 from support.mutants import MUTANTS, Overwrites
 from support.raw import RawMemory
@@ -36,7 +36,8 @@ class Suite(RawMemory, BackendConformance, BackendStateMachine):
     async def run(self, name: str) -> None:
         """Run one of its tests."""
         test = getattr(self, name)
-        await test(**dict.fromkeys(inspect.signature(test).parameters, self.memory))
+        fixtures = {"backend": self.memory, "second_backend": self.memory, "both": (self.memory, self.memory)}
+        await test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
 
 
 class Forgets(MemoryBackend):
@@ -48,8 +49,7 @@ class Forgets(MemoryBackend):
 
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellation, "_PATIENCE", 0.2)
-    monkeypatch.setattr(watching, "_PATIENCE", 0.2)
+    monkeypatch.setattr(at_once, "_PATIENCE", 0.2)
 
 
 @pytest.mark.anyio

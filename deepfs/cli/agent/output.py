@@ -15,21 +15,6 @@ from deepfs.cli.agent.turns import Answer, Ended, Event, Message, Note, Started,
 from deepfs.cli.screen import counted
 from deepfs.text.visible import visible
 
-__all__ = [
-    "LONGEST_LINE",
-    "JsonOutput",
-    "Output",
-    "PlainOutput",
-    "argument_rows",
-    "escaping_streams",
-    "on_one_line",
-    "outcome",
-    "shown",
-    "subject",
-    "told",
-    "unfolded",
-]
-
 LONGEST_LINE: Final = 4_000
 """The characters of an unfinished line or block after which it is written without waiting for its end."""
 _UNFOLDED: Final = 20_000
@@ -40,11 +25,7 @@ _REJECTED: Final = "User rejected the tool call for "
 
 
 def shown(text: str) -> str:
-    """A text of others for a terminal: lines and tabs stay, other control characters and invisible ones are escapes.
-
-    Args:
-        text: The text.
-    """
+    """A text of others for a terminal: lines and tabs stay, other control characters and invisible ones are escapes."""
     return visible(text.replace("\r\n", "\n"))
 
 
@@ -57,11 +38,7 @@ def on_one_line(text: str, most: int = _SUMMARY) -> str:
 
 
 def subject(args: Mapping[str, Any]) -> str:
-    """What a call is about, on one line.
-
-    Args:
-        args: The arguments of the call.
-    """
+    """What a call is about, on one line."""
     match args:
         case {"source": str(source), "destination": str(destination)}:
             text = f"{source} → {destination}"
@@ -142,11 +119,7 @@ class Output:
         """The unfinished line of each subagent."""
 
     def show(self, event: Event) -> None:
-        """Show what has happened.
-
-        Args:
-            event: The event.
-        """
+        """Show what has happened."""
         match event:
             case Text(agent=None):
                 self._say(shown(event.text))
@@ -231,11 +204,7 @@ class JsonOutput(Output):
         self._output = output
 
     def show(self, event: Event) -> None:
-        """Write an event.
-
-        Args:
-            event: The event.
-        """
+        """Write an event."""
         # ASCII, so that no control character of a text reaches a terminal, and lone surrogates do no harm.
         self._output.write(json.dumps(to_builtins(event, enc_hook=str)) + "\n")
         self._output.flush()

@@ -24,7 +24,7 @@ from deepfs.text import paths
 from deepfs.text.media import is_binary_name, mime_type, sniff
 from deepfs.types import ChangeEvent, FileInfo, error_told
 
-__all__ = ["TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "text_of", "uri_of"]
+__all__ = ["LISTEN", "TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "text_of", "uri_of"]
 
 _ROOT: Final = "deepfs:///"
 _PLAIN: Final = "/:@!$&'()*+,;=~"
@@ -32,7 +32,7 @@ _PLAIN: Final = "/:@!$&'()*+,;=~"
 _PAGE: Final = 100
 _PAUSE: Final = 0.1
 """The seconds between two events that tell that the list of resources changed."""
-_LISTEN: Final = "subscriptions/listen"
+LISTEN: Final = "subscriptions/listen"
 
 TEMPLATE: Final = ResourceTemplate(
     uri_template=f"{_ROOT}{{+path}}",
@@ -224,7 +224,7 @@ class FileEvents:
         self._following = 0
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        if ctx.method != _LISTEN:
+        if ctx.method != LISTEN:
             return await call_next(ctx)
         uris = frozenset(_subscribed(ctx.params or {}))
         self._listened.append(uris)

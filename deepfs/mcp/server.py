@@ -21,7 +21,7 @@ from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.compat.factories import backend_from
 from deepfs.mcp.calls import Calls
 from deepfs.mcp.reference import reference_tools
-from deepfs.mcp.resources import TEMPLATE, FileEvents, FileResources
+from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import McpSettings, checked
 from deepfs.mcp.tools import agent_tools
 from deepfs.policy.read_only import ReadOnlyBackend
@@ -73,13 +73,14 @@ def create_server(
     return _FileServer(
         settings.name,
         files=resources,
+        watches=watches,
         version=__version__,
         instructions=settings.instructions or _INSTRUCTIONS,
         tools=(reference_tools if settings.reference_names else agent_tools)(files, settings, calls),
         token_verifier=token_verifier,
         auth=auth or (None if token_verifier is None else _NO_OAUTH),
         log_level="WARNING",
-        subscriptions=bus if watches else False,
+        subscriptions=bus,
         middleware=[*middleware, FileEvents(files, bus)] if watches else middleware,
     )
 
@@ -92,9 +93,11 @@ _NO_OAUTH = AuthSettings.model_validate({"issuer_url": "http://localhost", "reso
 class _FileServer(MCPServer[Any]):
     """A server of the SDK that also has files as resources."""
 
-    def __init__(self, name: str, *, files: FileResources | None, **options: Any) -> None:
+    def __init__(self, name: str, *, files: FileResources | None, watches: bool, **options: Any) -> None:
         super().__init__(name, **options)
         self._files = files
+        if not watches:  # Releases before 2.3 have no option for it.
+            self._lowlevel_server._request_handlers.pop(LISTEN, None)
 
     async def run_stdio_async(self) -> None:
         server = self._lowlevel_server

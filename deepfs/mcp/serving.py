@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from inspect import signature
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -119,6 +120,7 @@ async def serve(
 
     Raises:
         ValueError: A setting is wrong, or other machines could reach the server without a token.
+        ModuleNotFoundError: The transport is HTTP, and the MCP SDK is older than 2.2.
         OSError: The address cannot be used.
     """
     settings = checked(settings or McpSettings())
@@ -148,9 +150,13 @@ def http_app(server: MCPServer, settings: HttpSettings | None = None) -> Starlet
 
     Raises:
         ValueError: The accepted hosts are not known.
+        ModuleNotFoundError: The MCP SDK is older than 2.2, the first one that bounds sessions.
     """
     settings = settings or HttpSettings()
     hosts = [*settings.hosts()]
+    if "max_sessions" not in signature(server.streamable_http_app).parameters:
+        reason = "over HTTP, before mcp 2.2, clients could open sessions without end: pip install 'mcp>=2.2'"
+        raise ModuleNotFoundError(reason, name="mcp")
     local = [f"http://{host}" for host in hosts] if settings.is_local and not settings.allowed_hosts else []
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts),

@@ -7,8 +7,9 @@ parent, and everything in an ignored directory is ignored, even if a rule says o
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from deepfs.errors import DeadlineError
 from deepfs.text import paths
@@ -28,6 +29,8 @@ _MAX_LINE = 4096
 _GROUP_OF = 64
 _MAX_MEMORY = 1024 * 1024
 """Bytes of memory for one expression; a pattern that needs more is invalid."""
+_MAX_EXPRESSION = 32_768
+"""Characters of one expression where RE2 is missing; Python's engine compiles them in some 50 ms."""
 _MAX_HINTS = 100
 _MAX_KNOWN = 64
 _MAX_BYTES = 2 * 1024 * 1024
@@ -236,10 +239,10 @@ def _expression(pattern: str) -> str:
             raise ValueError("a backslash takes a character")
         end = token.end()
         if token["stars"]:
-            part = "[^/]*"
+            part = _STAR
             is_last = end == len(pattern)
             if len(token[0]) > 1 and pattern[at - 1 : at] in ("", "/") and (is_last or _SLASH.match(pattern, end)):
-                part, end = ("(?:.*/)?", end + 1) if pattern[end : end + 1] == "/" else (".*", end)
+                part, end = (_DIRECTORIES, end + 1) if pattern[end : end + 1] == "/" else (_ANYTHING, end)
         elif token["any"]:
             part = "[^/]"
         elif token["set"]:
@@ -248,7 +251,34 @@ def _expression(pattern: str) -> str:
             part = re.escape(token["escaped"] or token["text"])
         parts.append(part)
         at = end
-    return "".join(parts)
+    return "".join(parts) if _re2() else _without_backtracking(parts)
+
+
+_STAR: Final = "[^/]*"
+_DIRECTORIES: Final = "(?:.*/)?"
+_ANYTHING: Final = ".*"
+_LAZY: Final = {_DIRECTORIES: "(?:[^/]*+/)*?", _ANYTHING: ".*?"}
+
+
+def _without_backtracking(parts: Sequence[str]) -> str:
+    """The expression of these parts for Python's engine, which takes as long as its length times that of a path.
+
+    As in a glob, the first place where the text between two stars fits is right and final: a star can skip to any later
+    place, up to the next slash. So is the first place of what stands between two `**`, which ends with a slash.
+    """
+    runs: list[tuple[str, list[str]]] = [("", [""])]
+    for part in parts:
+        if part in _LAZY:
+            runs.append((_LAZY[part], [""]))
+        elif part == _STAR:
+            runs[-1][1].append("")
+        else:
+            runs[-1][1][-1] += part
+    written = list[str]()
+    for skipped, (first, *middle) in runs:
+        last = f"[^/]*{middle.pop()}" if middle else ""
+        written.append(skipped + first + "".join(f"(?>[^/]*?{text})" for text in middle) + last)
+    return "".join(f"(?>{run})" for run in written[:-1]) + written[-1]
 
 
 _SLASH = re.compile(r"\\?/")
@@ -291,18 +321,31 @@ def _set(pattern: str, at: int) -> tuple[str, int]:
         at = member.end()
     # A set never matches a slash, also one within a range.
     around = [pair for low, high in ranges for pair in ((low, min(high, ".")), (max(low, "0"), high))]
-    chosen = "".join(rf"\x{{{ord(low):x}}}-\x{{{ord(high):x}}}" for low, high in around if low <= high)
+    chosen = "".join(f"{re.escape(low)}-{re.escape(high)}" for low, high in around if low <= high)
     if negated:
         return f"[^/{chosen}]", at + 1
     return (f"[{chosen}]" if chosen else _NOTHING), at + 1
 
 
-_NOTHING = r"[^\x{0}-\x{10FFFF}]"
+_NOTHING = "[^\0-\U0010ffff]"
+
+
+@cache
+def _re2() -> Any:
+    """The module of RE2; None where it is not installed."""
+    with suppress(ImportError):
+        return import_module("re2")
+    return None
 
 
 def _linear(expression: str) -> _Test:
     """Compile a test that takes linear time with any pattern, since patterns may come from the tree."""
-    re2 = import_module("re2")
+    re2 = _re2()
+    if re2 is None:
+        if len(expression) > _MAX_EXPRESSION:
+            raise ValueError("the expression is too long")
+        fits = re.compile(expression, re.DOTALL).fullmatch
+        return lambda subject: fits(subject.decode())
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True

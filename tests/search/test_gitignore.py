@@ -2,7 +2,6 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk
-from deepfs.search import gitignore
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import Ignoring, compile_rules, rules_of_file
 from deepfs.search.request import GlobRequest
 from support.searches import run_alone
-
-
-@pytest.fixture(autouse=True, scope="module", params=["re2", "re"])
-def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test also runs as where RE2 is not installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gitignore, "_known", {})
-        if request.param == "re":
-            patch.setattr(gitignore, "_re2", lambda: None)
-        yield
-
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 

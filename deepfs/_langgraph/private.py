@@ -56,7 +56,7 @@ __all__ = [
 T = TypeVar("T")
 
 STRICT_RESUME: Final = "__pregel_strict_resume"
-"""The key of `configurable` with which an answer to an unknown interrupt is an error; LangGraph has it since 1.2."""
+"""The key of `configurable` with which an answer to an unknown interrupt is an error. LangGraph has it since 1.2.20."""
 
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "
@@ -104,6 +104,7 @@ class RunningTask(NamedTuple):
         return running is None or running.writes is not inside[1] or self._is_saved()
 
     def _is_saved(self) -> bool:
+        # Before 1.2.16, a task that ended by an interrupt cannot be told from one that goes on after it.
         saved = getattr(self.loop, "_written_task_ids", None)
         if saved is not None:
             return self.task in saved

@@ -403,7 +403,10 @@ def _highlighter(session: Session, options: GrepOptions) -> Callable[[str, GrepM
 def _finder(options: GrepOptions) -> Callable[[GrepMatch], Iterable[tuple[int, int]]]:
     """What finds the places in a line that match. Where it reads the pattern otherwise, the first one is enough."""
     if options.regex:
-        re2 = import_module("re2")  # Python's own engine can take forever for a line that others wrote.
+        try:
+            re2 = import_module("re2")  # Python's own engine can take forever for a line that others wrote.
+        except ImportError:  # The backend searches by itself.
+            return _first
         given = re2.Options()
         given.case_sensitive = not options.ignore_case
         find = re2.compile(options.pattern, given)

@@ -12,10 +12,9 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 __all__ = [
     "Place",
@@ -174,5 +173,7 @@ def import_late_modules() -> None:
 def _import_all() -> None:
     sysconfig.get_path("scripts")  # Reads a module of its own.
     for name in _LATE:
-        with suppress(ImportError):
+        try:
             import_module(name)
+        except ImportError:  # Nor is it imported later, when an agent may have written a module of this name.
+            sys.modules[name] = cast("Any", None)

@@ -31,7 +31,7 @@ _PLAIN: Final = "/:@!$&'()*+,;=~"
 _PAGE: Final = 100
 _PAUSE: Final = 0.1
 """The seconds between two events that tell that the list of resources changed."""
-_LISTEN: Final = "subscriptions/listen"
+LISTEN: Final = "subscriptions/listen"
 
 TEMPLATE: Final = ResourceTemplate(
     uri_template=f"{_ROOT}{{+path}}",
@@ -188,7 +188,7 @@ class FileEvents:
         self._following = 0
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        if ctx.method != _LISTEN:
+        if ctx.method != LISTEN:
             return await call_next(ctx)
         uris = frozenset(_uris_in(ctx.params or {}))
         self._listened.append(uris)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from inspect import signature
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
@@ -41,7 +42,7 @@ from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.config.urls import TREE
 from deepfs.mcp.calls import Calls
 from deepfs.mcp.reference import at_own_paths, reference_tools
-from deepfs.mcp.resources import TEMPLATE, FileEvents, FileResources
+from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
 from deepfs.mcp.tools import agent_tools
 from deepfs.policy.limits import ReadOnlyBackend
@@ -105,13 +106,14 @@ def create_server(
     return _FileServer(
         settings.name,
         files=resources,
+        watches=watches,
         version=__version__,
         instructions=settings.instructions or _INSTRUCTIONS,
         tools=(reference_tools if settings.reference_names else agent_tools)(files, settings, calls),
         token_verifier=token_verifier,
         auth=auth or (None if token_verifier is None else _NO_OAUTH),
         log_level="WARNING",
-        subscriptions=bus if watches else False,
+        subscriptions=bus,
         middleware=[*middleware, FileEvents(files, bus)] if watches else middleware,
     )
 
@@ -124,9 +126,11 @@ _NO_OAUTH = AuthSettings.model_validate({"issuer_url": "http://localhost", "reso
 class _FileServer(MCPServer[Any]):
     """A server of the SDK that also has files as resources."""
 
-    def __init__(self, name: str, *, files: FileResources | None, **options: Any) -> None:
+    def __init__(self, name: str, *, files: FileResources | None, watches: bool, **options: Any) -> None:
         super().__init__(name, **options)
         self._files = files
+        if not watches:  # Releases before 2.3 have no option for it.
+            self._lowlevel_server._request_handlers.pop(LISTEN, None)
 
     async def run_stdio_async(self) -> None:
         server = self._lowlevel_server
@@ -264,6 +268,7 @@ async def serve(
 
     Raises:
         ValueError: A setting is wrong, or other machines could reach the server without a token.
+        ModuleNotFoundError: The transport is HTTP, and the MCP SDK is older than 2.2.
         OSError: The address cannot be used.
     """
     settings = checked(settings or McpSettings())
@@ -293,9 +298,13 @@ def http_app(server: MCPServer, settings: HttpSettings | None = None) -> Starlet
 
     Raises:
         ValueError: The accepted hosts are not known.
+        ModuleNotFoundError: The MCP SDK is older than 2.2, the first one that bounds sessions.
     """
     settings = settings or HttpSettings()
     hosts = [*settings.hosts()]
+    if "max_sessions" not in signature(server.streamable_http_app).parameters:
+        reason = "over HTTP, before mcp 2.2, clients could open sessions without end: pip install 'mcp>=2.2'"
+        raise ModuleNotFoundError(reason, name="mcp")
     local = [f"http://{host}" for host in hosts] if settings.is_local and not settings.allowed_hosts else []
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts),

@@ -276,10 +276,13 @@ class FileOperations:
         # Without a path, rules that deny the root leave what they allow beneath it.
         where = None if path == "/" else path
         result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
-        is_wrong = options["regex"] and result.code is ErrorCode.INVALID_PATTERN
-        better = (
-            "Correct the pattern, or set regex=false to find plain text." if is_wrong else _in_brackets(result, glob)
-        )
+        refused = result.code if options["regex"] else None
+        if refused is ErrorCode.INVALID_PATTERN:
+            better = "Correct the pattern, or set regex=false to find plain text."
+        elif refused is ErrorCode.UNSUPPORTED:
+            better = "Set regex=false to find plain text."
+        else:
+            better = _in_brackets(result, glob)
         failed = await self._partial("grep", result, result.matches, path, better=better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}

@@ -7,14 +7,14 @@ at worst, unless a single line is longer.
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from itertools import islice, repeat
 from typing import AnyStr, Generic, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from deepfs.errors import InvalidPatternError, clipped
+from deepfs.errors import InvalidPatternError, NotSupportedError, clipped
 from deepfs.text import media
 from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
@@ -147,7 +147,7 @@ def compile_query(
     """Compile a query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around.
 
     An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can contain, for an
-    invalid RE2 expression, and for `context_lines` out of range.
+    invalid RE2 expression, and for `context_lines` out of range; NotSupportedError for an expression without RE2.
     """
     if "\n" in pattern:
         raise InvalidPatternError(pattern, "it holds a line break, but the search is by line.", kind="search pattern")
@@ -221,7 +221,12 @@ def _text(data: bytes | str) -> str | None:
 
 
 def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
-    re2 = import_module("re2")
+    try:
+        re2 = import_module("re2")
+    except ImportError as error:
+        if regex:
+            raise NotSupportedError(None, "Regular expressions need RE2: pip install google-re2") from error
+        return _AnyCase(pattern)
     options = re2.Options()
     options.log_errors = False
     options.never_nl = True
@@ -235,6 +240,27 @@ def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
         detail = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
         raise InvalidPatternError(pattern, detail, kind="regex pattern" if regex else "search pattern") from error
     return compiled
+
+
+class _AnyCase:
+    """A literal text whose letters may be of either case, where RE2 is missing: no two ways to match begin alike."""
+
+    def __init__(self, text: str) -> None:
+        expression = "".join(map(_in_any_case, text)).encode()
+        self.programsize: int = len(expression) + 1
+        self.search: Callable[..., Match | None] = re.compile(expression).search
+
+
+@lru_cache(maxsize=4096)
+def _in_any_case(character: str) -> str:
+    letters = re.findall(re.escape(character), _letters(), re.IGNORECASE)
+    return f"(?:{'|'.join(letters)})" if character in letters else re.escape(character)
+
+
+@cache
+def _letters() -> str:
+    """All letters that have a case, but the two of Turkish that RE2 takes for no other ones."""
+    return "".join(each for each in map(chr, range(0x1E944)) if each.lower() != each.upper() and each not in "İı")
 
 
 # --- lines ---

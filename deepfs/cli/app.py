@@ -24,7 +24,7 @@ _MODULES: Final = {
 _HOMES: Final = {command: module for module, commands in _MODULES.items() for command in commands}
 
 
-class _Commands(click.Group):
+class _Subcommands(click.Group):
     """The subcommands."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -38,7 +38,7 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Subcommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--on",
     metavar="URL|FILE.toml",

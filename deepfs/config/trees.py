@@ -44,19 +44,19 @@ from deepfs.sync import in_thread
 __all__ = ["TreeConfig", "load_tree", "open_backend", "open_tree"]
 
 
-class _Rule(Struct, forbid_unknown_fields=True):
+class _RuleTable(Struct, forbid_unknown_fields=True):
     operations: list[str]
     paths: list[str]
     mode: str = "deny"
 
 
-class _History(Struct, forbid_unknown_fields=True):
+class _HistoryTable(Struct, forbid_unknown_fields=True):
     url: str | None = None
     directory: str = "/.history"
     keep: int = 100
 
 
-class _Limits(Struct, forbid_unknown_fields=True):
+class _QuotaTable(Struct, forbid_unknown_fields=True):
     max_bytes: int | None = None
     max_files: int | None = None
 
@@ -79,9 +79,9 @@ class TreeConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     url: str | dict[str, Any] = "memory://"
     read_only: bool = False
     mounts: dict[str, str | dict[str, Any]] = field(default_factory=dict)
-    permissions: list[_Rule] = field(default_factory=list)
-    history: _History | None = None
-    limits: _Limits | None = None
+    permissions: list[_RuleTable] = field(default_factory=list)
+    history: _HistoryTable | None = None
+    limits: _QuotaTable | None = None
     mcp: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
     directory: str = ""

@@ -59,7 +59,7 @@ class ServedTool(Tool):
 
 
 def served_tool(
-    calls: "Calls",
+    calls: "BoundedCalls",
     name: str,
     description: str,
     handler: Handler,
@@ -112,7 +112,7 @@ def output_schema(kind: type[Struct]) -> dict[str, Any]:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-class Calls:
+class BoundedCalls:
     """The calls of a server, of all its clients together.
 
     Args:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
-from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
 from deepfs.mcp.resources import fetched
 from deepfs.mcp.settings import McpSettings
 from deepfs.mcp.tools import block_of, changes, reads, wanted_tools
@@ -234,7 +234,7 @@ async def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callab
 # --- the tools -------------------------------------------------------------------------------------------------------
 
 
-class _Files:
+class _ReferenceFiles:
     """The tools, one method for each."""
 
     def __init__(self, backend: BackendProtocol, settings: McpSettings) -> None:
@@ -485,106 +485,106 @@ def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
 
 # --- registration ----------------------------------------------------------------------------------------------------
 
-_Operation: TypeAlias = Callable[[_Files, Any], Awaitable["str | Reply"]]
+_Operation: TypeAlias = Callable[[_ReferenceFiles, Any], Awaitable["str | Reply"]]
 
 
-class _Kind(NamedTuple):
+class _ReferenceTool(NamedTuple):
     annotations: ToolAnnotations
     description: str
     arguments: type[BaseModel]
     operation: _Operation
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "read_file": _Kind(
+_KINDS: Final[Mapping[str, _ReferenceTool]] = {
+    "read_file": _ReferenceTool(
         reads("Read File (Deprecated)"),
         "Reads a text file, or its first or last lines. Deprecated: use read_text_file.",
         _Read,
-        _Files.read_text_file,
+        _ReferenceFiles.read_text_file,
     ),
-    "read_text_file": _Kind(
+    "read_text_file": _ReferenceTool(
         reads("Read Text File"),
         "Reads a file as text, whatever its extension. `head` or `tail` gives only its first or last lines.",
         _Read,
-        _Files.read_text_file,
+        _ReferenceFiles.read_text_file,
     ),
-    "read_media_file": _Kind(
+    "read_media_file": _ReferenceTool(
         reads("Read Media File"),
         "Reads a file as a block in base64 with its MIME type: an image, audio, or else a resource.",
         _Path,
-        _Files.read_media_file,
+        _ReferenceFiles.read_media_file,
     ),
-    "read_multiple_files": _Kind(
+    "read_multiple_files": _ReferenceTool(
         reads("Read Multiple Files"),
         "Reads several text files at once, each under its path. A file that cannot be read has an error there.",
         _ReadMany,
-        _Files.read_multiple_files,
+        _ReferenceFiles.read_multiple_files,
     ),
-    "write_file": _Kind(
+    "write_file": _ReferenceTool(
         changes("Write File", idempotent=True),
         "Writes a text file. An existing file is replaced without a question.",
         _Write,
-        _Files.write_file,
+        _ReferenceFiles.write_file,
     ),
-    "edit_file": _Kind(
+    "edit_file": _ReferenceTool(
         changes("Edit File"),
         "Replaces texts in a file, one after the other, and shows the changes as a diff. `dryRun` only shows them.",
         _Edit,
-        _Files.edit_file,
+        _ReferenceFiles.edit_file,
     ),
-    "create_directory": _Kind(
+    "create_directory": _ReferenceTool(
         changes("Create Directory", idempotent=True, destructive=False),
         "Makes a directory, with those above it. One that is there stays as it is.",
         _Path,
-        _Files.create_directory,
+        _ReferenceFiles.create_directory,
     ),
-    "list_directory": _Kind(
+    "list_directory": _ReferenceTool(
         reads("List Directory"),
         "Lists what is in a directory, marked as [FILE] or [DIR].",
         _Path,
-        _Files.list_directory,
+        _ReferenceFiles.list_directory,
     ),
-    "list_directory_with_sizes": _Kind(
+    "list_directory_with_sizes": _ReferenceTool(
         reads("List Directory with Sizes"),
         "Lists what is in a directory, marked as [FILE] or [DIR], with sizes and their sum.",
         _Sizes,
-        _Files.list_directory_with_sizes,
+        _ReferenceFiles.list_directory_with_sizes,
     ),
-    "directory_tree": _Kind(
+    "directory_tree": _ReferenceTool(
         reads("Directory Tree"),
         "Shows all that is beneath a directory as JSON: `name`, `type`, and `children` of a directory.",
         _Tree,
-        _Files.directory_tree,
+        _ReferenceFiles.directory_tree,
     ),
-    "move_file": _Kind(
+    "move_file": _ReferenceTool(
         changes("Move File"),
         "Moves or renames a file or a directory. It fails if something is at the destination.",
         _Move,
-        _Files.move_file,
+        _ReferenceFiles.move_file,
     ),
-    "search_files": _Kind(
+    "search_files": _ReferenceTool(
         reads("Search Files"),
         "Finds files and directories beneath a directory by a glob for their relative path: `*.md` in the directory "
         "itself, `**/*.md` at any depth.",
         _Search,
-        _Files.search_files,
+        _ReferenceFiles.search_files,
     ),
-    "get_file_info": _Kind(
+    "get_file_info": _ReferenceTool(
         reads("Get File Info"),
         "Tells the size, the times and the kind of a file or a directory.",
         _Path,
-        _Files.get_file_info,
+        _ReferenceFiles.get_file_info,
     ),
-    "list_allowed_directories": _Kind(
+    "list_allowed_directories": _ReferenceTool(
         reads("List Allowed Directories"),
         "Lists the directories whose files these tools reach.",
         _Nothing,
-        _Files.list_allowed_directories,
+        _ReferenceFiles.list_allowed_directories,
     ),
 }
 
 
-def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
     """The tools of the reference filesystem server that make sense over a backend.
 
     Raises:
@@ -595,22 +595,22 @@ def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Call
         wanted -= {name for name, kind in _KINDS.items() if not kind.annotations.read_only_hint}
     if not offers_move(backend):
         wanted.discard("move_file")
-    files = _Files(backend, settings)
+    files = _ReferenceFiles(backend, settings)
     return [_serve(files, settings, calls, name, kind) for name, kind in _KINDS.items() if name in wanted]
 
 
-def _serve(files: _Files, settings: McpSettings, calls: Calls, name: str, kind: _Kind) -> Tool:
+def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, name: str, kind: _ReferenceTool) -> Tool:
     return served_tool(
         calls,
         name,
         settings.descriptions.get(name, kind.description),
         partial(_reply, files, kind),
         parameters=kind.arguments.model_json_schema(),
-        output=output_schema(Media if kind.operation is _Files.read_media_file else Text),
+        output=output_schema(Media if kind.operation is _ReferenceFiles.read_media_file else Text),
         annotations=kind.annotations,
     )
 
 
-async def _reply(files: _Files, kind: _Kind, arguments: dict[str, Any]) -> Reply:
+async def _reply(files: _ReferenceFiles, kind: _ReferenceTool, arguments: dict[str, Any]) -> Reply:
     answer = await kind.operation(files, kind.arguments.model_validate(arguments))
     return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], Text(answer))

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, TooLargeError
-from deepfs.mcp.calls import Calls, failure_of
+from deepfs.mcp.calls import BoundedCalls, failure_of
 from deepfs.mcp.settings import ServerLimits
 from deepfs.middleware.tools import ToolFailure
 from deepfs.text import paths
@@ -101,7 +101,7 @@ class FileResources:
         calls: What bounds the reads and lists in number and time.
     """
 
-    def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: Calls) -> None:
+    def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: BoundedCalls) -> None:
         self._backend = backend
         self._limits = limits
         self._calls = calls

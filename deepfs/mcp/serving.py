@@ -40,7 +40,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
 from deepfs.config.trees import load_tree, open_backend, open_tree
 from deepfs.config.urls import TREE
-from deepfs.mcp.calls import Calls
+from deepfs.mcp.calls import BoundedCalls
 from deepfs.mcp.reference import at_own_paths, reference_tools
 from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
 from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
@@ -98,7 +98,7 @@ def create_server(
     settings = checked(settings or McpSettings())
     files = backend_from(backend)
     files = ReadOnlyBackend(files) if read_only else files
-    calls = Calls(settings.limits)
+    calls = BoundedCalls(settings.limits)
     resources = FileResources(files, settings.limits, calls) if settings.resources else None
     bus = subscriptions or InMemorySubscriptionBus()
     watches = resources is not None and files.capabilities.watches

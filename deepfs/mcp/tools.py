@@ -19,7 +19,7 @@ from mcp_types import (
 from msgspec import Meta, Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
 from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
@@ -53,7 +53,7 @@ _Next = Annotated[int | None, Meta(description="The offset with which to go on; 
 _Warning = Annotated[str | None, Meta(description="Why the answer is not complete.")]
 
 
-class Listing(Struct, omit_defaults=True):
+class ListedEntries(Struct, omit_defaults=True):
     """A part of a listing."""
 
     entries: list[FileInfo]
@@ -63,7 +63,7 @@ class Listing(Struct, omit_defaults=True):
     warning: _Warning = None
 
 
-class Found(Struct, omit_defaults=True):
+class FoundFiles(Struct, omit_defaults=True):
     """A part of the files that a pattern matches."""
 
     files: list[FileInfo]
@@ -114,7 +114,7 @@ class Changed(Struct, omit_defaults=True):
     occurrences: Annotated[int | None, Meta(description="How many texts an edit replaced.")] = None
 
 
-class Output(Struct):
+class CommandOutput(Struct):
     """The output of a command."""
 
     output: str
@@ -130,7 +130,7 @@ class PatchedFile(Struct, omit_defaults=True):
     move_to: str | None = None
 
 
-class Patched(Struct):
+class PatchedFiles(Struct):
     """The files that a patch changed."""
 
     files: list[PatchedFile]
@@ -139,19 +139,19 @@ class Patched(Struct):
 # --- from answers to data --------------------------------------------------------------------------------------------
 
 
-def _listing(given: _Arguments, answer: Answer, budget: int) -> Listing:
+def _listing(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
     entries, shown = result.entries or [], answer.shown or 0
     last = given["offset"] + shown
     following = last if last < len(entries) else None
-    return Listing(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
+    return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
 
 
-def _files(given: _Arguments, answer: Answer, budget: int) -> Found:
+def _files(given: _Arguments, answer: Answer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
     files, last = result.matches or [], given["offset"] + (answer.shown or 0)
     following = last if last < len(files) else None
-    return Found(files[given["offset"] : last], len(files), following, result.truncated, result.error)
+    return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
 
 
 def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
@@ -220,15 +220,15 @@ def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
     return Changed(result.path or paths.normalize(named), source, times)
 
 
-def _output(given: _Arguments, answer: Answer, budget: int) -> Output:
+def _output(given: _Arguments, answer: Answer, budget: int) -> CommandOutput:
     done = cast("ExecuteResponse", answer.result)
-    return Output(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
+    return CommandOutput(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
 
 
-def _patches(given: _Arguments, answer: Answer, budget: int) -> Patched:
+def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
     patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
-    return Patched(
+    return PatchedFiles(
         [PatchedFile(each.action, paths.normalize(each.path), to) for each, to in zip(patches, move, strict=True)]
     )
 
@@ -265,7 +265,7 @@ def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
-class _Kind(NamedTuple):
+class _AgentTool(NamedTuple):
     """What is known of a tool besides its schema."""
 
     data: Callable[[_Arguments, Answer, int], Struct]
@@ -299,22 +299,22 @@ def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
     return wanted
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "ls": _Kind(_listing, Listing, reads("List directory")),
-    "read_file": _Kind(_content, FileContent, reads("Read file")),
-    "write_file": _Kind(_change, Changed, changes("Write file", idempotent=True)),
-    "edit_file": _Kind(_change, Changed, changes("Edit file")),
-    "glob": _Kind(_files, Found, reads("Find files")),
-    "grep": _Kind(_matches, Matches, reads("Search in files")),
-    "delete": _Kind(_change, Changed, changes("Delete", idempotent=True)),
-    "move": _Kind(_change, Changed, changes("Move")),
+_KINDS: Final[Mapping[str, _AgentTool]] = {
+    "ls": _AgentTool(_listing, ListedEntries, reads("List directory")),
+    "read_file": _AgentTool(_content, FileContent, reads("Read file")),
+    "write_file": _AgentTool(_change, Changed, changes("Write file", idempotent=True)),
+    "edit_file": _AgentTool(_change, Changed, changes("Edit file")),
+    "glob": _AgentTool(_files, FoundFiles, reads("Find files")),
+    "grep": _AgentTool(_matches, Matches, reads("Search in files")),
+    "delete": _AgentTool(_change, Changed, changes("Delete", idempotent=True)),
+    "move": _AgentTool(_change, Changed, changes("Move")),
     # What a command reaches is up to the sandbox.
-    "execute": _Kind(_output, Output, changes("Run command", open_world=True)),
-    "apply_patch": _Kind(_patches, Patched, changes("Apply patch")),
+    "execute": _AgentTool(_output, CommandOutput, changes("Run command", open_world=True)),
+    "apply_patch": _AgentTool(_patches, PatchedFiles, changes("Apply patch")),
 }
 
 
-def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
     """The tools of an agent that make sense over a backend.
 
     Raises:
@@ -343,7 +343,7 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
     return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
 
 
-def _serve(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
+def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
     kind = _KINDS[tool.name]
     return served_tool(
         calls,
@@ -356,7 +356,7 @@ def _serve(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
     )
 
 
-async def _reply(tool: FileTool, kind: _Kind, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
+async def _reply(tool: FileTool, kind: _AgentTool, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
     """What a call of `tool` answers. A result that is an error, although the tool tells it as a note, is raised."""
     checked = tool.arguments.model_validate(tool.arguments.renamed(arguments))
     given = {name: getattr(checked, name) for name in type(checked).model_fields}

@@ -67,7 +67,7 @@ class Version(Struct, frozen=True):
     """Bytes."""
 
 
-class _Kept(NamedTuple):
+class _SavedContent(NamedTuple):
     """The content of a file, stored in the directory `place` before a change; it is deleted if the change fails."""
 
     path: str
@@ -305,7 +305,7 @@ class HistoryBackend(WrapperBackend):
 
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
-        kept: list[_Kept] = []
+        kept: list[_SavedContent] = []
         done, undone = False, False
         try:
             removes = isinstance(operation, Delete | Move)
@@ -320,7 +320,9 @@ class HistoryBackend(WrapperBackend):
         finally:
             await self._settle(kept, {each.path: done for each in kept}, undone=undone)
 
-    def _pin(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_Kept]) -> Operation:
+    def _pin(
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_SavedContent]
+    ) -> Operation:
         """The change, which, if it is a single step, replaces just what was kept, whatever others do."""
         if isinstance(operation, Copy) or operation.if_match is not None:
             return operation
@@ -345,7 +347,7 @@ class HistoryBackend(WrapperBackend):
         touched = {path: _normal_paths([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
-            kept: list[_Kept] = []
+            kept: list[_SavedContent] = []
             done: dict[str, bool] = {}
             try:
                 codes = {path: await self._unkept(each, kept) for path, each in touched.items()}
@@ -363,7 +365,7 @@ class HistoryBackend(WrapperBackend):
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
         async with await self._hold([path]):
-            kept: list[_Kept] = []
+            kept: list[_SavedContent] = []
             done = False
             try:
                 with judging_as("target"):
@@ -374,7 +376,7 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, {path: done})
 
-    async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
+    async def _keep_by_stream(self, path: str, kept: list[_SavedContent]) -> None:
         """Store the file at `path`, of any size, and add it to `kept`.
 
         The file is read twice, because the name of a version includes the hash of its content.
@@ -413,7 +415,7 @@ class HistoryBackend(WrapperBackend):
             raise _unkeepable(path, error.code) from error
         return content.version()
 
-    async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
+    async def _unkept(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
@@ -423,7 +425,7 @@ class HistoryBackend(WrapperBackend):
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
+    async def _keep_tree(self, path: str, kept: list[_SavedContent], *, deep: bool) -> None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
 
         The file at `path` is judged where it is read. What lies beneath it may be a link, which the operation does not
@@ -441,7 +443,7 @@ class HistoryBackend(WrapperBackend):
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
-    async def _settle(self, kept: list[_Kept], done: dict[str, bool], *, undone: bool = False) -> None:
+    async def _settle(self, kept: list[_SavedContent], done: dict[str, bool], *, undone: bool = False) -> None:
         """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
 
         With `undone`, it is certain that none of them happened.
@@ -450,7 +452,7 @@ class HistoryBackend(WrapperBackend):
             await shielded(partial(self._settle_each, kept, done, undone))
 
     @aside
-    async def _settle_each(self, kept: list[_Kept], done: dict[str, bool], undone: bool) -> None:
+    async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:
         for each in kept:
             try:
                 if not undone and (done.get(each.path) or await self._has_changed(each)):
@@ -461,7 +463,7 @@ class HistoryBackend(WrapperBackend):
                 # The change itself is over; at worst an unneeded version stays.
                 _log.exception("the history of a file could not be tidied up")
 
-    async def _has_changed(self, kept: _Kept) -> bool:
+    async def _has_changed(self, kept: _SavedContent) -> bool:
         """Whether the file differs from the stored content, or cannot be read.
 
         A change without a result may have happened, for example if it was cancelled.
@@ -498,7 +500,7 @@ class HistoryBackend(WrapperBackend):
         path: str,
         digest: str,
         store: Callable[[str], Awaitable[FileUploadResponse]],
-        kept: list[_Kept],
+        kept: list[_SavedContent],
         *,
         is_streamed: bool = False,
     ) -> None:
@@ -524,7 +526,7 @@ class HistoryBackend(WrapperBackend):
                 number += 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Appended before the call: if the result is lost, the file may have been stored all the same.
-            kept.append(_Kept(path, place, number, name, digest, is_streamed))
+            kept.append(_SavedContent(path, place, number, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error is not None:
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")

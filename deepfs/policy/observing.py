@@ -258,7 +258,7 @@ class AuditedBackend(ObservedBackend):
         self._redact = redact if redact is None else check_callable("redact", redact)
 
     def observe(self, call: Call) -> Observation:
-        return _Entry(call, backend_name(self), self._tell)
+        return _AuditedOperation(call, backend_name(self), self._tell)
 
     @aside
     async def _tell(self, record: AuditRecord) -> None:
@@ -268,7 +268,7 @@ class AuditedBackend(ObservedBackend):
             await shielded(lambda: answer)  # Cancelled operations are reported as well.
 
 
-class _Entry(Observation):
+class _AuditedOperation(Observation):
     """An operation in progress, of which a record is made when it ends."""
 
     def __init__(self, call: Call, backend: str, tell: Callable[[AuditRecord], Awaitable[None]]) -> None:

@@ -97,7 +97,7 @@ def beside(lines: Sequence[str], hit: int, count: int) -> tuple[list[str], list[
 # --- the model ---
 
 
-class RefusedError(Exception):
+class ModelRefusesError(Exception):
     """The operation fails; if there are several reasons, the backend may return any of these codes."""
 
     def __init__(self, codes: Iterable[str]) -> None:
@@ -157,9 +157,9 @@ class Model:
 
     def ls(self, path: str) -> list[tuple[str, bool, int | None]]:
         if path in self.files:
-            raise RefusedError([ErrorCode.NOT_A_DIRECTORY])
+            raise ModelRefusesError([ErrorCode.NOT_A_DIRECTORY])
         if path not in self.directories():
-            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
+            raise ModelRefusesError([ErrorCode.FILE_NOT_FOUND])
         shown: list[tuple[str, bool, int | None]] = [
             (file, False, len(data)) for file, data in self.files.items() if parent(file) == path
         ]
@@ -175,7 +175,7 @@ class Model:
         if not lines:
             return "utf-8", "", None, None, None
         if offset >= len(lines):
-            raise RefusedError([ErrorCode.INVALID_CONTENT])
+            raise ModelRefusesError([ErrorCode.INVALID_CONTENT])
         end = min(offset + limit, len(lines))
         return "utf-8", "".join(lines[offset:end]), offset + 1, end, None if end == len(lines) else end
 
@@ -188,11 +188,11 @@ class Model:
 
     def glob(self, pattern: str, path: str) -> list[str]:
         if ".." in pattern:
-            raise RefusedError([ErrorCode.INVALID_PATTERN])
+            raise ModelRefusesError([ErrorCode.INVALID_PATTERN])
         if path in self.files:
-            raise RefusedError([ErrorCode.NOT_A_DIRECTORY])
+            raise ModelRefusesError([ErrorCode.NOT_A_DIRECTORY])
         if not self._exists(path):
-            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
+            raise ModelRefusesError([ErrorCode.FILE_NOT_FOUND])
         return [file for file in self._at_or_under(path) if glob_fits(pattern, self._relative(file, path))]
 
     def grep(
@@ -208,7 +208,7 @@ class Model:
     ) -> tuple[Any, ...]:
         root = path or "/"
         if not self._exists(root):
-            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
+            raise ModelRefusesError([ErrorCode.FILE_NOT_FOUND])
         fits = finder(pattern, regex, ignore_case)
         found, skipped = [], 0
         for file in (file for file in self._at_or_under(root) if self._is_searched(file, root, glob)):
@@ -231,7 +231,7 @@ class Model:
 
     def _refuse(self, codes: Iterable[str]) -> None:
         if found := frozenset(codes):
-            raise RefusedError(found)
+            raise ModelRefusesError(found)
 
     def write(self, path: str, content: str, *, overwrite: bool, if_match: bool | None) -> str:
         codes = set(self._no_place(path))
@@ -252,10 +252,10 @@ class Model:
         if not old or old == new or not is_storable(new):
             codes.add(ErrorCode.INVALID_CONTENT)
         if path not in self.files:
-            raise RefusedError(codes)
+            raise ModelRefusesError(codes)
         text = text_of(path, self.files[path])
         if text is None:
-            raise RefusedError({*codes, ErrorCode.BINARY_FILE})
+            raise ModelRefusesError({*codes, ErrorCode.BINARY_FILE})
         if "\r\n" in text:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         places = count_places(text, old) if old else 0
@@ -269,13 +269,13 @@ class Model:
 
     def delete(self, path: str, *, if_match: bool | None) -> str:
         if path == "/" or self._leads_to_mount(path):
-            raise RefusedError([ErrorCode.PERMISSION_DENIED])
+            raise ModelRefusesError([ErrorCode.PERMISSION_DENIED])
         if not self._exists(path):
-            raise RefusedError([ErrorCode.FILE_NOT_FOUND])
+            raise ModelRefusesError([ErrorCode.FILE_NOT_FOUND])
         if if_match is not None:
             self._refuse(self._no_file(path))
         if if_match is False:
-            raise RefusedError([ErrorCode.CONFLICT])
+            raise ModelRefusesError([ErrorCode.CONFLICT])
         self._remove(path)
         return path
 
@@ -291,7 +291,7 @@ class Model:
 
     def move(self, src: str, dst: str, *, overwrite: bool) -> str:
         if src == "/" or self._leads_to_mount(src):
-            raise RefusedError({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
+            raise ModelRefusesError({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
         if src == dst and self._exists(src):
             return dst
         self._refuse(self._not_there(src, dst, overwrite))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.testing.model import Model, RefusedError, normal
+from deepfs.testing.model import Model, ModelRefusesError, normal
 from deepfs.testing.suite import BackendSuite, gather, succeeded
 from deepfs.types import FileDataV2, ReadResult, Result
 
@@ -260,7 +260,7 @@ def of_model(model: Model, step: Step) -> Any:
     arguments = {name: _in_model(name, value) for name, value in step.arguments.items()}
     try:
         return getattr(model, step.operation)(**arguments)
-    except RefusedError as refused:
+    except ModelRefusesError as refused:
         return refused.codes
 
 

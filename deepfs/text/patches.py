@@ -329,12 +329,12 @@ _NAMED: Final = 5
 """How many of the places where a hunk may be are named."""
 
 
-class _Line(NamedTuple):
+class _FileLine(NamedTuple):
     text: str
     end: str
 
 
-class _Place(NamedTuple):
+class _HunkPlace(NamedTuple):
     start: int
     length: int
     is_fuzzy: bool
@@ -346,10 +346,10 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     Raises PatchError if the place of a hunk is not found, or if it may be one of several.
     """
     lines = _split(text)
-    texts = _Texts(path, [line.text for line in lines], hunks)
+    texts = _LineTexts(path, [line.text for line in lines], hunks)
     ends = [line.end for line in lines if line.end]
     usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
-    result: list[_Line] = []
+    result: list[_FileLine] = []
     done = fuzzy = 0
     for hunk in hunks:
         place = _place(path, texts, hunk, done)
@@ -360,34 +360,34 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     return Patched(_join([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
 
 
-def _split(text: str) -> list[_Line]:
+def _split(text: str) -> list[_FileLine]:
     *whole, last = text.split("\n")
-    lines = [_Line(line[:-1], "\r\n") if line.endswith("\r") else _Line(line, "\n") for line in whole]
-    return [*lines, _Line(last, "")] if last else lines
+    lines = [_FileLine(line[:-1], "\r\n") if line.endswith("\r") else _FileLine(line, "\n") for line in whole]
+    return [*lines, _FileLine(last, "")] if last else lines
 
 
-def _join(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
-    *whole, last = lines or [_Line("", "")]
+def _join(lines: Sequence[_FileLine], usual: str, ends_line: bool) -> str:
+    *whole, last = lines or [_FileLine("", "")]
     if not lines:
         return ""
     end = (last.end or usual) if ends_line else ""
     return "".join([*(f"{line.text}{line.end or usual}" for line in whole), last.text, end])
 
 
-def _replace(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]:
+def _replace(hunk: Hunk, found: Sequence[_FileLine], usual: str) -> Iterator[_FileLine]:
     """The lines that take the place of those that were found. Kept lines are those of the file."""
     index = 0
     for sign, text in hunk.lines:
         if sign == "+":
             beside = found[min(index, len(found) - 1)].end if found else ""
-            yield _Line(text, beside or usual)
+            yield _FileLine(text, beside or usual)
         else:
             if sign == " " and index < len(found):
                 yield found[index]
             index += 1
 
 
-class _Texts:
+class _LineTexts:
     """The lines of a file, without their ends, as the levels compare them."""
 
     def __init__(self, path: str, texts: Sequence[str], hunks: Sequence[Hunk]) -> None:
@@ -401,7 +401,7 @@ class _Texts:
         return self._indexes[level]
 
 
-def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
+def _place(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> _HunkPlace:
     """The place of a hunk at or after the line `start`."""
     old = hunk.old
     for wanted in (old, old[:-1]) if old and not old[-1] else (old,):
@@ -410,11 +410,11 @@ def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
             if len(places) > 1:
                 raise PatchError(_ambiguous(path, hunk, places))
             if places:
-                return _Place(places[0], len(wanted), level is not str)
+                return _HunkPlace(places[0], len(wanted), level is not str)
     raise PatchError(_missing(path, texts, hunk, start))
 
 
-def _places(texts: _Texts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
+def _places(texts: _LineTexts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
     """The first lines at which the hunk may be. After an anchor only the nearest place counts."""
     index = texts.at(level)
     if hunk.at_end and index.ends_with(sought, start):
@@ -431,7 +431,7 @@ def _places(texts: _Texts, hunk: Hunk, sought: Sequence[str], start: int, level:
     return found
 
 
-def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
+def _beneath(texts: _LineTexts, anchors: Sequence[str], start: int) -> list[int]:
     """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
     starts = [start]
     for i, anchor in enumerate(anchors):
@@ -455,7 +455,7 @@ def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     )
 
 
-def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
+def _missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
     trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
@@ -475,7 +475,7 @@ def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
     return f"{which} in {path}{_after(start)}. {near}Read the file and copy the context exactly."
 
 
-def _near(texts: _Texts, line: str, start: int) -> str:
+def _near(texts: _LineTexts, line: str, start: int) -> str:
     """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
     found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
     return f"{found} " if found else ""

@@ -25,7 +25,7 @@ _KINDS: Final = {"100": "", "120": "a link", "160": "a submodule", "040": "a dir
 # --- reading ---
 
 
-class _Part:
+class _FilePart:
     """What a diff says of one file."""
 
     def __init__(self) -> None:
@@ -69,16 +69,16 @@ def _lines(diff: str) -> list[str]:
     return lines
 
 
-def _parts(lines: Sequence[str]) -> list[_Part]:
-    parts: list[_Part] = []
+def _parts(lines: Sequence[str]) -> list[_FilePart]:
+    parts: list[_FilePart] = []
     number = 0
     while number < len(lines):
         line = lines[number]
         if line.startswith("diff --git "):
-            parts.append(_Part())
+            parts.append(_FilePart())
             number = _read_notes(parts[-1], lines, number)
         elif _is_head(lines, number):
-            parts.append(_Part())
+            parts.append(_FilePart())
             number = _read_names(parts[-1], lines, number)
         elif line.startswith("@@ -"):
             if not parts:
@@ -97,7 +97,7 @@ def _is_head(lines: Sequence[str], number: int) -> bool:
     return lines[number].startswith("--- ") and number + 1 < len(lines) and lines[number + 1].startswith("+++ ")
 
 
-def _read_names(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_names(part: _FilePart, lines: Sequence[str], number: int) -> int:
     (old, old_stamp), (new, new_stamp) = (_name(line[len("--- ") :]) for line in lines[number : number + 2])
     part.names, part.stamps = (old, new), (old_stamp, new_stamp)
     return number + 2
@@ -109,7 +109,7 @@ _NOTES: Final = (
 )  # fmt: skip
 
 
-def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_notes(part: _FilePart, lines: Sequence[str], number: int) -> int:
     """Read the head that git writes. Returns the number of the line beneath it."""
     part.is_git = True
     part.notes["diff --git"] = lines[number][len("diff --git ") :]
@@ -129,7 +129,7 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     if _note_name(part.notes, "from") is not None and part.notes["diff --git"].count(" ") > 1:
         part.names = (None, None)  # The names differ, so it is not known which of the spaces is between them.
     if number < len(lines) and _is_head(lines, number):
-        named = _Part()
+        named = _FilePart()
         _read_names(named, lines, number)
         if all(name is None or known in (None, name) for name, known in zip(named.names, part.names, strict=True)):
             part.names, part.stamps = named.names, named.stamps
@@ -137,7 +137,7 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     return number
 
 
-def _read_hunk(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_hunk(part: _FilePart, lines: Sequence[str], number: int) -> int:
     """Read the hunk that begins at a line. Returns the number of the line beneath it."""
     found, head = _RANGES.match(lines[number]), number + 1
     if found is None:
@@ -233,7 +233,7 @@ def _both_names(text: str) -> tuple[str | None, str | None]:
 _SLASHES: Final = re.compile("/+")
 
 
-def _strip_of(parts: Sequence[_Part]) -> int:
+def _strip_of(parts: Sequence[_FilePart]) -> int:
     """How many leading parts of the names make those on both sides the same."""
     found = {_difference(part, *part.names) for part in parts} - {None}
     if len(found) > 1:
@@ -249,7 +249,7 @@ def _strip_of(parts: Sequence[_Part]) -> int:
     return 1 if is_usual else 0
 
 
-def _difference(part: _Part, old: str | None, new: str | None) -> int | None:
+def _difference(part: _FilePart, old: str | None, new: str | None) -> int | None:
     """The leading parts by which the names of one file differ; None if they tell nothing."""
     if old is None or new is None:
         return None
@@ -272,7 +272,7 @@ def _strip(name: str | None, count: int) -> str | None:
     return "/".join(_SLASHES.split(name)[count:]) or None
 
 
-def _file_patch(part: _Part, strip: int) -> FilePatch:
+def _file_patch(part: _FilePart, strip: int) -> FilePatch:
     notes, hunks = part.notes, tuple(part.hunks)
     old, new = (_strip(name, strip) for name in part.names)
     # Behind these words git leaves out the prefixes `a/` and `b/`, if there are any.
@@ -304,7 +304,7 @@ def _note_name(notes: Mapping[str, str], side: str) -> str | None:
     return None if name is None else _unquote(name)
 
 
-def _has_no_prefixes(part: _Part) -> bool:
+def _has_no_prefixes(part: _FilePart) -> bool:
     """Whether the names of a moved or copied file are the same in all lines."""
     return any(
         part.notes["diff --git"] == f"{part.notes[f'{what} from']} {part.notes[f'{what} to']}"
@@ -313,7 +313,7 @@ def _has_no_prefixes(part: _Part) -> bool:
     )
 
 
-def _is_absent(part: _Part, side: int) -> bool:
+def _is_absent(part: _FilePart, side: int) -> bool:
     """Whether there is no file before, or after, the patch."""
     if part.is_git and ("new file mode", "deleted file mode")[side] in part.notes:
         return True
@@ -330,7 +330,7 @@ def _is_epoch(stamp: str) -> bool:
     return False
 
 
-def _added_text(part: _Part) -> str:
+def _added_text(part: _FilePart) -> str:
     return apply_numbered(part.shown, "", part.hunks).text
 
 

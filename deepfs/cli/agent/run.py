@@ -52,7 +52,7 @@ from deepfs.types import error_told
 # --- events in this thread -------------------------------------------------------------------------------------------
 
 
-class _Turn:
+class _RunningTurn:
     """A turn that runs on the event loop, and whose events this thread takes. Made on the loop."""
 
     def __init__(self, events: AsyncIterator[Event]) -> None:
@@ -62,7 +62,7 @@ class _Turn:
         self._ended = anyio.Event()
 
     @classmethod
-    async def begun(cls, events: AsyncIterator[Event]) -> "_Turn":
+    async def begun(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
         return cls(events)
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Gene
 
     If the iterator is closed before its end, or by Ctrl-C, the turn is cancelled.
     """
-    turn = portal.call(_Turn.begun, events)
+    turn = portal.call(_RunningTurn.begun, events)
     running = portal.start_task_soon(turn.run)
     try:
         while found := portal.call(turn.some):

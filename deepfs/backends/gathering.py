@@ -79,8 +79,8 @@ async def gather_each(
         Exception: The first error, as it is. No call begins after it.
     """
     given = list(items)
-    if len(given) == 1:
-        return [await function(given[0])]
+    if len(given) == 1 or most == 1 or is_inline():
+        return [await function(item) for item in given]
     results: dict[int, T] = {}
     errors: list[Exception] = []
     remaining = enumerate(given)

@@ -31,7 +31,7 @@ from deepfs.backends.transfer import (
     Verify,
 )
 from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.screen import counted, human_size
+from deepfs.cli.screen import counted
 from deepfs.cli.session import Place, Session, error_text, interruptible, reason_text, told_text
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quoted
 from deepfs.text import paths
@@ -162,8 +162,10 @@ async def copy(session: Session, options: CopyOptions) -> None:
         ending = {"verify": options.verify, "interrupted": number is not None}
         session.json({**counts, "seconds": seconds, **ending})
     elif number is not None or (sys.stderr.isatty() and (options.recursive or totals.files > 1)):
+        from rich.filesize import decimal
+
         failed = f", {totals.failed:,} failed" if totals.failed else ""
-        done = f"{counted(totals.files, 'file')}, {human_size(totals.bytes)} in {seconds:.1f} s"
+        done = f"{counted(totals.files, 'file')}, {decimal(totals.bytes)} in {seconds:.1f} s"
         session.screen.note(f"{done} ({totals.skipped:,} skipped{failed})")
 
 

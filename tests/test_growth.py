@@ -455,7 +455,7 @@ FIXED: Final = {
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
-        "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+        "check_target", "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
     )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",

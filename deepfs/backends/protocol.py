@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Self, TypeAl
 
 from deepfs._brief import arguments, shown_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
-from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
+from deepfs.backends._trees import End, are_one, change_entry, list_tree
 from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
-from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
+from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES, Operation
 from deepfs.search.results import SEARCH_SECONDS
@@ -256,7 +256,7 @@ class BackendProtocol(SyncSurface):
             PermissionDeniedError: With `deleting`: nothing may be deleted.
             NotSupportedError: With `deleting`: the backend cannot delete.
         """
-        listing = await listed_tree(self, path)
+        listing = await list_tree(self, path)
         if deleting and not self.capabilities.deletes:
             raise _refuse(self, "delete")
         return listing
@@ -274,7 +274,7 @@ class BackendProtocol(SyncSurface):
             One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and
             what `adelete` has.
         """
-        return [await changed_entry(self, change) for change in changes]
+        return [await change_entry(self, change) for change in changes]
 
     async def astorage_place(self, path: str) -> StoragePlace:
         """Name the storage that a path is in, and the place there, independently of this object.
@@ -519,7 +519,7 @@ class BackendProtocol(SyncSurface):
             ValueError: `chunk_size` is not positive.
         """
         chunk_size = chunk_bytes(chunk_size)
-        content = await downloaded(self, path)
+        content = await download_file(self, path)
         for start in range(0, len(content), chunk_size):
             yield content[start : start + chunk_size]
 
@@ -541,7 +541,7 @@ class BackendProtocol(SyncSurface):
             Exception: Any other error that `chunks` raises; nothing changed.
         """
         try:
-            content = await collected(path, chunks)
+            content = await collect_chunks(path, chunks)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         [outcome] = await self.aupload_files([(path, content)])

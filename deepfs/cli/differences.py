@@ -54,21 +54,17 @@ async def apply_patch(session: Session, address: str, file: str | None, strip: i
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
-    text = _decoded(content)
-    is_v4a = text.lstrip().startswith("*** Begin Patch")
-    patches = await to_thread.run_sync(parse_patch if is_v4a else partial(parse_unified, strip=strip), text)
-    placed = await gather_each(partial(_within, place), patches)
-    session.screen.line(await apply_patches(place.backend, placed))
-
-
-def _decoded(patch: bytes) -> str:
     try:
-        return patch.decode()
+        text = content.decode()
     except UnicodeDecodeError:
         raise ValueError("the patch is no text in UTF-8") from None
+    is_v4a = text.lstrip().startswith("*** Begin Patch")
+    patches = await to_thread.run_sync(parse_patch if is_v4a else partial(parse_unified, strip=strip), text)
+    patches = await gather_each(partial(_place_patch, place), patches)
+    session.screen.line(await apply_patches(place.backend, patches))
 
 
-async def _within(place: Place, patch: FilePatch) -> FilePatch:
+async def _place_patch(place: Place, patch: FilePatch) -> FilePatch:
     """`patch` with paths of the backend, and the one of two names that a file has."""
     path, other, move_to, copy_of = (
         None if name is None else paths.join(place.path, paths.normalize(name)[1:])

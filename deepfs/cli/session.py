@@ -1,6 +1,7 @@
 """What a command works with: the places that its addresses name, its options, its output, and its exit status."""
 
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
@@ -9,6 +10,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import anyio
 import click
+from anyio.abc import TaskStatus
 from msgspec import json
 
 from deepfs._brief import address as shown_url
@@ -16,7 +18,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.trees import open_backend
 from deepfs.config.urls import Address, parse_address
-from deepfs.errors import DeepFSError
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text import paths
 from deepfs.types import Result, error_told
 
@@ -29,6 +31,21 @@ MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
+_SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+_TEXTS: Final[dict[str | None, str]] = {
+    ErrorCode.FILE_NOT_FOUND: "No such file or directory",
+    ErrorCode.IS_DIRECTORY: "Is a directory",
+    ErrorCode.NOT_A_DIRECTORY: "Not a directory",
+    ErrorCode.PERMISSION_DENIED: "Permission denied",
+    ErrorCode.ALREADY_EXISTS: "File exists",
+    ErrorCode.TOO_LARGE: "File too large",
+    ErrorCode.QUOTA_EXCEEDED: "Quota exceeded",
+    ErrorCode.CONFLICT: "It was changed meanwhile",
+    ErrorCode.TIMEOUT: "Timed out",
+    ErrorCode.UNSUPPORTED: "Not supported there",
+}
+"""What the system's tools say for an error code."""
 
 
 class Given(NamedTuple):
@@ -199,6 +216,39 @@ def _run_told(session: Session, command: Callable[[], Awaitable[None]], trouble:
         session.failed(error, status=trouble)
 
 
+async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
+    """Run something that SIGINT, SIGTERM and SIGHUP cancel. What is being stored is stored as a whole, or not at all.
+
+    Args:
+        work: What to run.
+
+    Returns:
+        The number of the signal that ended it; None if none did.
+    """
+    received: list[int] = []
+    errors: list[Exception] = []
+
+    async def watch(*, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as signals:
+            task_status.started()
+            async for number in signals:
+                received.append(number)
+                break
+        # From here on, another SIGINT ends the process at once.
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watch)
+        try:
+            await work()
+        except Exception as error:
+            errors.append(error)
+        tasks.cancel_scope.cancel()
+    if errors:
+        raise errors[0]
+    return received[0] if received else None
+
+
 def _current_directory() -> str:
     """The current directory; an empty text if it was deleted."""
     try:
@@ -212,6 +262,24 @@ def told_text(told: object) -> str:
     if isinstance(told, OSError) and told.strerror:
         return told.strerror if told.filename is None else f"{told.filename}: {told.strerror}"
     return str(told).removeprefix("Error: ")
+
+
+def error_text(code: str) -> str:
+    """What the system's tools say for an error.
+
+    Args:
+        code: The code of `ErrorCode`.
+    """
+    return _TEXTS.get(code, code)
+
+
+def reason_text(result: Result) -> str:
+    """Why an operation failed, as the system's tools say it where they have words for it.
+
+    Args:
+        result: The result of the operation.
+    """
+    return _TEXTS.get(result.code) or str(error_told(result))
 
 
 # --- options and arguments that several commands have ---

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends import answers
-from deepfs.backends._trees import listed_tree
+from deepfs.backends._trees import list_tree
 from deepfs.backends.answers import shows_file
 from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
 from deepfs.backends.protocol import (
@@ -23,7 +23,7 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
 )
-from deepfs.backends.transfer import downloaded
+from deepfs.backends.transfer import download_file
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -252,7 +252,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _files(self, path: str) -> FileTree:
         """The files at or under `path`, in memory; files that cannot be downloaded are left out."""
-        tree = await listed_tree(self._whole, path)
+        tree = await list_tree(self._whole, path)
         listed = [entry.path for entry in tree.entries if "file" in (entry.kind, entry.leads_to)]
         files: dict[str, FileDataV2] = {}
         for start in range(0, len(listed), _BATCH):
@@ -262,7 +262,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return FileTree(files)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        listing = await listed_tree(self._whole, path)
+        listing = await list_tree(self._whole, path)
         if deleting:
             self._require("delete")
         return listing
@@ -361,7 +361,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             if if_match is not None:
                 if await self._has_children(path):
                     raise IsDirectoryError(path)
-                if version(await downloaded(self._whole, path)) != if_match:
+                if version(await download_file(self._whole, path)) != if_match:
                     raise ConflictError(path)
             return answers.changed(await self._require("delete")(path), DeleteResult, path)
 

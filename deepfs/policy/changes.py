@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
-from deepfs.backends.transfer import downloaded
+from deepfs.backends.transfer import download_file
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
 from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
@@ -187,7 +187,7 @@ class ChangePolicy(WrapperBackend):
         """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
         path = operation.path
         try:
-            before = await downloaded(self.inner, path)
+            before = await download_file(self.inner, path)
         except DeepFSError as error:
             if error.code in _UNREAD:
                 return [], None

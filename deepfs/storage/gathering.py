@@ -65,7 +65,7 @@ async def gather_each(
 
 async def _each(make: Callable[[int], Awaitable[bool]], count: int, *, most: int, cancels: bool) -> None:
     """Await `make` of each number below `count`, at most `most` at once, until one call returns True or raises."""
-    if is_inline() or count == 1:
+    if is_inline() or count == 1 or most == 1:
         for number in range(count):
             if await make(number):
                 break

@@ -1,7 +1,7 @@
 """Trees of entries as data: the input for planning a transfer between two storages.
 
 A `TreeListing` has what the listing of a directory leaves out: links, special files, mode bits, and how many entries
-cannot be listed at all. The functions are pure; `backends/transfer.py` carries a plan out.
+cannot be listed at all. The functions are pure; `backends/transfer.py` carries a transfer out.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -13,7 +13,15 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode, error_about, quoted
+from deepfs.errors import (
+    AlreadyExistsError,
+    DeepFSError,
+    ErrorCode,
+    IsDirectoryError,
+    NotDirectoryError,
+    error_about,
+    quoted,
+)
 from deepfs.text import paths
 
 Kind: TypeAlias = Literal["file", "directory", "link", "special"]
@@ -136,6 +144,16 @@ def check_transferable(listing: TreeListing, src: str, *, moves: bool) -> None:
         objection = _objection(entry, moves=moves)
         if objection is not None:
             raise _refusal(src, ErrorCode.UNSUPPORTED, f"'{{other}}' {objection}", entry.path, moves=moves)
+
+
+def check_target(dst: str, standing: Kind | None, *, from_file: bool, overwrite: bool) -> None:
+    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a `standing` entry is, or nothing."""
+    if standing == "directory":
+        raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
+    if standing is not None and not overwrite:
+        raise AlreadyExistsError(dst)
+    if standing is not None and not from_file:
+        raise NotDirectoryError(dst)
 
 
 def _objection(entry: TreeEntry, *, moves: bool) -> str | None:

@@ -24,7 +24,7 @@ from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
 from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
-from support.disks import recorded_modes, tree
+from support.disks import public_directory, recorded_modes, seen_by_nobody, tree
 from support.v1_backend import DuckS3
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +173,19 @@ async def test_transfers_between_disks_keep_empty_directories_and_modes(root: Pa
         } == before
         found = [await in_thread((other / place / name).stat) for name in ("a.txt", "deep/b.bin", "empty")]
         assert [status.st_mode & 0o777 for status in found] == [0o755, 0o600, 0o700]
+
+
+def test_a_directory_that_its_owner_cannot_change_is_copied_with_its_content() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "one" / "d").mkdir(parents=True)
+        (root / "one" / "d" / "a").write_bytes(b"a")
+        (root / "one" / "d").chmod(0o555)
+        backend = CompositeBackend(FilesystemBackend(root / "one"), {"/two/": FilesystemBackend(root / "two")})
+        copied = backend.copy("/d", "/two/d")
+        mode = (root / "two" / "d").stat().st_mode & 0o777
+        for name in ("one", "two"):
+            (root / name / "d").chmod(0o700)
+        assert (copied.error, mode, (root / "two" / "d" / "a").read_bytes()) == (None, 0o555, b"a")
 
 
 async def test_large_files_are_moved_between_disk_and_memory(root: Path, tmp_path: Path) -> None:

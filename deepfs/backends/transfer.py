@@ -637,7 +637,13 @@ def _stop(failure: CopyFailure) -> None:
 async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: bool) -> TreeCopy:
     """Plan a copy, and carry it out. Raises before anything changes if not everything can be transferred, or if the
     destination does not permit it; later the error says how many files arrived."""
-    listing = await source.backend.alist_tree(source.path, deleting=terms.moves)
+    refusal: NotSupportedError | None = None
+    try:
+        listing = await source.backend.alist_tree(source.path, deleting=terms.moves)
+    except NotSupportedError as error:
+        if not terms.moves:
+            raise
+        listing, refusal = await source.backend.alist_tree(source.path), error
     if source.backend is target.backend and paths.is_beneath(target.path, source.path):
         raise InvalidPathError(target.path, "it lies inside {other}", source.path)
     check_transferable(listing, source.path, moves=terms.moves)
@@ -652,6 +658,8 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
     if terms.moves and empty and not terms.makes_directories:
         what = "'{other}' is an empty directory, which the destination cannot keep"
         raise NotSupportedError(source.path, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
+    if refusal is not None:  # Errors of the destination come first.
+        raise refusal
     # The largest first: if an end refuses one, nothing was copied yet.
     copying.files = sorted(map(copying.plan_file, files_of(listing.entries)), key=_cost, reverse=True)
     try:

@@ -110,15 +110,15 @@ class Kept:
         """The kept bytes as text, cut to `share` bytes (at most the limit), with a note of how many are left out."""
         whole = self._head + self._tail
         if self.size <= share:
-            return self._marked(whole.decode(errors="replace"))
+            return self._mark_lines(whole.decode(errors="replace"))
         head, tail = _without_cut_end(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
         left_out = self.size - len(head) - len(tail)
-        return self._marked(
+        return self._mark_lines(
             f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n"
             f"{_without_cut_start(tail).decode(errors='replace')}"
         )
 
-    def _marked(self, text: str) -> str:
+    def _mark_lines(self, text: str) -> str:
         if not text or not self._mark:
             return text
         return "".join(f"{self._mark}{line}\n" for line in text.removesuffix("\n").split("\n"))
@@ -323,7 +323,7 @@ async def start(command: Command) -> Process:
     def spawn() -> None:
         if command.prepare is not None:
             command.prepare()
-        started.append(_spawned(command))
+        started.append(_spawn(command))
 
     try:
         await (pool.run_resident(spawn) if command.prepare is None else pool.run_isolated(spawn))
@@ -336,7 +336,7 @@ async def start(command: Command) -> Process:
     return started[0]
 
 
-def _spawned(command: Command) -> Process:
+def _spawn(command: Command) -> Process:
     pipes: list[Pipe] = []
     try:
         pipes.append(Pipe("stdout"))
@@ -413,7 +413,7 @@ class Running:
                 async with anyio.create_task_group() as tasks:
                     for pipe in process.pipes:
                         tasks.start_soon(pipe.pump, sink)
-                    stopped, timed_out = await _waited(process, command)
+                    stopped, timed_out = await _wait(process, command)
                     for pipe in process.pipes:
                         pipe.end()
             finally:
@@ -476,14 +476,14 @@ async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
     return ExecuteResponse(output, run.exit_code, captured.truncated, run.not_enforced, run.timed_out)
 
 
-async def _waited(process: Process, command: Command) -> tuple[str | None, float | None]:
+async def _wait(process: Process, command: Command) -> tuple[str | None, float | None]:
     """Wait for the process, or kill it at its timeout or when `watch` returns.
 
     If it was stopped, returns why, and after how many seconds, if its time was up.
     """
     reason, timeout = "", command.timeout
     with anyio.move_on_after(timeout):
-        reason = await _watched(process, command.watch)
+        reason = await _watch(process, command.watch)
     stopped = process.returncode is None
     await process.kill()
     if not stopped:
@@ -491,7 +491,7 @@ async def _waited(process: Process, command: Command) -> tuple[str | None, float
     return (reason, None) if reason or timeout is None else (time_up(timeout), timeout)
 
 
-async def _watched(process: Process, watch: Callable[[int], Awaitable[str]] | None) -> str:
+async def _watch(process: Process, watch: Callable[[int], Awaitable[str]] | None) -> str:
     """Wait until the process ends or `watch` returns; return the reason that `watch` gave, or an empty text."""
     if watch is None:
         await process.wait()

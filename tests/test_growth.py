@@ -191,8 +191,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "base._captured": lambda text: base._captured(ExecuteResponse(output=text, exit_code=0), "ab"),
-    "base._capturing": lambda text: base._capturing(text, "/a", 1, 1),
+    "base._captured_result": lambda text: base._captured_result(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
     "resources.text_of": lambda text: resources.text_of("/a", text.encode()),

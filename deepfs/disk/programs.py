@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, cast
 __all__ = [
     "Place",
     "add_root",
+    "directories_passed",
     "find_programs",
     "import_late_modules",
     "interpreter_parts",
     "is_safe",
-    "passed",
     "programs_on",
 ]
 
@@ -58,7 +58,7 @@ def _real_roots() -> set[str]:
     return {known[-1] for known in list(_roots.values())}
 
 
-def passed(path: str) -> Iterator[str]:
+def directories_passed(path: str) -> Iterator[str]:
     """The real paths of the directories in which the parts of a path are looked up, and those of the links in it.
 
     The path need not exist.
@@ -90,7 +90,7 @@ class Place(NamedTuple):
     def of(cls, path: str) -> "Place":
         """What a path leads to now; it need not exist."""
         real = os.path.realpath(path)
-        return cls(real, frozenset((real, *passed(path))))
+        return cls(real, frozenset((real, *directories_passed(path))))
 
     def is_safe(self) -> bool:
         """Whether no other account can change it or put something in its place, and no agent can."""

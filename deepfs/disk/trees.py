@@ -82,19 +82,19 @@ def directories(
     name: str,
     parent: int | None,
     path: str,
-    opened: Callable[[str, int | None], int | None],
+    open_directory: Callable[[str, int | None], int | None],
     *,
     by_names: bool = False,
 ) -> Generator[Level, None, None]:
     """Yield the directory `name` of `parent`, and then each one beneath it that the reader asks for.
 
     `path` is that of the directory. If it is empty, so are those of the others, which in deep trees would be long.
-    `opened` opens a directory, or returns None to pass it by. Raises OSError if one that the walk has to come back to
+    `open_directory` opens one, or returns None to pass it by. Raises OSError if one that the walk has to come back to
     was moved or removed; `by_names` is as in `Descent`.
     """
     with Descent[Level](by_names=by_names) as descent:
         while True:
-            if (descriptor := opened(name, parent)) is not None:
+            if (descriptor := open_directory(name, parent)) is not None:
                 descent.enter(level := Level(name, descriptor, path))
                 yield level
             while descent.levels and not descent.levels[-1].inside:
@@ -122,7 +122,7 @@ def check_tree(
     if root.judge is None:
         return
 
-    def opened(name: str, parent: int | None) -> int | None:
+    def open_directory(name: str, parent: int | None) -> int | None:
         try:
             return os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
         except (FileNotFoundError, NotADirectoryError):
@@ -130,7 +130,7 @@ def check_tree(
         except PermissionError as error:
             raise PermissionDeniedError(src, "not everything beneath it can be listed") from error
 
-    with StorageErrors(src), closing(directories(source.name, source.directory, source.path, opened)) as found:
+    with StorageErrors(src), closing(directories(source.name, source.directory, source.path, open_directory)) as found:
         for level in found:
             with os.scandir(level.descriptor) as children:
                 for child in children:
@@ -182,12 +182,12 @@ class _Listing:
         self._add(start, status)
         self._check_changeable(place.directory)
         if stat.S_ISDIR(status.st_mode):
-            with closing(directories(place.name, place.directory, start, self._opened)) as found:
+            with closing(directories(place.name, place.directory, start, self._open)) as found:
                 for level in found:
                     self._list(level)
         return TreeListing(self._entries, self._omission)
 
-    def _opened(self, name: str, parent: int | None) -> int | None:
+    def _open(self, name: str, parent: int | None) -> int | None:
         self._deadline.check(self._start)
         try:
             return os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=parent)
@@ -562,7 +562,7 @@ class _Removal:
     def _remove(self, name: str, is_dir: bool, rounds: int = 0) -> None:
         """Remove a file, or enter a directory."""
         try:
-            if is_dir and self._entered(name, rounds):
+            if is_dir and self._enter(name, rounds):
                 return
             self._unlink(self._parent, name)
         except FileNotFoundError:
@@ -570,10 +570,10 @@ class _Removal:
         except DeepFSError as error:  # Locking it failed.
             self._keep(name, error)
         except OSError as error:
-            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._entered(name, rounds):
+            if is_dir or error.errno not in _PERHAPS_A_DIRECTORY or not self._enter(name, rounds):
                 self._keep(name, error)
 
-    def _entered(self, name: str, rounds: int) -> bool:
+    def _enter(self, name: str, rounds: int) -> bool:
         """Enter the directory `name`, or remove it if it cannot be opened but is empty; False if it is no directory."""
         try:
             self._descent.enter(_RemovalLevel(self._parent, name, rounds, self._force))

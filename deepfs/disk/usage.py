@@ -40,18 +40,18 @@ def disk_use(directory: str, limit: int, deadline: Deadline) -> int:
     """
     for _ in range(_ROUNDS):
         try:
-            return _measured(directory, limit, deadline)
+            return _measure(directory, limit, deadline)
         except OSError:
             continue  # A directory was moved while it was measured, or the system is short of something.
     return limit + 1
 
 
-def _measured(directory: str, limit: int, deadline: Deadline) -> int:
+def _measure(directory: str, limit: int, deadline: Deadline) -> int:
     """Add up sizes in one walk, until they exceed `limit`."""
     total = 0
     linked: set[FileId] = set()
     """Files with several names."""
-    with closing(directories(directory, None, "", _opened, by_names=True)) as found:
+    with closing(directories(directory, None, "", _open_to_list, by_names=True)) as found:
         for level in found:
             deadline.check()
             with os.scandir(level.descriptor) as entries:
@@ -72,7 +72,7 @@ def _measured(directory: str, limit: int, deadline: Deadline) -> int:
     return total
 
 
-def _opened(name: str, parent: int | None) -> int | None:
+def _open_to_list(name: str, parent: int | None) -> int | None:
     """An open directory; None if it is gone, or if neither this process nor its commands get into it."""
     try:
         # The start may be reached through a symlink.
@@ -127,9 +127,9 @@ class DiskUse:
         Raises QuotaExceededError, about `path`, if that would exceed the limit.
         """
         size = max(-(-size // _PAGE), 0) * _PAGE
-        if size and not self._is_taken(size):
+        if size and not self._take(size):
             self.measure(deadline)
-            if not self._is_taken(size):
+            if not self._take(size):
                 raise QuotaExceededError(path, (self._known or 0) + self._pending + size, self.limit)
         try:
             yield
@@ -141,7 +141,7 @@ class DiskUse:
             raise
         self._settle(size)
 
-    def _is_taken(self, size: int) -> bool:
+    def _take(self, size: int) -> bool:
         """Take room for a change if the limit is known to allow it."""
         with self._lock:
             if self._process != os.getpid():  # The parent ends its changes itself, and others change files meanwhile.
@@ -181,11 +181,11 @@ class BoundedDisk(Disk):
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
-        missing = _missing(self._root, path)
-        growth = max(size, 1) if missing else size - self._replaced(path)
+        missing = _count_missing(self._root, path)
+        growth = max(size, 1) if missing else size - self._freed_bytes(path)
         return self._use.room(path, growth + _PAGE * max(missing - 1, 0), deadline or Deadline())
 
-    def _replaced(self, path: str) -> int:
+    def _freed_bytes(self, path: str) -> int:
         """The bytes of a file that its replacement frees."""
         try:
             status = self.stat(path)
@@ -206,7 +206,7 @@ class BoundedDisk(Disk):
 
             def changed(data: bytes) -> bytes:
                 content = change(data)
-                growth = len(content) - self._replaced(path)
+                growth = len(content) - self._freed_bytes(path)
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
@@ -258,10 +258,10 @@ class _BoundedUpload(Upload):
 
 def _room_above(use: DiskUse, root: Root, path: str, deadline: Deadline) -> AbstractContextManager[None]:
     """Room for the directories above `path` that are to be made."""
-    return use.room(path, _PAGE * max(_missing(root, path) - 1, 0), deadline)
+    return use.room(path, _PAGE * max(_count_missing(root, path) - 1, 0), deadline)
 
 
-def _missing(root: Root, path: str) -> int:
+def _count_missing(root: Root, path: str) -> int:
     """How many entries have to be made at `path` and above it; links are followed, also those that lead nowhere."""
     names = [name for name in (root.real_path(path) or path).split("/") if name]
     for count in range(len(names)):

@@ -150,14 +150,14 @@ class Writer:
         for _ in attempts(path):
             deadline.check_cancelled(path)
             try:
-                if (yield from self._written(path, data, deadline, overwrite=overwrite, if_match=if_match)):
+                if (yield from self._try_write(path, data, deadline, overwrite=overwrite, if_match=if_match)):
                     return
             except NotFoundError as error:
                 # The file, or a parent directory, was deleted between two steps.
                 if if_match is not None:
                     raise ConflictError(path) from error
 
-    def _written(
+    def _try_write(
         self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
     ) -> Steps[bool]:
         """Try once to write; return False if the entry at `path` changed between two steps."""
@@ -170,9 +170,11 @@ class Writer:
             check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
-            return (yield from self._replaced(path, place, data, deadline, if_match))
+            return (yield from self._try_replace(path, place, data, deadline, if_match))
 
-    def _replaced(self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None) -> Steps[bool]:
+    def _try_replace(
+        self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None
+    ) -> Steps[bool]:
         old = _lock(path, place, deadline)
         if old is None:
             return False
@@ -251,13 +253,13 @@ class Upload:
             deadline.check_cancelled(self._path)
             try:
                 with StorageErrors(self._path), self._root.locate_target(self._path) as place:
-                    if self._is_put(place, deadline):
+                    if self._try_put(place, deadline):
                         sync_directory(place.directory, self._durable)
                         return
             except NotFoundError:
                 continue  # The existing file was deleted between two steps.
 
-    def _is_put(self, place: Place, deadline: Deadline) -> bool:
+    def _try_put(self, place: Place, deadline: Deadline) -> bool:
         """Try once to put the file in place; return False if the entry at `place` changed between two steps."""
         if place.found is None:
             if self._replaces is not None:  # It was deleted meanwhile.

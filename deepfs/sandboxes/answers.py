@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from deepfs.disk.os_calls import is_temporary
 from deepfs.errors import BackendError, DeadlineError, DeepFSError
-from deepfs.sandboxes.wire import MAX_ENTRIES, Calls, Records, bound_of, failure_of, off_loop
+from deepfs.sandboxes.wire import MAX_ENTRIES, Records, ScriptCalls, bound_of, failure_of, off_loop
 from deepfs.search.request import FileFilter
 from deepfs.search.results import Grep, glob_result
 from deepfs.text import paths
@@ -36,8 +36,8 @@ from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replaced
 __all__ = [
     "CachedContent",
     "Content",
-    "Found",
     "SandboxContents",
+    "SearchedFile",
     "Unlisted",
     "contents",
     "found_files",
@@ -56,7 +56,7 @@ def resolved_paths(answer: Records, count: int) -> list[str | None]:
     """For each of `count` paths the one that it resolves to; None if that is outside of the root, or unknown."""
     found: list[str | None] = []
     for _ in range(count):
-        kind, name = answer.named(1)
+        kind, name = answer.words_and_path(1)
         if kind not in (b"ok", b"no"):
             raise answer.damaged()
         path = name.decode(errors="surrogateescape") or "/"
@@ -91,13 +91,13 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
 def _time(answer: Records, word: bytes) -> str:
     """The time that `word` states in seconds, moved into the years 1 to 9999; empty if it is no number."""
     try:
-        return _shown_time(word)
+        return _time_text(word)
     except ValueError:
         raise answer.damaged() from None
 
 
 @lru_cache(256)
-def _shown_time(word: bytes) -> str:
+def _time_text(word: bytes) -> str:
     # Many files of a listing have one time, and share its text.
     seconds = float(word)
     if isnan(seconds):
@@ -151,7 +151,7 @@ class SandboxContents:
     content; a larger file is `too_large`.
     """
 
-    def __init__(self, calls: Calls, name_of: Callable[[str], bytes], most: int) -> None:
+    def __init__(self, calls: ScriptCalls, name_of: Callable[[str], bytes], most: int) -> None:
         self._calls = calls
         self._name_of = name_of
         self._most = most
@@ -239,7 +239,7 @@ def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterat
     Raises BackendError if one lies elsewhere.
     """
     while answer:
-        mode, size, modified, name = answer.named(3)
+        mode, size, modified, name = answer.words_and_path(3)
         path = _beneath(answer, name, top, root)
         if path == top or not (deep or paths.parent(path) == top):
             raise answer.damaged()
@@ -281,7 +281,7 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
     found: dict[str, TreeEntry] = {}
     omission: Omission | None = None
     while answer:
-        mode, size, target, name = answer.named(3)
+        mode, size, target, name = answer.words_and_path(3)
         path = "" if mode == b"bad" else _beneath(answer, name, top, root)
         if not path:
             omission = joined(omission, unreadable_omission())
@@ -333,17 +333,17 @@ def glob_files(deadline: Deadline, answer: Records, root: str, files: FileFilter
     return replaced(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
 
 
-class Found(Struct, frozen=True):
+class SearchedFile(Struct, frozen=True):
     """A file that a search in the sandbox found; `data` is None if it could not be read or is too large."""
 
     path: str
     data: bytes | None
 
 
-def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[Found | Unlisted | None]:
+def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[SearchedFile | Unlisted | None]:
     """Yield the files that a grep has to search, of up to `limit` bytes; None if the sandbox left out further ones."""
     while answer:
-        kind, size, name = answer.named(2)
+        kind, size, name = answer.words_and_path(2)
         if kind == b"full":
             answer.end()
             yield None
@@ -354,7 +354,7 @@ def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[Fo
         length = answer.number(size, limit)
         data = answer.take(length) if kind == b"file" else None
         if not is_temporary(paths.name(path)):
-            yield Found(path, data) if is_valid(path) else Unlisted()
+            yield SearchedFile(path, data) if is_valid(path) else Unlisted()
 
 
 def grep_files(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
@@ -368,7 +368,7 @@ def grep_files(deadline: Deadline, answer: Records, root: str, grep: Grep) -> Gr
             if file is None or len(found) >= MAX_ENTRIES:
                 is_whole = False
                 break
-            if isinstance(file, Found):
+            if isinstance(file, SearchedFile):
                 found.setdefault(file.path, file.data)
             else:
                 grep.skip()

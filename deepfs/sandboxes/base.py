@@ -30,7 +30,7 @@ from deepfs.sandboxes.answers import (
     resolved_paths,
     tree_listing,
 )
-from deepfs.sandboxes.wire import MAX_ENTRIES, Calls, bound_of, check, off_loop, outcomes
+from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import SEARCH_SECONDS, Grep
 from deepfs.sync import call_sync
@@ -116,8 +116,8 @@ class BaseSandbox(SandboxBackendProtocol):
     _max_bytes: int = bytes_of(10)
 
     @cached_property
-    def _calls(self) -> Calls:
-        return Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
+    def _calls(self) -> ScriptCalls:
+        return ScriptCalls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
 
     @cached_property
     def _contents(self) -> SandboxContents:
@@ -154,8 +154,10 @@ class BaseSandbox(SandboxBackendProtocol):
         options = {} if timeout is None else {"timeout": timeout}
         if not self.enable_capture_offload:
             return ExecuteOffloadResult(False, await self.aexecute(command, **options))
-        script, nonce = _capturing(command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes)
-        return _captured(await self.aexecute(script, **options), nonce)
+        script, nonce = _capturing_command(
+            command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes
+        )
+        return _captured_result(await self.aexecute(script, **options), nonce)
 
     def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
         """Run a command as `aexecute_with_offload` does, without an event loop.
@@ -226,10 +228,10 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         wanted = [_valid(path) for path in paths]
-        real = await self._resolved(dict.fromkeys(_paths(wanted)))
+        real = await self._resolve(dict.fromkeys(_paths(wanted)))
         return [real[path] if isinstance(path, str) else None for path in wanted]
 
-    async def _resolved(self, wanted: Iterable[str]) -> dict[str, str | None]:
+    async def _resolve(self, wanted: Iterable[str]) -> dict[str, str | None]:
         """The path to which each path leads in the sandbox; None if it is outside of the root or not resolved."""
         found: dict[str, str | None] = {}
         for group in self._calls.groups(wanted, lambda path: [self._inner(path)]):
@@ -405,7 +407,7 @@ class BaseSandbox(SandboxBackendProtocol):
                 words = [word for change in group for word in self._change_words(change)]
                 answer = await self._calls.change("change", *words, about=group[0].path, records=len(group))
                 changed = [change.path for change in group]
-                done += map(_uploaded, changed, outcomes(answer, changed))
+                done += map(_response_of, changed, outcomes(answer, changed))
         return done
 
     def _change_words(self, change: EntryChange) -> list[bytes]:
@@ -438,7 +440,7 @@ class BaseSandbox(SandboxBackendProtocol):
             uploaded = [outcome for batch in batches for outcome in await self._put(batch)]
         errors = iter(uploaded)
         return [
-            _uploaded(given, target if isinstance(target, DeepFSError) else next(errors))
+            _response_of(given, target if isinstance(target, DeepFSError) else next(errors))
             for (given, _), target in zip(files, targets, strict=True)
         ]
 
@@ -524,7 +526,7 @@ def _data(content: bytes, modified_at: str) -> FileDataV2:
     return replace_fields(stored, created_at=None, modified_at=modified_at or None)
 
 
-def _uploaded(path: str, error: DeepFSError | None) -> FileUploadResponse:
+def _response_of(path: str, error: DeepFSError | None) -> FileUploadResponse:
     return FileUploadResponse(path, error.code.value if error else None)
 
 
@@ -558,7 +560,7 @@ else head -c {half} "$f"; echo; echo "{nonce}"; tail -c {half} "$f"; fi
 """
 
 
-def _capturing(command: str, path: str, inline: int, most: int | None) -> tuple[str, str]:
+def _capturing_command(command: str, path: str, inline: int, most: int | None) -> tuple[str, str]:
     """A command that runs `command` and stores its output at `path`, and the word that marks its own lines.
 
     Up to `inline` bytes of output are printed and not stored; of longer output the beginning and the end are printed.
@@ -570,8 +572,8 @@ def _capturing(command: str, path: str, inline: int, most: int | None) -> tuple[
     return script, nonce
 
 
-def _captured(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
-    """The result that a command of `_capturing` printed; its whole output, not offloaded, if it was ended or cut."""
+def _captured_result(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
+    """The result that such a command printed; its whole output, not offloaded, if it was ended or cut."""
     first, _, rest = response.output.partition("\n")
     words = first.split()
     if len(words) != 4 or words[0] != nonce or not all(word.isdecimal() for word in words[1:]):

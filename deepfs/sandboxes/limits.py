@@ -106,12 +106,12 @@ def _home_v2(root: str, path: str, wanted: Sequence[str]) -> GroupHome | None:
     if top is None or ".." in names:  # It lies outside of what this process sees.
         return None
     upwards = [os.path.join(top, *names[:count]) for count in range(len(names), -1, -1)]
-    found = {directory: _divided(directory, wanted) for directory in upwards if _may_make(directory)}
+    found = {directory: _enabled_controllers(directory, wanted) for directory in upwards if _may_make(directory)}
     best = max(found, key=lambda directory: len(found[directory]), default=None)  # The first, which is the nearest.
     return GroupHome(best, found[best], True) if best and found[best] else None
 
 
-def _divided(directory: str, wanted: Sequence[str]) -> tuple[str, ...]:
+def _enabled_controllers(directory: str, wanted: Sequence[str]) -> tuple[str, ...]:
     try:
         with open(f"{directory}/cgroup.subtree_control") as file:
             enabled = file.read().split()
@@ -185,7 +185,7 @@ class Cgroup:
         """Kill the processes in the groups, and remove the groups."""
         for group, _ in self._groups:
             for _ in range(_TRIES):
-                if _removed(group):
+                if _try_remove(group):
                     break
                 _kill(group)
                 sleep(0.001)
@@ -196,7 +196,7 @@ def _put(path: str, text: str) -> None:
         file.write(text)
 
 
-def _removed(group: str) -> bool:
+def _try_remove(group: str) -> bool:
     try:
         os.rmdir(group)
     except FileNotFoundError:
@@ -269,7 +269,7 @@ def _sweep(directory: str, process: int) -> None:
             continue
         owner = int(match[1])  # It may have had the PID of this process.
         if owner == process or not os.path.exists(f"/proc/{owner}"):
-            _removed(os.path.join(directory, name))
+            _try_remove(os.path.join(directory, name))
 
 
 # --- files that are open and have no name ---

@@ -88,7 +88,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and is_unicast and not any(address in block for block in _SPECIAL)
 
 
-class _Entry(Struct, frozen=True):
+class _AllowedHost(Struct, frozen=True):
     host: str
     covers_beneath: bool
     """Whether it stands for the names beneath `host`, and not for `host` itself."""
@@ -102,15 +102,15 @@ class _Entry(Struct, frozen=True):
 _PORTS: Final = frozenset({80, 443})
 
 
-def _entry(text: str) -> _Entry:
+def _allowed_host(text: str) -> _AllowedHost:
     if not isinstance(text, str):
         raise TypeError(f"hosts: {text!r} is no text")
     name = text.removeprefix("*.")
     if (address := _address(text)) is not None:
-        return _Entry(address, False, _PORTS)  # Also an IPv6 address without brackets.
+        return _AllowedHost(address, False, _PORTS)  # Also an IPv6 address without brackets.
     try:
         host, port = _split(name if name.isascii() else _in_ascii(name))
-        return _Entry(normal_host(host), name != text, frozenset({port}) if port else _PORTS)
+        return _AllowedHost(normal_host(host), name != text, frozenset({port}) if port else _PORTS)
     except ValueError as error:
         raise ValueError(f"hosts: {text!r} cannot be used: {error}") from None
 
@@ -127,7 +127,7 @@ def _in_ascii(name: str) -> str:
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
 
 
-async def _resolved(host: str, port: int) -> list[str]:
+async def _look_up(host: str, port: int) -> list[str]:
     # In threads of their own: slow names must not hold up other lookups of the program, which share a few threads.
     found = await anyio.to_thread.run_sync(
         partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM),
@@ -157,8 +157,8 @@ class AllowedHosts:
         if isinstance(hosts, str | bytes):
             raise TypeError("hosts: a list of texts is needed, not one text")
         self._given = list(hosts)
-        self._entries = [_entry(text) for text in self._given]
-        self._resolve = resolve or _resolved
+        self._entries = [_allowed_host(text) for text in self._given]
+        self._resolve = resolve or _look_up
 
     def __repr__(self) -> str:
         return f"AllowedHosts({self._given!r})"
@@ -200,7 +200,7 @@ class AllowedHosts:
 _Reason: TypeAlias = Literal["granted", "invalid", "refused", "unreachable", "unsupported"]
 
 
-class _RefusedError(Exception):
+class _ProxyError(Exception):
     def __init__(self, reason: _Reason) -> None:
         super().__init__(reason)
         self.reason: _Reason = reason
@@ -255,10 +255,12 @@ async def _http_request(begin: bytes, reader: BufferedByteReceiveStream) -> _Req
         if port is None:
             raise ValueError("it has no port")
         return _Request(normal_host(host), port)
-    return _forwarded(method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match])
+    return _forwarded_request(
+        method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match]
+    )
 
 
-def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
+def _forwarded_request(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
     """A request to forward to the host in its URL, which also gets the name that the URL has, and no other."""
     match = _URL.fullmatch(url)
     if match is None:
@@ -267,7 +269,7 @@ def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[
     host = normal_host(given)
     path = match[2] or "/"
     name = f"[{host}]" if ":" in host else host
-    named = [_named(value) for key, value in headers if key.lower() == b"connection"]
+    named = [_header_names(value) for key, value in headers if key.lower() == b"connection"]
     dropped = _OF_ONE_HOP.union(*named)
     # Some servers take `_` for `-`.
     sizes = [pair for pair in headers if pair[0].lower().replace(b"_", b"-") in _OF_THE_BODY]
@@ -290,7 +292,7 @@ def _is_clear(name: bytes, value: bytes, version: bytes) -> bool:
     return form is not None and is_known and form.fullmatch(value) is not None
 
 
-def _named(value: bytes) -> set[bytes]:
+def _header_names(value: bytes) -> set[bytes]:
     """The headers that a `Connection` header names."""
     return {name.strip().lower() for name in value.split(b",")}
 
@@ -330,7 +332,7 @@ async def _socks_request(client: SocketStream, reader: BufferedByteReceiveStream
         raise ValueError("it is no kind of address")
     port = int.from_bytes(await reader.receive_exactly(2))
     if command != _CONNECT:
-        raise _RefusedError("unsupported")
+        raise _ProxyError("unsupported")
     return _Request(normal_host(host), port)
 
 
@@ -381,40 +383,40 @@ async def _attend(client: SocketStream, allowed: AllowedHosts) -> None:
             if begin == _SOCKS:
                 answer = _socks_answer
             request = await (_socks_request(client, reader) if begin == _SOCKS else _http_request(begin, reader))
-        server = await _connected(request, allowed)
-    except (_RefusedError, ValueError, DelimiterNotFound) as error:
+        server = await _connect(request, allowed)
+    except (_ProxyError, ValueError, DelimiterNotFound) as error:
         with anyio.move_on_after(_ANSWER_S):
-            await client.send(answer(error.reason if isinstance(error, _RefusedError) else "invalid"))
+            await client.send(answer(error.reason if isinstance(error, _ProxyError) else "invalid"))
         return
     async with server:
         await (server.send(request.head) if request.head else client.send(answer("granted")))
         await _relay(reader, client, server)
 
 
-async def _connected(request: _Request, allowed: AllowedHosts) -> SocketStream:
-    """A connection to the host, at an address that was checked. Raises _RefusedError."""
+async def _connect(request: _Request, allowed: AllowedHosts) -> SocketStream:
+    """A connection to the host, at an address that was checked. Raises _ProxyError."""
     with anyio.move_on_after(_CONNECT_S):
         try:
             addresses = await allowed.addresses(request.host, request.port)
         except Exception:  # The resolver is code of the caller, and may raise anything.
-            raise _RefusedError("unreachable") from None
+            raise _ProxyError("unreachable") from None
         if not addresses:
-            raise _RefusedError("refused")
+            raise _ProxyError("refused")
         for address in addresses[:_MOST_ADDRESSES]:
             with suppress(OSError):
-                return await _connected_to(address, request.port, allowed)
-    raise _RefusedError("unreachable")
+                return await _connect_to(address, request.port, allowed)
+    raise _ProxyError("unreachable")
 
 
-async def _connected_to(address: str, port: int, allowed: AllowedHosts) -> SocketStream:
-    """A connection to an address. Raises OSError, or _RefusedError for an address of this machine."""
+async def _connect_to(address: str, port: int, allowed: AllowedHosts) -> SocketStream:
+    """A connection to an address. Raises OSError, or _ProxyError for an address of this machine."""
     stream = await anyio.connect_tcp(address, port)
     try:
         # The socket itself: without a peer, since that has ended the connection already, this is an OSError.
         connected = stream.extra(SocketAttribute.raw_socket)
         is_own = connected.getsockname()[0] == connected.getpeername()[0]
         if is_own and not allowed.allows(address, port):
-            raise _RefusedError("refused")  # A public address of this machine.
+            raise _ProxyError("refused")  # A public address of this machine.
     except BaseException:
         await stream.aclose()
         raise

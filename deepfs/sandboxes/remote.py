@@ -60,7 +60,7 @@ class Done(NamedTuple):
     left_out: int = 0
 
 
-class Output(Kept):
+class StreamEnds(Kept):
     """The output of a stream as it comes, of which the first `limit` bytes and at least as many last ones are kept."""
 
     def __init__(self, limit: int) -> None:
@@ -183,7 +183,7 @@ class RemoteSandbox(BaseSandbox, Generic[SandboxT]):
     def bound_to_this_thread(self) -> bool:
         return self._loop is not None and running_asyncio_loop() is self._loop
 
-    async def _asked(self, what: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _ask(self, what: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call of the SDK on its event loop, from any other; a cancellation is passed on to it.
 
         Raises BackendError if the service fails, or if the loop has ended.
@@ -209,7 +209,7 @@ class RemoteSandbox(BaseSandbox, Generic[SandboxT]):
         """Run a command with `sh`; timeouts are rounded up to seconds. Raises BackendError if the service fails."""
         check_text(command, "command")
         seconds = ceil(seconds_of(timeout, self.command_timeout))
-        done = await self._ran(command, seconds)
+        done = await self._run_in_root(command, seconds)
         captured = Captured(self._max_output_bytes)
         await captured.add(Chunk("stdout", done.stdout))
         await captured.add(Chunk("stderr", done.stderr))
@@ -221,28 +221,28 @@ class RemoteSandbox(BaseSandbox, Generic[SandboxT]):
         timed_out = seconds if done.exit_code is None else None
         return ExecuteResponse(output, done.exit_code, captured.truncated or done.left_out > 0, timed_out=timed_out)
 
-    async def _ran(self, command: str, seconds: int) -> Done:
+    async def _run_in_root(self, command: str, seconds: int) -> Done:
         root = quote(self.sandbox_path("/"))
         entered = (
             f"cd {root} 2>/dev/null || {{ mkdir -p {root} && cd {root}; }} || exit 125\nexec </dev/null\n{command}"
         )
         most = max(self._max_output_bytes, self.answer_bytes + _BESIDES)
-        return await self._asked("run the command", partial(self._run, entered, seconds, most))
+        return await self._ask("run the command", partial(self._run, entered, seconds, most))
 
     # --- what file operations need ---
 
     async def _run_script(self, command: str) -> ExecuteResponse:
-        done = await self._ran(command, ceil(self.command_timeout))
+        done = await self._run_in_root(command, ceil(self.command_timeout))
         return ExecuteResponse((done.stdout or done.stderr).decode(errors="replace"), done.exit_code)
 
     async def _bring(self, content: bytes) -> bytes:
         path = f"{_HELD}{token_hex(8)}"
-        await self._asked("take the file", partial(self._send, path, content))
+        await self._ask("take the file", partial(self._send, path, content))
         return path.encode()
 
     async def _take(self, name: str, size: int) -> str | None:
         try:
-            data = await self._asked("give the file", partial(self._receive, f"{_HELD}{name}", size))
+            data = await self._ask("give the file", partial(self._receive, f"{_HELD}{name}", size))
         except BackendError:
             return None  # Another TMPDIR, or a file that the SDK may not read: commands fetch it then.
         return data.decode("ascii", "replace") if len(data) == size else None
@@ -283,7 +283,7 @@ class DaytonaSandbox(RemoteSandbox["SandboxOfDaytona"]):
             done = await self.sandbox.process.exec(f"sh -c {quote(command)}", timeout=seconds)
         except DaytonaTimeoutError:
             return Done(b"", b"", None)
-        output = Output(most)
+        output = StreamEnds(most)
         output.add((done.result or "").encode(errors="replace"))
         return Done(output.data, b"", exit_code_of(done.exit_code), output.left_out)
 
@@ -320,7 +320,7 @@ class DenoSandbox(RemoteSandbox["SandboxOfDeno"]):
 
     async def _run(self, command: str, seconds: int, most: int) -> Done:
         process = await self.sandbox.spawn("sh", args=["-c", command], stdin="null", stdout="piped", stderr="piped")
-        out, err, code = Output(most), Output(most), None
+        out, err, code = StreamEnds(most), StreamEnds(most), None
         try:
             with anyio.move_on_after(seconds):
                 await read_all(
@@ -338,7 +338,7 @@ class DenoSandbox(RemoteSandbox["SandboxOfDeno"]):
         await self.sandbox.fs.write_file(path, content)
 
 
-async def _read_pieces(read: Callable[[int], Awaitable[bytes]], into: Output) -> None:
+async def _read_pieces(read: Callable[[int], Awaitable[bytes]], into: StreamEnds) -> None:
     while data := await read(_CHUNK_BYTES):
         into.add(data)
 
@@ -368,7 +368,7 @@ class ModalSandbox(RemoteSandbox["SandboxOfModal"]):
 
     async def _run(self, command: str, seconds: int, most: int) -> Done:
         process = await self.sandbox.exec.aio("sh", "-c", command, timeout=seconds, text=False)
-        out, err = Output(most), Output(most)
+        out, err = StreamEnds(most), StreamEnds(most)
         await read_all(partial(_read_in_thread, process.stdout, out), partial(_read_in_thread, process.stderr, err))
         code = exit_code_of(await process.wait.aio())
         return Done(out.data, err.data, None if code < 0 else code, out.left_out + err.left_out)
@@ -377,7 +377,7 @@ class ModalSandbox(RemoteSandbox["SandboxOfModal"]):
         await self.sandbox.filesystem.write_bytes.aio(content, path)
 
 
-async def _read_in_thread(stream: Iterable[object], into: Output) -> None:
+async def _read_in_thread(stream: Iterable[object], into: StreamEnds) -> None:
     # An iteration in a task breaks inside the SDK when it is cancelled; one in a thread ends with the command.
     def collect() -> None:
         for piece in stream:

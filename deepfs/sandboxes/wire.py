@@ -42,8 +42,8 @@ __all__ = [
     "LISTING",
     "MAX_ENTRIES",
     "Bound",
-    "Calls",
     "Records",
+    "ScriptCalls",
     "bound_of",
     "check",
     "command_text",
@@ -105,7 +105,7 @@ class Records:
             packed = b64decode(text, validate=True)
         except ValueError:
             raise self.damaged() from None
-        self._pieces = _unpacked(packed, most)
+        self._pieces = _unpack(packed, most)
         self._data = b""
         self._at = 0
 
@@ -163,7 +163,7 @@ class Records:
         """The words of the next line."""
         return self.until(b"\n").split(b" ")
 
-    def named(self, words: int) -> list[bytes]:
+    def words_and_path(self, words: int) -> list[bytes]:
         """The next record with the given number of words and a path, which may contain anything but `//`."""
         found = self.until(b"//\n").split(b" ", words)
         if len(found) <= words:
@@ -192,10 +192,10 @@ _is_number = re.compile(rb"[0-9]{1,19}").fullmatch
 _is_mode = re.compile(rb"[0-9a-f]{1,8}").fullmatch
 
 
-def _unpacked(packed: bytes, most: int) -> Iterator[bytes]:
+def _unpack(packed: bytes, most: int) -> Iterator[bytes]:
     """The pieces of decompressed data. Raises ValueError if they are more than `most` bytes, or not whole."""
     size = 0
-    for piece in _inflated(packed) if packed.startswith(_GZIPPED) else (packed,):
+    for piece in _inflate(packed) if packed.startswith(_GZIPPED) else (packed,):
         size += len(piece)
         if size > most:
             raise ValueError("too long")
@@ -203,7 +203,7 @@ def _unpacked(packed: bytes, most: int) -> Iterator[bytes]:
             yield piece
 
 
-def _inflated(packed: bytes) -> Iterator[bytes]:
+def _inflate(packed: bytes) -> Iterator[bytes]:
     inflate = zlib.decompressobj(_EITHER_FORM)
     for at in range(0, len(packed), _STEP):
         pending = packed[at : at + _STEP]
@@ -354,7 +354,7 @@ async def off_loop(size: int, function: Callable[[*ArgsT], T], *args: *ArgsT) ->
     return function(*args) if size < _TINY else await pool.run_long(lambda _: function(*args))
 
 
-class Calls:
+class ScriptCalls:
     """The scripts of one sandbox; `execute` runs a command there.
 
     A command may have up to `command_bytes` bytes; output of up to `answer_bytes` bytes is returned whole. `rest`

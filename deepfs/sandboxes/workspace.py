@@ -20,7 +20,7 @@ from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
-from deepfs.disk.programs import import_late_modules, passed
+from deepfs.disk.programs import directories_passed, import_late_modules
 from deepfs.disk.trees import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
@@ -221,7 +221,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if
         a path in `read_only` lies in the workspace.
         """
-        async with self._boxed(command, timeout) as boxed:
+        async with self._confine(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
@@ -240,13 +240,13 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
 
         @asynccontextmanager
         async def streamed() -> AsyncIterator[Running]:
-            async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
+            async with self._confine(command, timeout) as boxed, commands.running(boxed) as run:
                 yield run
 
         return streamed()
 
     @abstractmethod
-    def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
+    def _confine(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
         """A context of the confined command; its files and control groups are removed when the block ends."""
 
     def _not_enforced(self, groups: Cgroup) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ def leads_by(path: str, workspace: str) -> bool:
     The path need not exist. It may be the workspace itself.
     """
     root = os.path.realpath(workspace)
-    return any(directory == root or paths.is_beneath(directory, root) for directory in passed(path))
+    return any(directory == root or paths.is_beneath(directory, root) for directory in directories_passed(path))
 
 
 def _make_private(directory: str) -> None:

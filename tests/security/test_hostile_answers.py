@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, exit_code_of, read_all
+from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_of, read_all
 from deepfs.sandboxes.wire import Records
 from deepfs.testing.suite import content_of, succeeded
 from deepfs.text.entries import EntryChange
@@ -615,7 +615,7 @@ class _Service(RemoteSandbox[None]):
 
 
 def test_of_a_stream_its_ends_are_kept() -> None:
-    output = Output(1000)
+    output = StreamEnds(1000)
     tracemalloc.start()
     try:
         for _ in range(2000):

@@ -54,8 +54,7 @@ from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.profiles.registry import harness_profile_of, load_plugins
-from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
+from deepfs.profiles.registry import GeneralPurposeSubagentProfile, HarnessProfile, harness_profile_of, load_plugins
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
@@ -296,9 +295,9 @@ class _Parts:
     @property
     def _remembering(self) -> list[Middleware]:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
-        return (
-            [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)] if self.memory else []
-        )
+        if not self.memory:
+            return []
+        return [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)]
 
     # --- subagents ---
 
@@ -350,11 +349,8 @@ class _Parts:
         }
         spec.pop("enabled", None)
         has_prompt = settings.system_prompt is not None
-        return [
-            self._with_profile(
-                spec, own, replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
-            )
-        ]
+        profile = replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
+        return [self._with_profile(spec, own, profile)]
 
     def _completed(self, spec: Any, own: Sequence[Middleware]) -> Any:
         """A SubAgent with its model constructed, changed as the profile of the model says; anything else as it is."""
@@ -366,13 +362,6 @@ class _Parts:
         profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
         return self._with_profile({**spec, "model": model}, own, profile)
 
-    def _for_fork(self, spec: Mapping[str, Any], rules: Sequence[FilesystemPermission]) -> list[Middleware]:
-        """The middleware that the user gave, with the rules of a fork, and with its backend if it has one."""
-        given = [
-            each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in self.given
-        ]
-        return on_backend(spec["backend"], given, is_fork=True) if "backend" in spec else given
-
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
         rules = checked_rules(spec.get("permissions", inherited))
@@ -381,8 +370,11 @@ class _Parts:
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
-        own_given = checked_middleware(spec.get("middleware", ()), rules)
-        given = [*(self._for_fork(spec, rules) if is_fork else ()), *own_given]
+        given = list(self.given) if is_fork else []  # With the rules and the backend of the fork.
+        given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in given]
+        if is_fork and "backend" in spec:
+            given = on_backend(spec["backend"], given, is_fork=True)
+        given += checked_middleware(spec.get("middleware", ()), rules)
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
         memory = self._remembering if is_fork else []
         stack = combined(equipment, given, [*tail, *memory])

@@ -214,6 +214,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
     "rendering.literal_brackets": rendering.literal_brackets,
     "rendering.shown_error": lambda text: rendering.shown_error(errors.NotFoundError(text)),
+    "rendering.plain_error": rendering.plain_error,
+    "rendering.sentence": rendering.sentence,
     "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
     "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
     "skill_files.parsed": lambda text: skill_files.parsed(text.encode(), "/a/SKILL.md"),
@@ -249,6 +251,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "messages.media_type": lambda text: messages.media_type({"type": "image", "mime_type": text}),
     "messages.is_digest": messages.is_digest,
     "messages.is_blank": messages.is_blank,
+    "messages.text_block": messages.text_block,
     "messages.media_block": lambda text: messages.media_block("/a.png", _as_data(text.encode()), 1 << 30),
     "messages.with_prompt": lambda text: messages.with_prompt(SystemMessage(text), text),
     # deepfs/compat
@@ -456,7 +459,7 @@ FIXED: Final = {
     *("query.is_plain", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
     "resources.fetched",
-    *("skill_files." + name for name in ("normal_path", "path_and_label", "shown_error", "too_large")),
+    *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),
     *("anthropic_memory." + name for name in (
         "async_memory_tool_of_sdk", "line_range", "memory_function", "memory_tool", "memory_tool_of_sdk", "size_text",
     )),

@@ -14,11 +14,11 @@ from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._base import (
     InterruptOnConfig,
-    constructed_model,
+    construct_model,
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once
 from deepfs.middleware.arguments import TOOL_NAMES
 from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, telling_parent
 from deepfs.middleware.delegation import (
@@ -31,14 +31,14 @@ from deepfs.middleware.delegation import (
     private_keys,
     split_subagents,
 )
-from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting, rules_of
+from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, give_rules, rules_of
 from deepfs.middleware.harness import (
     DeepAgentState,
     DelegationMiddleware,
     LeftOut,
     TodoMiddleware,
-    checked_middleware,
-    combined,
+    check_middleware,
+    combine,
     excluded_by,
     system_prompt_of,
     with_descriptions,
@@ -146,7 +146,7 @@ def create_deep_agent(
         ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
             `permissions`, or a profile that excludes middleware which the agent does not have.
     """
-    chat_model = resolved_model(model)
+    chat_model = resolve_model(model)
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
     parts = _Parts(
@@ -185,7 +185,7 @@ def get_default_model() -> BaseChatModel:
     Raises:
         ModuleNotFoundError: If the package langchain-anthropic is missing.
     """
-    return resolved_model(None)
+    return resolve_model(None)
 
 
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
@@ -243,8 +243,8 @@ class _Parts:
         equipment = self._equipment(self.profile, self.files, self.rules)
         # Summaries come before the files, which fill in only the media of messages that are left.
         own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
-        given, asked = asked_once(
-            self.rules, interrupt_on, inheriting(self.rules, checked_middleware(self.given, self.rules))
+        given, asked = ask_once(
+            self.rules, interrupt_on, give_rules(self.rules, check_middleware(self.given, self.rules))
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
         skilled = self._tail(self.profile, self.skills, _ruled(self.files, self._all_rules), self.given)
@@ -257,7 +257,7 @@ class _Parts:
             private_state_keys=private_keys(schema, *(each.state_schema for each in [*own, *given, *tail])),
             fork_system_prompt=prompt,
         )
-        return without_excluded(self.profile, combined([*own, *delegation], given, tail))
+        return without_excluded(self.profile, combine([*own, *delegation], given, tail))
 
     def _equipment(
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
@@ -358,7 +358,7 @@ class _Parts:
             return spec
         if "model" not in spec:
             return self._with_profile(spec, own, self.profile)
-        model = resolved_model(spec["model"])
+        model = resolve_model(spec["model"])
         profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
         return self._with_profile({**spec, "model": model}, own, profile)
 
@@ -374,10 +374,10 @@ class _Parts:
         given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in given]
         if is_fork and "backend" in spec:
             given = on_backend(spec["backend"], given, is_fork=True)
-        given += checked_middleware(spec.get("middleware", ()), rules)
+        given += check_middleware(spec.get("middleware", ()), rules)
         tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
         memory = self._remembering if is_fork else []
-        stack = combined(equipment, given, [*tail, *memory])
+        stack = combine(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
         left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]
@@ -403,12 +403,12 @@ def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def resolved_model(model: str | BaseChatModel | None) -> BaseChatModel:
+def resolve_model(model: str | BaseChatModel | None) -> BaseChatModel:
     """Return a model; None is the default one, and a string is constructed as the profile of its provider says."""
     if model is not None:
-        return constructed_model(model)
+        return construct_model(model)
     try:
-        return constructed_model(f"anthropic:{DEFAULT_MODEL}")
+        return construct_model(f"anthropic:{DEFAULT_MODEL}")
     except ImportError as error:
         raise ModuleNotFoundError(
             "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",

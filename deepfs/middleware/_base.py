@@ -46,7 +46,7 @@ __all__ = [
     "artifacts_root",
     "arun_steps",
     "calling",
-    "constructed_model",
+    "construct_model",
     "create_agent",
     "resolve_backend",
     "run_steps",
@@ -140,7 +140,7 @@ TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omi
 """Keeps messages and files out of the spans of middleware in traces."""
 
 
-def constructed_model(model: str | BaseChatModel) -> BaseChatModel:
+def construct_model(model: str | BaseChatModel) -> BaseChatModel:
     """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
     return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
 

@@ -1,4 +1,4 @@
-"""Prompts, media blocks and tool results, in the form that models accept."""
+"""Prompts, results of tools and blocks of media, in LangChain's form and in those of providers."""
 
 import re
 from base64 import b64decode, b64encode
@@ -62,7 +62,7 @@ def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage
     return (message for message in found if isinstance(message, ToolMessage))
 
 
-async def mapped(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
+async def map_messages(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
     """Apply `change` to each message for the model in the return value of a tool."""
     if isinstance(result, list):
         return [await _mapped(each, change) for each in result]
@@ -273,7 +273,7 @@ def media_type(block: Mapping[str, Any]) -> str:
     return next((payload[2] for payload in found if payload), str(block.get("mime_type") or ""))
 
 
-def retyped(block: Mapping[str, Any]) -> Mapping[str, Any]:
+def correct_type(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """The block with the type that its image has: providers refuse images of another type than their block names."""
     for place in _PLACES:
         if (found := _payload(block, place)) is not None:
@@ -447,7 +447,7 @@ class Payload(NamedTuple):
     fault: str = ""
 
 
-def referring(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
+def refer(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
     """The message with references in the place of stored payloads."""
     if not any(each is not None and each.digest in known for each in row):
         return message

@@ -1,4 +1,4 @@
-"""Middleware that asks a person before a tool runs."""
+"""Middleware that asks a person before a tool runs, and which calls it asks about."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,17 +41,17 @@ from deepfs.middleware._base import (
     waiting,
 )
 from deepfs.middleware._messages import ToolResult
-from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.approved import Approval, hold_to
 from deepfs.middleware.arguments import canonical_arguments
-from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
-from deepfs.middleware.patch_tool_calls import identified
+from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
+from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
 
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
@@ -336,7 +336,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def _calls_to_preview(self, response: ModelResponse[Any], tools: Sequence[Any]) -> list[ToolCall]:
         # The middleware that renames arguments and gives ids is around this one.
-        renamed(identified(response), tools)
+        rename_arguments(give_ids(response), tools)
         # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
         made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
         return [
@@ -460,7 +460,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         """Allow what a person was asked about, and only that."""
         shown = (request.state.get(_PREVIEWS) or {}).get(request.tool_call["id"] or "")
         approval = Approval(shown["versions"], shown["lines"], shown["is_shared"]) if shown else None
-        with holding(approval):
+        with hold_to(approval):
             asks = asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
             with approved() if asks else nullcontext():
                 yield
@@ -529,7 +529,7 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 
-def asked_once(
+def ask_once(
     rules: Sequence[FilesystemPermission],
     interrupt_on: InterruptOn | None,
     middleware: Sequence[AgentMiddleware[Any, Any, Any]],

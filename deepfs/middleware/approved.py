@@ -37,7 +37,7 @@ _current: ContextVar[Approval | None] = ContextVar("deepfs_approval", default=No
 
 
 @contextmanager
-def holding(approval: Approval | None) -> Iterator[None]:
+def hold_to(approval: Approval | None) -> Iterator[None]:
     """Hold the changes in the block, in this task, to what the person was shown."""
     token = _current.set(approval)
     try:

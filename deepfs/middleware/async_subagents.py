@@ -1,9 +1,10 @@
-"""The middleware that lets a LangChain agent run subagents in the background."""
+"""The middleware that runs subagents in the background, what an agent is told of them, and how a server wakes it."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from json import dumps
 from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
@@ -17,7 +18,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.middleware._base import AgentState, PromptMiddleware
+from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
 from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import DEFAULT_TASKS, BackgroundTasks
@@ -28,12 +29,12 @@ from deepfs.middleware.delegation import (
     AsyncSubAgent,
     AsyncTask,
     Observation,
-    checked_subagents,
+    check_subagents,
     content_of,
     continued_task,
     fork_messages,
     initial_state,
-    merged_files,
+    merge_files,
     new_task,
     observed_task,
     tool_description,
@@ -327,7 +328,7 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
         tasks: BackgroundTasks | None = None,
     ) -> None:
         super().__init__()
-        specs = checked_subagents(async_subagents)
+        specs = check_subagents(async_subagents)
         self.system_prompt: str | None = system_prompt
         self.background: BackgroundTasks = tasks or DEFAULT_TASKS
         """What runs the tasks of this process."""
@@ -378,9 +379,8 @@ def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
 class _Tasks:
     """The tasks of an agent, in this process and on servers.
 
-    Each tool is two methods, such as `start` and `started`. The first one may wait; the sync form of the tool runs it
-    on an event loop of deepfs. The second one gets its outcome, and the same arguments. It merges files into the state,
-    so it runs in the thread of LangGraph.
+    What a tool waits for is a step, which its sync form runs on an event loop of deepfs. The rest of it merges files
+    into the state, so it runs in the thread of LangGraph.
     """
 
     specs: Mapping[str, AsyncSubAgent]
@@ -441,41 +441,37 @@ class _Tasks:
             return updated, []
         if "files" not in state:
             return updated, ["[It has files in its state, and this agent has none, so they are not handed over]"]
-        return {**updated, "merged_run_id": seen.run_id}, merged_files(*files, place)
+        return {**updated, "merged_run_id": seen.run_id}, merge_files(*files, place)
 
-    # --- start ---
+    # --- the tools ---
 
-    async def start(self, runtime: Runtime, description: str, subagent_type: str, *, in_sync: bool) -> tuple[str, str]:
-        spec = self.specs.get(subagent_type)
-        if spec is None:
+    def start(self, runtime: Runtime, description: str, subagent_type: str) -> Steps["Command[Any]"]:
+        if subagent_type not in self.specs:
             names = ", ".join(self.specs)
             raise ToolException(f"Error: There is no background subagent {subagent_type!r}. Choose one of: {names}.")
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")
+        spec = self.specs[subagent_type]
         fork = spec.get("mode") == "fork"
-        if "runnable" in spec:
-            private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
-            state = initial_state(runtime.state, description, fork=fork, private=private)
-            return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
-        messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
-        return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
 
-    def started(self, runtime: Runtime, ids: tuple[str, str], description: str, subagent_type: str) -> "Command[Any]":
+        async def begin(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
+                state = initial_state(runtime.state, description, fork=fork, private=private)
+                return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
+            messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
+            return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
+
+        ids = yield _step(begin)
         return _command(runtime, f"Started in the background. task_id: {ids[0]}", new_task(subagent_type, *ids))
 
-    # --- check ---
-
-    async def check(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
-        return await self.observe(_task(runtime, task_id), in_sync=in_sync)
-
-    def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
+    def check(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
+        seen = yield _step(lambda in_sync: self.observe(task, in_sync=in_sync))
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, check_answer(task, seen, notes), updated)
 
-    # --- update, cancel, list ---
-
-    async def update(self, runtime: Runtime, task_id: str, message: str, *, in_sync: bool) -> tuple[str, str]:
+    def update(self, runtime: Runtime, task_id: str, message: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
         strategy = spec.get("update_strategy", "interrupt")
@@ -483,38 +479,33 @@ class _Tasks:
             raise ToolException("Error: The message is empty. Say what is to be done.")
         if strategy == "enqueue" and not _is_first(runtime, task["task_id"]):
             raise ToolException("Error: Not sent: this turn sends the task a message already. Send one, or wait.")
-        if "runnable" in spec:
-            return await self.local.update(task, message, strategy)
-        return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    def updated(self, runtime: Runtime, found: tuple[str, str], task_id: str, message: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
-        run_id, status = found
-        enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
-        followed = continued_task(task, status, run_id, enqueued=enqueued)
-        return _command(runtime, update_answer(task, enqueued=enqueued), followed)
+        async def send(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                return await self.local.update(task, message, strategy)
+            return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
+        run_id, status = yield _step(send)
+        followed = continued_task(task, status, run_id, enqueued=strategy == "enqueue")
+        return _command(runtime, update_answer(task, enqueued=strategy == "enqueue"), followed)
+
+    def cancel(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
-        if "runnable" in spec:
-            return await self.local.cancel(task)
-        return await self.remote.cancel(spec, task, in_sync=in_sync)
 
-    def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
+        async def stop(in_sync: bool) -> Observation:
+            if "runnable" in spec:
+                return await self.local.cancel(task)
+            return await self.remote.cancel(spec, task, in_sync=in_sync)
+
+        seen = yield _step(stop)
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, " ".join([cancel_answer(task, seen), *notes]), updated)
 
-    async def list(
-        self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
-    ) -> dict[str, Observation]:
-        return await self.observe_all(_unfinished(runtime.state), in_sync=in_sync)
-
-    def shown(
-        self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
-    ) -> str:
+    def list(self, runtime: Runtime, status_filter: StatusFilter | None = None) -> Steps[str]:
         # The state stays as it is: the agent is told of what has ended before its next turn.
+        unfinished = _unfinished(runtime.state)
+        seen = yield _step(lambda in_sync: self.observe_all(unfinished, in_sync=in_sync))
         return list_answer(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
@@ -570,28 +561,25 @@ def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
     queued = [spec["name"] for spec in specs if spec.get("update_strategy") == "enqueue"]
     update = PROMPTS["update_async_task"] + (f" For {', '.join(queued)} it waits for the run's end." if queued else "")
     return [
-        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start, tasks.started),
-        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check, tasks.checked),
-        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update, tasks.updated),
-        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel, tasks.cancelled),
-        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list, tasks.shown),
+        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start),
+        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check),
+        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update),
+        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel),
+        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list),
     ]
 
 
-def _tool(
-    name: str,
-    description: str,
-    schema: type[BaseModel],
-    act: Callable[..., Awaitable[Any]],
-    answer: Callable[..., Any],
-) -> BaseTool:
-    """A tool of two functions of `_Tasks`: `act` may wait, and `answer` makes the result of the tool of its outcome."""
+def _step(act: Callable[[bool], Awaitable[Any]]) -> Step:
+    """The step of what waits, which is told whether the agent runs in the sync form."""
+    return Step(partial(run_sync, act, True), partial(act, False))
 
+
+def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..., Steps[Any]]) -> BaseTool:
     def func(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, run_sync(act, runtime, in_sync=True, **arguments), **arguments)
+        return run_steps(act(runtime, **arguments))
 
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, await act(runtime, in_sync=False, **arguments), **arguments)
+        return await arun_steps(act(runtime, **arguments))
 
     return StructuredTool(
         name=name,

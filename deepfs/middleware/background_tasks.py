@@ -22,8 +22,8 @@ from deepfs.middleware.delegation import (
     AsyncTask,
     Observation,
     content_of_answer,
-    detached,
-    followed_up,
+    detach,
+    follow_up,
     input_id,
     messages_of,
     task_config,
@@ -160,7 +160,7 @@ class BackgroundTasks:
         task_id = str(uuid4())
         context = getattr(runtime, "context", None)
         task = _Task(
-            runnable=detached(runnable, getattr(runtime, "store", None)),
+            runnable=detach(runnable, getattr(runtime, "store", None)),
             config=task_config(name, task_id, runtime),
             options={} if context is None else {"context": context},
             files=dict(state.get("files") or {}),
@@ -300,7 +300,7 @@ class BackgroundTasks:
         try:
             # A follow-up adds to what the runs before have reached, even if they were stopped.
             before = next((each.values for each in reversed(task.runs[: task.runs.index(run)]) if each.values), {})
-            given = followed_up(before, run.given) if isinstance(run.given, list) else run.given
+            given = follow_up(before, run.given) if isinstance(run.given, list) else run.given
             run.values = given if isinstance(given, Mapping) else before
             with run.scope:
                 if not run.is_stopped:

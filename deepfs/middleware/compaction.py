@@ -1,4 +1,4 @@
-"""The messages of a conversation as a model sees them: a summary in the place of the older ones."""
+"""A conversation as a model sees it: a summary in the place of older messages, and what is too long for a model."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""What a supervisor hands to a subagent, and what it takes back: messages, shared state and files."""
+"""How subagents are described, what a supervisor hands to them and takes back, and the records of their tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -83,7 +83,7 @@ class AsyncTask(TypedDict):
     last_updated_at: str
 
 
-def checked_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]:
+def check_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]:
     """Return the specifications. Raises ValueError for one that cannot be used, and if there are none."""
     specs = list(given)
     if not specs:
@@ -248,7 +248,7 @@ GENERAL_PURPOSE_SUBAGENT: Final = SubAgent(
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> list[SubAgent | CompiledSubAgent]:
+def check_mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> list[SubAgent | CompiledSubAgent]:
     """Return the specifications in a list. Raises TypeError if one is not a mapping."""
     specs = list(given)
     for each in specs:
@@ -257,7 +257,7 @@ def mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> list[SubAgent | Co
     return specs
 
 
-def checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
+def check_specs(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
     """Return the specifications. Raises ValueError if there are none, or for one that cannot be used."""
     if not specs:
         raise ValueError("SubAgentMiddleware needs at least one subagent")
@@ -358,7 +358,7 @@ def missing_results(
             yield ToolMessage(text, name=call["name"], tool_call_id=call["id"], status=status)
 
 
-def followed_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
+def follow_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
     """The input of a follow-up: the messages and files that a subagent has reached, and the new messages."""
     files = {"files": reached["files"]} if reached.get("files") else {}
     known = messages_of(reached)
@@ -374,7 +374,7 @@ def input_id(given: object) -> str | None:
     return None
 
 
-def detached(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
+def detach(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
     """A graph with a checkpointer, so that it can go on, and with the store of the supervisor."""
     if not isinstance(runnable, Pregel):
         return runnable
@@ -406,7 +406,7 @@ def outcome(
     if not messages:
         raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
     files = state.get("files") or {}, result.get("files") or {}
-    notes = merged_files(*files, tool_call_id) if "files" in result else []
+    notes = merge_files(*files, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
     made = dict(result)
@@ -429,7 +429,7 @@ def _differs(value: object, before: object) -> bool:
         return True
 
 
-def merged_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
+def merge_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
     """Merge the files that a subagent changed from `given` to `made`; return a note for each file that conflicts."""
     lost = adopt_files(given, made)
     copies = {path: f"{_CONFLICTS}/{tool_call_id}{path}" for path in lost if path in made}

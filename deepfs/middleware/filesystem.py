@@ -39,7 +39,7 @@ from deepfs.middleware._messages import (
     ToolResult,
     has_media,
     has_references,
-    mapped,
+    map_messages,
     may_be_json,
     messages_of,
     typed_block,
@@ -239,12 +239,12 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:
-            return renamed((yield calling(handler, prepared)), request.tools)
+            return rename_arguments((yield calling(handler, prepared)), request.tools)
         except ModelInvalidRequestError:
             reduced = prepared.override(messages=without_new_media(prepared.messages))
             if reduced.messages == prepared.messages:
                 raise
-        response = renamed((yield calling(handler, reduced)), request.tools)
+        response = rename_arguments((yield calling(handler, reduced)), request.tools)
         # The state loses the media that were refused, which would be refused again.
         messages = request.state.get("messages", ())
         refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
@@ -280,7 +280,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             settled = await evict(message)
             return (await self._blobs.stored([settled]))[0] if self.offload_binary_content else settled
 
-        return await mapped(result, settle)  # type: ignore[no-any-return]
+        return await map_messages(result, settle)  # type: ignore[no-any-return]
 
     async def _evicted(self, message: ToolMessage) -> ToolMessage:
         message = with_parsed_blocks(message)
@@ -318,7 +318,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return [*filter(is_large, state.get("messages", ()))]
 
 
-def inheriting(
+def give_rules(
     rules: Sequence[FilesystemPermission], middleware: Sequence[AgentMiddleware[Any, Any, Any]]
 ) -> list[AgentMiddleware[Any, Any, Any]]:
     """Give `rules` to each FilesystemMiddleware in `middleware` that has no rules of its own."""
@@ -336,7 +336,7 @@ def rules_of(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Sequence[F
     return given[-1] if given else ()
 
 
-def renamed(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
+def rename_arguments(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
     """The response, with the arguments of the calls of file tools under the names that approvals look for."""
     named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.

@@ -1,4 +1,4 @@
-"""The order of an agent's middleware, and what a profile changes: the prompt, descriptions, tools and middleware."""
+"""The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Required
@@ -84,7 +84,7 @@ class DeepAgentState(AgentState[Any]):
     messages: Required[Annotated[list[AnyMessage], _MessagesChannel()]]
 
 
-def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
+def combine(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
     """All middleware in order; one of `given` with the name of another takes its place."""
     replacing = {each.name: each for each in given}
     replaced = {each.name for each in (*own, *tail)}
@@ -93,7 +93,7 @@ def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Seque
     return [*first, *new, *last]
 
 
-def checked_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+def check_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
     """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
     for each in middleware:
         own = each.permissions if isinstance(each, FilesystemMiddleware) else ()

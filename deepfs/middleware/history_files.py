@@ -1,4 +1,4 @@
-"""The files that hold the messages of a conversation which a summary stands for."""
+"""The files that hold the messages of a conversation which a summary stands for: their names, and their text."""
 
 import re
 from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Media of messages, stored by content hash: state holds references, which are filled for each request of a model."""
+"""What is too large for messages, in files: a long text shows its head and tail, media are references by hash."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ from deepfs.middleware._messages import (
     inline_size,
     is_digest,
     is_reference,
-    referring,
+    refer,
     text_block,
 )
 from deepfs.middleware.rendering import output_and_notes
@@ -176,7 +176,7 @@ class Blobs:
         found = await _computed(sum(inline_size(block) or 0 for block in blocks), _inline_rows, messages)
         contents = {each.digest: each.content for row in found for each in row if each is not None}
         known = await self._uploaded(contents) if contents else set()
-        return [referring(message, row, known) for message, row in zip(messages, found, strict=True)]
+        return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
     async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Fill the references in messages, with one download for all that are not cached.

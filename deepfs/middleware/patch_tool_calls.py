@@ -29,11 +29,11 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Add the missing results to the request, and the missing ids to the answer."""
-        return identified(handler(request.override(messages=_answered(request.messages))))
+        return give_ids(handler(request.override(messages=_answered(request.messages))))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return identified(await handler(request.override(messages=_answered(request.messages))))
+        return give_ids(await handler(request.override(messages=_answered(request.messages))))
 
 
 def _answered(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -69,7 +69,7 @@ def _error(text: str, name: str | None, identity: str) -> ToolMessage:
     return ToolMessage(f"Error: {text}.", name=name, tool_call_id=identity, status="error")
 
 
-def identified(response: ModelResponse[Any]) -> ModelResponse[Any]:
+def give_ids(response: ModelResponse[Any]) -> ModelResponse[Any]:
     """Give each call of the model that has no id, or the id of a call before it in its turn, one of its own."""
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
     for place, message in enumerate(found.result):

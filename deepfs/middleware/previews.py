@@ -11,7 +11,7 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.middleware.anthropic_memory import inserted
+from deepfs.middleware.anthropic_memory import insert_lines
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.rendering import plain_error
@@ -356,7 +356,7 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
     if found.text is None:
         page.note("This call would fail: there is no such text file")
         return
-    after = inserted(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
+    after = insert_lines(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
     await page.diff(path, found.text, after)
 
 

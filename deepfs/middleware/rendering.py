@@ -1,4 +1,4 @@
-"""Results of the file tools in the form that models read."""
+"""Results and errors of the file tools in the form that models read, and what a model is told to do next."""
 
 import re
 import unicodedata
@@ -56,7 +56,7 @@ class _Page(NamedTuple):
     """The number of rows in it."""
 
 
-def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
+def page_rows(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
     """The rows from `offset` on, as far as `limit` and `budget` characters allow, and a note that says how to go on."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
@@ -156,7 +156,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
     """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.

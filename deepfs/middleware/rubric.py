@@ -21,7 +21,7 @@ from deepfs.middleware._base import (
     Step,
     Steps,
     arun_steps,
-    constructed_model,
+    construct_model,
     create_agent,
     run_steps,
 )
@@ -194,7 +194,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         self._prepare, self._build, self._on_evaluation = prepare_messages_for_grader, build_grader_state, on_evaluation
         self._grader: Lazy[Any] = Lazy(
             lambda: create_agent(
-                constructed_model(model),
+                construct_model(model),
                 system_prompt=system_prompt or GRADER_SYSTEM_PROMPT,
                 tools=list(tools or ()),
                 middleware=list(grader_middleware or ()),

@@ -1,4 +1,4 @@
-"""The sources of skills: directories that are listed, and whose files are read when they change.
+"""Skills as files: their sources, which are read when they change, their front matter, and how models see them.
 
 A file is read again only if its size or time of change differs from what was read. That needs a storage that says where
 a path lies (`astorage_place`), since one backend may have other files for each user; elsewhere all files of skills are
@@ -76,7 +76,7 @@ class _UnusableError(Exception):
     """The file is no skill; the text says why."""
 
 
-def parsed(content: bytes, path: str) -> Skill:
+def parse_skill(content: bytes, path: str) -> Skill:
     """Parse the content of a SKILL.md. What the format does not allow but can be used is a warning."""
     notes: list[str] = []
     try:
@@ -262,11 +262,11 @@ def shown_warnings(warnings: Sequence[str]) -> str:
     """The warnings for a prompt; empty if there are none."""
     if not warnings:
         return ""
-    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bounded(warnings))
+    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bound_warnings(warnings))
     return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
 
 
-def bounded(warnings: Sequence[str]) -> list[str]:
+def bound_warnings(warnings: Sequence[str]) -> list[str]:
     """The first warnings, each cut to its longest length, and the number of the others."""
     most = MAX_SKILL_LOAD_WARNING_LENGTH
     cut = [each if len(each) <= most else f"{each[: most - 1]}…" for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
@@ -282,7 +282,7 @@ def pinned_text(skill: SkillMetadata, content: bytes) -> str | None:
     return f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>'
 
 
-def checked_template(template: Any) -> str | None:
+def check_template(template: Any) -> str | None:
     """Check the argument `system_prompt`: a template with the three places for skills, or None."""
     if template is None:
         return None
@@ -499,7 +499,7 @@ class SkillReader:
         for path, content in contents:
             info, digest, skill = infos[path], sha256(content).hexdigest(), None
             if _is_skill(path, source):
-                skill = self._skills.get((digest, path)) or parsed(content, path)
+                skill = self._skills.get((digest, path)) or parse_skill(content, path)
                 self._skills[digest, path] = skill
             stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
             seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)

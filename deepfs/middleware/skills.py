@@ -54,8 +54,8 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    bounded,
-    checked_template,
+    bound_warnings,
+    check_template,
     known_skills,
     normal_path,
     path_and_label,
@@ -458,7 +458,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = checked_template(system_prompt)
+        self.system_prompt_template: str | None = check_template(system_prompt)
         self.backend: BackendProtocol = resolve_backend(backend)
         self._tools = _SkillTools(tools)
         self._reader = SkillReader(self.backend)
@@ -513,7 +513,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             if source is not None:
                 skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), bounded(warnings)
+        found, told = list(skills.values()), bound_warnings(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:

@@ -18,12 +18,12 @@ from deepfs.middleware._base import (
     AgentMiddleware,
     Lazy,
     PromptMiddleware,
-    constructed_model,
+    construct_model,
     create_agent,
     resolve_backend,
 )
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, asked_once
+from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, ask_once
 from deepfs.middleware.arguments import ToolArguments, wrong_arguments
 from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
@@ -34,14 +34,14 @@ from deepfs.middleware.delegation import (
     Middleware,
     SubAgent,
     Tools,
-    checked,
+    check_mappings,
+    check_specs,
     forked_state,
     initial_state,
-    mappings,
     outcome,
     tool_description,
 )
-from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting, rules_of
+from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import skills_of
 from deepfs.policy.rules import FilesystemPermission, checked_rules
@@ -141,11 +141,11 @@ class SubAgentMiddleware(PromptMiddleware):
         self._fork_prompt, self._fork_middleware = fork_system_prompt, fork_middleware
         self.system_prompt: str | None = system_prompt
         self.private_state_keys = private_state_keys or frozenset()
-        specs = mappings(subagents or ())
+        specs = check_mappings(subagents or ())
         name = GENERAL_PURPOSE_SUBAGENT["name"]
         if general_purpose_agent and default_model is not None and all(spec.get("name") != name for spec in specs):
             specs.insert(0, GENERAL_PURPOSE_SUBAGENT)
-        checked(specs)
+        check_specs(specs)
         self._specs = {spec["name"]: spec for spec in specs}
         self.subagent_names: frozenset[str] = frozenset(self._specs)
         """The names of the subagents."""
@@ -160,7 +160,7 @@ class SubAgentMiddleware(PromptMiddleware):
             ValueError: If it lacks a key or a model, or has an unknown key.
         """
         isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
-        (complete,) = checked(mappings([isolated]))
+        (complete,) = check_specs(check_mappings([isolated]))
         runnable = self._runnable(complete).get()
         return AsyncSubAgent(
             name=spec["name"],
@@ -188,7 +188,7 @@ class SubAgentMiddleware(PromptMiddleware):
         inherited = rules_of(spec.get("middleware", ())) or self._permissions
         rules = checked_rules(spec.get("permissions", inherited))
         defaults: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on}
-        return cast("SubAgent", {**defaults, **spec, "model": constructed_model(model), "permissions": rules})
+        return cast("SubAgent", {**defaults, **spec, "model": construct_model(model), "permissions": rules})
 
     def _built(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
         middleware = self._with_files(spec)
@@ -296,7 +296,7 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
         if key not in spec:
             raise ValueError(f"subagent {spec['name']!r} lacks {key}")
     rules = checked_rules(spec.get("permissions", ()))
-    given, asked = asked_once(rules, spec.get("interrupt_on"), inheriting(rules, spec.get("middleware", ())))
+    given, asked = ask_once(rules, spec.get("interrupt_on"), give_rules(rules, spec.get("middleware", ())))
     asking = ApprovalMiddleware.where_needed(rules, asked, given)
     last_of_each_name = {each.name: each for each in [*given, *asking]}
     return create_agent(

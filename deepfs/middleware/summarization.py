@@ -33,7 +33,7 @@ from deepfs.middleware._base import (
     TriggerClause,
     arun_steps,
     calling,
-    constructed_model,
+    construct_model,
     resolve_backend,
     run_steps,
     waiting,
@@ -483,5 +483,5 @@ def create_summarization_tool_middleware(
     Raises:
         TypeError: If `backend` is not a backend, or `system_prompt` not a str.
     """
-    summarization = create_summarization_middleware(constructed_model(model), backend)
+    summarization = create_summarization_middleware(construct_model(model), backend)
     return SummarizationToolMiddleware(summarization, system_prompt=system_prompt)

@@ -33,8 +33,8 @@ from deepfs.middleware.rendering import (
     matches,
     no_file,
     no_line,
-    numbered,
-    paged,
+    number_lines,
+    page_rows,
     shown_error,
 )
 from deepfs.search.query import MAX_LINE, compile_query
@@ -200,7 +200,7 @@ class FileOperations:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        page = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
         return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
@@ -216,7 +216,7 @@ class FileOperations:
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
             return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
-            return numbered(_rooted(file_path), read, offset, column, self._chars)
+            return number_lines(_rooted(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
             raise await self._failure("read_file", error, Advice("Give a smaller column.")) from None
 
@@ -250,7 +250,7 @@ class FileOperations:
         failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
         rows = [shown_path(info.path) for info in result.matches or ()]
         stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
-        page = paged(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
+        page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
         return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(

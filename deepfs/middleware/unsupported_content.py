@@ -9,6 +9,7 @@ from deepfs.middleware._base import ModelRequest, RequestMiddleware
 from deepfs.middleware._messages import (
     IMAGES,
     blocks_of,
+    correct_type,
     document_text,
     family,
     form_of,
@@ -18,7 +19,6 @@ from deepfs.middleware._messages import (
     is_blank,
     label,
     media_type,
-    retyped,
     standard,
     text_block,
 )
@@ -98,7 +98,7 @@ class _Limits(NamedTuple):
 
     def suited(self, block: Mapping[str, Any]) -> Mapping[str, Any]:
         """The block in a form that LangChain's class for the provider takes, as far as there is one."""
-        return retyped(standard(block) if self._is_foreign(block) else block)
+        return correct_type(standard(block) if self._is_foreign(block) else block)
 
     def _is_foreign(self, block: Mapping[str, Any]) -> bool:
         # OpenAI has two APIs with forms of their own; LangChain's form suits both.

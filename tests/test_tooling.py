@@ -19,8 +19,6 @@ import deepfs
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = Path(next(iter(deepfs.__path__)))
 SOURCES: Final = sorted(PACKAGE.rglob("*.py"))
-WITHOUT_LISTS: Final = ("deepfs.cli.", "deepfs.mcp.", "deepfs.testing.", "deepfs.text.")
-"""What only deepfs itself imports needs no list of names."""
 HEAVY: Final = {"asyncpg", "deepagents", "langchain", "langchain_core", "langgraph", "mcp", "obstore", "rich", "typer"}
 
 each_module = pytest.mark.parametrize("source", SOURCES, ids=[str(path.relative_to(PACKAGE)) for path in SOURCES])
@@ -57,8 +55,9 @@ class TestModules:
                 importlib.import_module(module_name(source))
             return
         module = importlib.import_module(module_name(source))
-        listed = getattr(module, "__all__", [] if module.__name__.startswith(WITHOUT_LISTS) else None)
-        assert listed is not None, "a module for users lists its names"
+        is_for_users = source.name == "__init__.py" or source.parent == PACKAGE
+        listed = getattr(module, "__all__", None if is_for_users else [])
+        assert listed is not None, "a package lists its names"
         assert len(listed) == len(set(listed))
         assert [name for name in listed if not hasattr(module, name)] == []
 

@@ -1,4 +1,4 @@
-"""Prompts, media blocks and tool results, in the form that models accept."""
+"""Prompts, results of tools and blocks of media, in LangChain's form and in those of providers."""
 
 import re
 from base64 import b64decode, b64encode
@@ -18,20 +18,13 @@ from deepfs.types import FileDataV2
 if TYPE_CHECKING:
     from langgraph.types import Command
 
-__all__ = [
-    "IMAGES",
-    "ToolResult",
-    "is_blank",
-    "mapped",
-    "media_block",
-    "messages_of",
-    "typed_block",
-    "with_prompt",
-]
-
-
 ToolResult: TypeAlias = "ToolMessage | Command[Any]"
 """As LangChain declares it; LangGraph also lets tools return a list of them."""
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """A block of text."""
+    return {"type": "text", "text": text}
 
 
 def is_blank(content: object) -> bool:
@@ -40,32 +33,25 @@ def is_blank(content: object) -> bool:
         return not content.strip()
     if not isinstance(content, list):
         return False
-    return all(is_blank(block if isinstance(block, str) else _text_of(block)) for block in content)
-
-
-def _text_of(block: Any) -> object:
-    is_text = isinstance(block, Mapping) and block.get("type") == "text"
-    return block.get("text") or "" if is_text else None
+    texts = (
+        block.get("text") or "" if isinstance(block, Mapping) and block.get("type") == "text" else block
+        for block in content
+    )
+    return all(isinstance(text, str) and not text.strip() for text in texts)
 
 
 def with_prompt(message: SystemMessage | None, prompt: str) -> SystemMessage | None:
     """Append `prompt` to the system message, and drop its blank blocks; return None if both are blank."""
-    system = _without_blanks(message)
+    system = None if message is None or is_blank(message.content) else message
+    if system is not None and isinstance(system.content, list):
+        system = system.model_copy(update={"content": [block for block in system.content if not is_blank([block])]})
     if is_blank(prompt):
         return system
     if system is None:
         return SystemMessage(prompt)
     if isinstance(system.content, str):
         return system.model_copy(update={"content": f"{system.content}\n\n{prompt}"})
-    return system.model_copy(update={"content": [*system.content, {"type": "text", "text": f"\n\n{prompt}"}]})
-
-
-def _without_blanks(message: SystemMessage | None) -> SystemMessage | None:
-    if message is None or is_blank(message.content):
-        return None
-    if isinstance(message.content, str):
-        return message
-    return message.model_copy(update={"content": [block for block in message.content if not is_blank([block])]})
+    return system.model_copy(update={"content": [*system.content, text_block(f"\n\n{prompt}")]})
 
 
 def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage]:
@@ -76,7 +62,7 @@ def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage
     return (message for message in found if isinstance(message, ToolMessage))
 
 
-async def mapped(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
+async def map_messages(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
     """Apply `change` to each message for the model in the return value of a tool."""
     if isinstance(result, list):
         return [await _mapped(each, change) for each in result]
@@ -114,14 +100,15 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
     size = len(data.content) * 3 // 4 - data.content[-2:].count("=")
     kind = _kind(path, data)
     if kind is None:
-        return f"[{shown_path(path)} {_not_shown(path, data, f'{size:,} bytes')}]"
+        return f"{shown_path(path)} {_not_shown(path, data, f'{size:,} bytes')}"
     if size > max_bytes:
-        return (
-            f"[{shown_path(path)} ({one_line(kind)}, {size:,} bytes) is too large to be shown; "
-            f"the limit is {max_bytes:,} bytes]"
-        )
-    block = {"type": _tool_block_type(kind), "base64": data.content, "mime_type": kind}
-    return [block if kind in IMAGES else {**block, "extras": {"filename": path.rpartition("/")[2]}}]
+        what = f"{shown_path(path)} ({one_line(kind)}, {size:,} bytes)"
+        return f"{what} is too large to be shown; the limit is {max_bytes:,} bytes"
+    if kind in IMAGES:
+        return [{"type": "image", "base64": data.content, "mime_type": kind}]
+    # LangGraph's ToolNode turns blocks of the types `audio` and `video` into JSON text, but keeps file blocks.
+    extras = {"filename": path.rpartition("/")[2]}
+    return [{"type": "file", "base64": data.content, "mime_type": kind, "extras": extras}]
 
 
 def _kind(path: str, data: FileDataV2) -> str | None:
@@ -131,7 +118,8 @@ def _kind(path: str, data: FileDataV2) -> str | None:
     except Base64Error:
         return None
     if sniffed != OCTET_STREAM:
-        return sniffed if _is_shown(sniffed) else None
+        is_shown = sniffed in IMAGES or sniffed == "application/pdf" or sniffed.startswith(("audio/", "video/"))
+        return sniffed if is_shown else None
     declared = data.mime_type or mime_type(path) or OCTET_STREAM
     return declared if declared.startswith(("audio/", "video/")) else None
 
@@ -153,15 +141,6 @@ def _decoded_start(content: str) -> bytes:
         return b64decode(content)
     except Base64Error:
         return b""
-
-
-def _is_shown(kind: str) -> bool:
-    return kind in IMAGES or kind == "application/pdf" or kind.startswith(("audio/", "video/"))
-
-
-def _tool_block_type(kind: str) -> str:
-    # LangGraph's ToolNode turns blocks of the types `audio` and `video` into JSON text, but keeps file blocks.
-    return "image" if kind in IMAGES else "file"
 
 
 def typed_block(block: Any) -> Any:
@@ -225,70 +204,47 @@ class Inline(NamedTuple):
 
 
 def has_media(message: BaseMessage) -> bool:
-    """Whether a message holds media inline.
-
-    Args:
-        message: The message.
-    """
+    """Whether a message holds media inline."""
     return any(_payload(block, place) is not None for block in blocks_of(message) for place in _PLACES)
 
 
 def has_references(message: BaseMessage) -> bool:
-    """Whether a message holds references to blobs.
-
-    Args:
-        message: The message.
-    """
+    """Whether a message holds references to blobs."""
     return any(map(is_reference, blocks_of(message)))
 
 
 def may_be_json(message: BaseMessage) -> bool:
-    """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video.
-
-    Args:
-        message: The message.
-    """
+    """Whether the content of a message may be JSON of blocks, which LangGraph makes of results with audio or video."""
     content = message.content
     return isinstance(content, str) and content.startswith("[") and _JSON_OF_MEDIA.search(content) is not None
 
 
 def with_parsed_blocks(message: MessageT) -> MessageT:
-    """The message with blocks instead of their JSON.
-
-    Args:
-        message: The message.
-    """
+    """The message with blocks instead of their JSON."""
     if not may_be_json(message):
         return message
     try:
         blocks = loads(str(message.content))
     except ValueError:
         return message
-    shown = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    shown = [text_block(block) if isinstance(block, str) else block for block in blocks]
     # A reference in a text may be forged: only blocks that are media themselves are taken.
-    is_content = all(isinstance(block, dict) and _is_content(block) and not is_reference(block) for block in shown)
+    is_content = all(
+        isinstance(block, dict)
+        and not is_reference(block)
+        and (family(block) is not None or (block.get("type") == "text" and isinstance(block.get("text"), str)))
+        for block in shown
+    )
     return message.model_copy(update={"content": shown}) if is_content and any(map(inline, shown)) else message
 
 
-def _is_content(block: Mapping[str, Any]) -> bool:
-    return family(block) is not None or (block.get("type") == "text" and isinstance(block.get("text"), str))
-
-
 def is_reference(block: Any) -> bool:
-    """Whether a block refers to a blob.
-
-    Args:
-        block: The block.
-    """
+    """Whether a block refers to a blob."""
     return isinstance(block, Mapping) and _REFERENCE in block
 
 
 def inline(block: Any) -> Inline | None:
-    """The payload that is in a block; None if there is none in base64.
-
-    Args:
-        block: The block.
-    """
+    """The payload that is in a block; None if there is none in base64."""
     for place in _PLACES:
         payload = _payload(block, place)
         content = None if payload is None else _decoded(payload[1])
@@ -298,64 +254,37 @@ def inline(block: Any) -> Inline | None:
 
 
 def family(block: Any) -> str | None:
-    """`"image"`, `"audio"`, `"video"` or `"file"` for a block of media in any form, otherwise None.
-
-    Args:
-        block: The block.
-    """
+    """`"image"`, `"audio"`, `"video"` or `"file"` for a block of media in any form, otherwise None."""
     if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
         return None
     return _family(media_type(block)) if block["type"] == "media" else _FAMILIES.get(block["type"])
 
 
 def inline_size(block: Mapping[str, Any]) -> int | None:
-    """The length of the payload in a block, in characters of base64; 0 for a reference, None if there is no payload.
-
-    Args:
-        block: The block.
-    """
+    """The length of the payload in a block, in characters of base64; 0 for a reference, None if there is no payload."""
     if is_reference(block):
         return 0
     return next((len(payload[1]) for place in _PLACES if (payload := _payload(block, place))), None)
 
 
 def media_type(block: Mapping[str, Any]) -> str:
-    """The media type of a block of media, as the block names it; `""` if it does not.
-
-    Args:
-        block: The block.
-    """
+    """The media type of a block of media, as the block names it; `""` if it does not."""
     found = (_payload(block, place) for place in _PLACES)
     return next((payload[2] for payload in found if payload), str(block.get("mime_type") or ""))
 
 
-def retyped(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The block with the type that its image has: providers refuse images of another type than their block names.
-
-    Args:
-        block: The block.
-    """
+def correct_type(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block with the type that its image has: providers refuse images of another type than their block names."""
     for place in _PLACES:
-        found = _payload(block, place)
-        if found is not None:
-            return _retyped(block, place, *found)
+        if (found := _payload(block, place)) is not None:
+            prefix, payload, kind = found
+            actual = sniff(_head(payload)) if _family(kind) == "image" else kind
+            if actual == kind or _family(actual) != "image":
+                return block
+            if prefix:
+                return _with(block, place, f"data:{actual};base64,{payload}")
+            return _with(block, ("source", "media_type") if place == ("source", "data") else ("mime_type",), actual)
     return block
-
-
-def _retyped(
-    block: Mapping[str, Any], place: tuple[str, ...], prefix: str, payload: str, kind: str
-) -> Mapping[str, Any]:
-    actual = _image_type(payload) if _family(kind) == "image" else None
-    if actual is None or actual == kind:
-        return block
-    if prefix:
-        return _with(block, place, f"data:{actual};base64,{payload}")
-    return _with(block, ("source", "media_type") if place == ("source", "data") else ("mime_type",), actual)
-
-
-def _image_type(payload: str) -> str | None:
-    actual = sniff(_head(payload))
-    return actual if _family(actual) == "image" else None
 
 
 def _head(payload: str) -> bytes:
@@ -383,11 +312,7 @@ _LOCATIONS: Final = (
 
 
 def has_content(block: Mapping[str, Any]) -> bool:
-    """Whether a block of media holds content, or refers to some: providers refuse empty ones.
-
-    Args:
-        block: The block.
-    """
+    """Whether a block of media holds content, or refers to some: providers refuse empty ones."""
     others = (block.get("source_type") == "id", isinstance(block.get("data"), bytes), _at(block, ("source", "content")))
     if is_reference(block) or document_text(block) or any(others):
         return True
@@ -396,11 +321,7 @@ def has_content(block: Mapping[str, Any]) -> bool:
 
 
 def document_text(block: Any) -> str | None:
-    """The text of a document that is not in base64, in a form of LangChain or that of Anthropic; None for other blocks.
-
-    Args:
-        block: The block.
-    """
+    """The text of a document that is not in base64, in LangChain's form or Anthropic's; None for other blocks."""
     if not isinstance(block, Mapping):
         return None
     if block.get("type") == "text-plain" or block.get("source_type") == "text":
@@ -411,11 +332,7 @@ def document_text(block: Any) -> str | None:
 
 
 def has_url(block: Mapping[str, Any]) -> bool:
-    """Whether a block of media is in LangChain's form and names a URL from which to fetch it.
-
-    Args:
-        block: The block.
-    """
+    """Whether a block of media is in LangChain's form and names a URL from which to fetch it."""
     return _location(block, ("url",)) is not None
 
 
@@ -428,9 +345,6 @@ def form_of(block: Mapping[str, Any]) -> str:
     """The provider whose form a block of media has: `"anthropic"`, `"google_genai"` or `"openai"`.
 
     It is `""` for forms that LangChain's classes for all of these providers take, and for files of OpenAI, by id.
-
-    Args:
-        block: The block.
     """
     if isinstance(block.get("source"), Mapping):
         return "anthropic"
@@ -442,11 +356,7 @@ def form_of(block: Mapping[str, Any]) -> str:
 
 
 def standard(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The block in LangChain's form; the block itself if it has neither content nor a URL.
-
-    Args:
-        block: A block of media in a form of a provider.
-    """
+    """The block in LangChain's form; the block itself if it has neither content nor a URL."""
     found = next((payload for place in _PLACES if (payload := _payload(block, place))), None)
     url = next((url for place in _LOCATIONS[:4] if (url := _location(block, place))), None)
     if found is not None:
@@ -461,11 +371,7 @@ def standard(block: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def label(block: Mapping[str, Any]) -> str:
-    """A name for a block of media: its file name and media type, as far as known.
-
-    Args:
-        block: The block.
-    """
+    """A name for a block of media: its file name and media type, as far as known."""
     extras = block.get("extras")
     name = (extras.get("filename") if isinstance(extras, Mapping) else None) or f"The {family(block)}"
     return one_line(f"{name} ({media_type(block) or 'of unknown type'})")
@@ -541,14 +447,8 @@ class Payload(NamedTuple):
     fault: str = ""
 
 
-def referring(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
-    """The message with references in the place of stored payloads.
-
-    Args:
-        message: The message.
-        row: For each block of the message, the payload in it.
-        known: The hashes of the payloads that are stored.
-    """
+def refer(message: MessageT, row: Sequence[Inline | None], known: set[str]) -> MessageT:
+    """The message with references in the place of stored payloads."""
     if not any(each is not None and each.digest in known for each in row):
         return message
     content = [
@@ -577,21 +477,12 @@ def digest_of(block: Any) -> str | None:
 
 
 def is_digest(name: object) -> bool:
-    """Whether a name is that of a blob.
-
-    Args:
-        name: The name of a file, or what a reference holds.
-    """
+    """Whether a name is that of a blob."""
     return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
 
 
 def filled(message: MessageT, found: Mapping[str, Payload]) -> MessageT:
-    """The message with payloads, or notes, in the place of its references.
-
-    Args:
-        message: The message.
-        found: The payloads by hash.
-    """
+    """The message with payloads, or notes, in the place of its references."""
     content = [_fill(block, found) if is_reference(block) else block for block in blocks_of(message)]
     return message.model_copy(update={"content": content})
 
@@ -601,7 +492,7 @@ def _fill(block: Mapping[str, Any], found: Mapping[str, Payload]) -> dict[str, A
     payload = Payload(None, "its reference is not valid") if digest is None else found[digest]
     if payload.text is None:
         note = f"[{label(block)} is not available: {payload.fault}. If it is needed, read or ask for the file again]"
-        return {"type": "text", "text": note}
+        return text_block(note)
     form = _form(block)
     if form is None:
         return {**{key: value for key, value in block.items() if key != _REFERENCE}, "base64": payload.text}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["MEMORIES", "async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"]
 
 
-def inserted(text: str, line: int, new: str) -> str:
+def insert_lines(text: str, line: int, new: str) -> str:
     """`text` with the lines `new` after the line number `line`. Raises ToolException if there is no such line."""
     *whole, last = text.split("\n")
     lines = [*(f"{each}\n" for each in whole), *([last] if last else [])]
@@ -324,7 +324,7 @@ class _Commands:
         before = read.file_data.content if read.file_data else ""
         if read.file_data is not None and read.file_data.encoding == "base64":
             raise ToolException(f"Error: {shown_path(path)} is not a text file.")
-        after = inserted(before, line, text)
+        after = insert_lines(before, line, text)
         if not is_shown_change(path, read.version, before, after):
             raise ToolException(str(ChangedSinceApprovalError(path)))
         bom = BOM if version(BOM + before) == read.version else ""

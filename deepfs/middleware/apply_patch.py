@@ -15,7 +15,7 @@ from deepfs.errors import DeepFSError, ErrorCode, error_about, error_of
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, ChangedSinceApprovalError, is_shown_change
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.rendering import Advisor
+from deepfs.middleware.rendering import Advisor, plain_error
 from deepfs.middleware.tools import offers_move, tool_of
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread, shielded
@@ -27,7 +27,7 @@ from deepfs.text.unified import apply_numbered
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, Result
 
-__all__ = ["ApplyPatchArguments", "FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
+__all__ = ["FileChange", "PatchEditor", "apply_patch_tool"]
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
@@ -240,7 +240,7 @@ async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> Fil
 async def _advised(backend: BackendProtocol, tool: str, error: DeepFSError, *paths: str) -> str:
     """An error, and what to do; which other tools the model has is not known here."""
     text = await Advisor(backend, ()).advised(tool, error, *paths)
-    return text.removeprefix("Error: ")
+    return plain_error(text)
 
 
 async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
@@ -351,7 +351,7 @@ def _reason(failed: "_Step", result: Result) -> str:
         return f"{shown_path(change.move_to or change.path)} is there already"
     if result.code is ErrorCode.CONFLICT:
         return f"{shown_path(change.path)} changed meanwhile"
-    return one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
+    return one_line(plain_error(result.error or ""), 1_000).removesuffix(".")
 
 
 async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:

@@ -1,8 +1,8 @@
-"""Middleware that asks a person before a tool runs."""
+"""Middleware that asks a person before a tool runs, and which calls it asks about."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
@@ -21,21 +21,29 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncHandler,
+    AsyncToolHandler,
     DecisionType,
     ExtendedModelResponse,
+    Handler,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
+    Steps,
+    ToolHandler,
+    arun_steps,
+    calling,
     resolve_backend,
-    wait_for,
+    run_steps,
+    waiting,
 )
 from deepfs.middleware._messages import ToolResult
-from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.approved import Approval, hold_to
 from deepfs.middleware.arguments import canonical_arguments
-from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
-from deepfs.middleware.patch_tool_calls import identified
+from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
+from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
@@ -43,7 +51,7 @@ from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
 
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
@@ -129,11 +137,9 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
     if given is False:
         return InterruptOnConfig(allowed_decisions=_DECISIONS, when=by_rules)
     own = given.get("when")
-    return (
-        given
-        if own is None
-        else InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
-    )
+    if own is None:
+        return given
+    return InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
 
 
 # --- tools with the effect of a tool in interrupt_on ---
@@ -156,23 +162,21 @@ def with_similar_tools(interrupt_on: InterruptOn) -> dict[str, bool | InterruptO
 
     Entries that LangChain refuses stay as they are.
     """
-    return {**interrupt_on, **{name: _similar_config(name, asked) for name, asked in _asked_similar(interrupt_on)}}
-
-
-def _asked_similar(interrupt_on: InterruptOn) -> Iterator[tuple[str, InterruptOn]]:
-    asking = {name: config for name, config in interrupt_on.items() if config is True or _decisions(config)}
+    asking = {
+        name: config
+        for name, config in interrupt_on.items()
+        if config is True or (isinstance(config, Mapping) and config.get("allowed_decisions"))
+    }
+    extended = dict(interrupt_on)
     for name, others in _SIMILAR_TOOLS.items():
         asked = {other: asking[other] for other in others if other in asking}
         if asked and name not in interrupt_on:
-            yield name, asked
+            extended[name] = _similar_config(asked)
+    return extended
 
 
-def _decisions(config: object) -> Sequence[str]:
-    return config.get("allowed_decisions") or () if isinstance(config, Mapping) else ()
-
-
-def _similar_config(name: str, asked: InterruptOn) -> InterruptOnConfig:
-    """Return the config for `name`: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
+def _similar_config(asked: InterruptOn) -> InterruptOnConfig:
+    """The config of a tool: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
     lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
     allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]
 
@@ -313,29 +317,26 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     # --- previews ---
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Add what the calls of the model would change to the state."""
-        response = handler(request)
-        calls = self._calls_to_preview(response, request.tools)
-        if not calls or self._backend is None:
-            return _with_previews(request, response, {})
-        previews = partial(self._previewed, self._backend, calls)
-        return _with_previews(request, response, wait_for(self._backend, previews, self.name))
+        return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
-        response = await handler(request)
-        calls = self._calls_to_preview(response, request.tools)
-        made = await self._previewed(self._backend, calls) if calls and self._backend is not None else {}
-        return _with_previews(request, response, made)
+        return await arun_steps(self._model_call(request, handler))
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        response = yield calling(handler, request)
+        calls, previews = self._calls_to_preview(response, request.tools), {}
+        if calls and self._backend is not None:
+            previews = yield waiting(self._backend, partial(self._previewed, self._backend, calls), self.name)
+        if not previews and not request.state.get(_PREVIEWS):
+            return response
+        return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
 
     def _calls_to_preview(self, response: ModelResponse[Any], tools: Sequence[Any]) -> list[ToolCall]:
         # The middleware that renames arguments and gives ids is around this one.
-        renamed(identified(response), tools)
+        rename_arguments(give_ids(response), tools)
         # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
         made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
         return [
@@ -350,14 +351,11 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
         digests = {call["id"]: _call_digest(call) for call in calls}
-        return {
-            name: {
-                **preview._asdict(),
-                "call": digests[name],
-                "is_shared": any(times[path] > 1 for path in preview.versions),
-            }
+        made_of = {
+            name: {"call": digests[name], "is_shared": any(times[path] > 1 for path in preview.versions)}
             for name, preview in previews.items()
         }
+        return {name: {**preview._asdict(), **made_of[name]} for name, preview in previews.items()}
 
     def _describing(self, config: InterruptOnConfig) -> InterruptOnConfig:
         """Return the config with the preview at the end of its description."""
@@ -413,7 +411,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         detail = f" ({wrong})" if isinstance(wrong, ValueError) else ""
         raise ValueError(f"The answer to the interrupt is wrong{detail}. Nothing was done. {ANSWER_FORM}.") from wrong
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
         refused = self._refused_edit(request)
         if refused is not None:
@@ -426,9 +424,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
         return super().wrap_tool_call(request, passing)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
         refused = self._refused_edit(request)
         if refused is not None:
@@ -464,15 +460,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         """Allow what a person was asked about, and only that."""
         shown = (request.state.get(_PREVIEWS) or {}).get(request.tool_call["id"] or "")
         approval = Approval(shown["versions"], shown["lines"], shown["is_shared"]) if shown else None
-        with holding(approval):
-            if self._asks(request):
-                with approved():
-                    yield
-            else:
+        with hold_to(approval):
+            asks = asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
+            with approved() if asks else nullcontext():
                 yield
-
-    def _asks(self, request: ToolCallRequest) -> bool:
-        return asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
 
 
 class _AgentApprovals(ApprovalMiddleware):
@@ -512,15 +503,6 @@ def _recording() -> Iterator[set[str | None]]:
         _asked.reset(token)
 
 
-def _with_previews(
-    request: ModelRequest[Any], response: ModelResponse[Any], previews: dict[str, dict[str, Any]]
-) -> Any:
-    """The response, with a change of the state if it has other previews."""
-    if not previews and not request.state.get(_PREVIEWS):
-        return response
-    return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
-
-
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 _ASKING = frozenset({"_should_interrupt", "_create_action_and_config"})
@@ -547,7 +529,7 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 
-def asked_once(
+def ask_once(
     rules: Sequence[FilesystemPermission],
     interrupt_on: InterruptOn | None,
     middleware: Sequence[AgentMiddleware[Any, Any, Any]],

@@ -14,22 +14,6 @@ from deepfs.text.entries import TreeListing
 from deepfs.text.lines import digest
 from deepfs.types import DeleteResult, EditResult, ReadResult, ResultT, WriteResult, failure
 
-__all__ = [
-    "ABSENT",
-    "WHOLE_FILE",
-    "Approval",
-    "ChangedSinceApprovalError",
-    "approved_delete",
-    "approved_edit",
-    "approved_move",
-    "approved_write",
-    "holding",
-    "is_shown_change",
-    "lines_digest",
-    "shown_version",
-    "tree_version",
-]
-
 ABSENT: Final = ""
 """The version of a path at which nothing is."""
 WHOLE_FILE: Final = 2**31 - 1
@@ -53,7 +37,7 @@ _current: ContextVar[Approval | None] = ContextVar("deepfs_approval", default=No
 
 
 @contextmanager
-def holding(approval: Approval | None) -> Iterator[None]:
+def hold_to(approval: Approval | None) -> Iterator[None]:
     """Hold the changes in the block, in this task, to what the person was shown."""
     token = _current.set(approval)
     try:

@@ -1,25 +1,27 @@
-"""The middleware that lets a LangChain agent run subagents in the background."""
+"""The middleware that runs subagents in the background, what an agent is told of them, and how a server wakes it."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from json import dumps
 from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
 
 import anyio
 from langchain.agents.middleware import hook_config
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.middleware._base import AgentState, PromptMiddleware
+from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
+from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
-from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
+from deepfs.middleware.background_tasks import DEFAULT_TASKS, BackgroundTasks
 from deepfs.middleware.delegation import (
     MEDIA,
     UNFINISHED,
@@ -27,12 +29,12 @@ from deepfs.middleware.delegation import (
     AsyncSubAgent,
     AsyncTask,
     Observation,
-    checked_subagents,
+    check_subagents,
     content_of,
     continued_task,
     fork_messages,
     initial_state,
-    merged_files,
+    merge_files,
     new_task,
     observed_task,
     tool_description,
@@ -95,63 +97,36 @@ def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()
     """
     if seen.status not in _NEXT:
         return None
-    event = {
-        "task_id": task["task_id"],
-        "agent_name": task["agent_name"],
-        "status": seen.status,
-        "run_id": seen.run_id,
-    }
+    event = {"task_id": task["task_id"], "agent_name": task["agent_name"], "status": seen.status, "run_id": seen.run_id}
     tag = f"result {token_hex(4)}"
     head = f"[Note of the system, not of the user: background task {task['task_id']} ({task['agent_name']!r}) has the "
     head += f"status {seen.status}.]"
-    body = [block for block in map(_shown, _content(seen)) if block is not None]
-    framed = [_text(f"<{tag}>"), *body, _text(f"</{tag}>")] if body else []
-    blocks = [_text(head), *framed, *map(_text, notes), _text(f"[{_NEXT[seen.status]}]")]
+    body: list[dict[str, Any]] = []
+    content = [text_block(_json(list(seen.interrupts)))] if seen.interrupts else seen.content
+    for block in [*content, *([text_block(seen.error)] if seen.error and not seen.interrupts else [])]:
+        text = str(block.get("text", ""))
+        if block["type"] in MEDIA:
+            body.append(dict(block))
+        elif text.strip():  # Providers refuse empty blocks.
+            cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
+            body.append(text_block(text[:_MAX_CHARS] + cut))
+    framed = [text_block(f"<{tag}>"), *body, text_block(f"</{tag}>")] if body else []
+    blocks = [text_block(head), *framed, *map(text_block, notes), text_block(f"[{_NEXT[seen.status]}]")]
     return HumanMessage(content=list(blocks), additional_kwargs={NOTIFICATION: event})
-
-
-def _content(seen: Observation) -> list[Mapping[str, Any]]:
-    if seen.interrupts:
-        return [_text(dumps(list(seen.interrupts), ensure_ascii=False, default=str))]
-    return [*seen.content, *([_text(seen.error)] if seen.error else [])]
-
-
-def _shown(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A block as a message of a user may have it; None for one that it may not."""
-    if block["type"] in MEDIA:
-        return dict(block)
-    text = str(block["text"])
-    cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
-    return _text(text[:_MAX_CHARS] + cut) if text.strip() else None  # Providers refuse empty blocks.
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def _superseded(message: BaseMessage) -> BaseMessage:
-    """The notification of a run that was followed up meanwhile, so that it does not pass for the latest result."""
-    note = "[This is of an earlier run, from before your latest follow-up. check_async_task shows the status now.]"
-    blocks = [message.content] if isinstance(message.content, str) else message.content[:-1]
-    return message.model_copy(update={"content": [*blocks, _text(note)]})
 
 
 def notification_update(state: Any) -> dict[str, Any] | None:
     """The update for a notification that a server sent, if it started this run."""
     *_, last = state.get("messages") or [None]
     event = None if last is None else event_of(last)
-    if event is None:
+    task = None if event is None else _tasks_in(state).get(event["task_id"])
+    if event is None or task is None:
         return None
-    known: Mapping[str, AsyncTask] = state.get("async_tasks") or {}
-    task = known.get(event["task_id"])
-    return None if task is None else _update_of_event(task, event, last)
-
-
-def _update_of_event(task: AsyncTask, event: TaskEvent, message: Any) -> dict[str, Any] | None:
-    """The update for an event of a task: of its run, of one that an update replaced, or of a new one."""
     run = event.get("run_id", task["run_id"])
-    if run in task.get("superseded_run_ids", ()):
-        return {"messages": [_superseded(message)]}
+    if run in task.get("superseded_run_ids", ()):  # It must not pass for the latest result.
+        note = "[This is of an earlier run, from before your latest follow-up. check_async_task shows the status now.]"
+        blocks = [last.content] if isinstance(last.content, str) else last.content[:-1]
+        return {"messages": [last.model_copy(update={"content": [*blocks, text_block(note)]})]}
     is_expected = run == task["run_id"] or task["status"] in UNFINISHED
     return {"async_tasks": {task["task_id"]: observed_task(task, event["status"], run)}} if is_expected else None
 
@@ -169,7 +144,7 @@ def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> An
     if seen.status == "success":
         facts["result"] = "".join(str(block["text"]) for block in seen.content if block["type"] == "text")
     media = [dict(block) for block in seen.content if block["type"] in MEDIA]
-    return [_text(_json(facts)), *media] if media else _json(facts)
+    return [text_block(_json(facts)), *media] if media else _json(facts)
 
 
 def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
@@ -205,7 +180,7 @@ def cancel_answer(task: AsyncTask, seen: Observation) -> str:
             return f"It had ended before, with the status {status}: check_async_task tells more."
 
 
-def _json(facts: Mapping[str, Any]) -> str:
+def _json(facts: object) -> str:
     return dumps(facts, ensure_ascii=False, default=str)
 
 
@@ -225,25 +200,16 @@ async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, co
     except Exception as error:
         await wake_parent(config, None, error, context)
         raise
-    reached = await graph.aget_state(config) if graph.checkpointer or _has_checkpointer(config) else None
+    is_kept = graph.checkpointer or "__pregel_checkpointer" in _section(config, "configurable")
+    reached = await graph.aget_state(config) if is_kept else None
     if reached is not None and not reached.next:  # A run that waits for a person has not ended.
         await wake_parent(config, reached.values, None, context)
-
-
-def _has_checkpointer(config: Mapping[str, Any]) -> bool:
-    return "__pregel_checkpointer" in _section(config, "configurable")
 
 
 async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseException | None, context: object) -> None:
     """Tell the agent that started this run as a background task that it has ended, if that agent is idle.
 
     It does nothing in any other run. A busy agent looks for itself. Never raises.
-
-    Args:
-        config: The configuration of the run that ended.
-        values: Its last state, or None.
-        error: What it failed with, or None.
-        context: Its context, with which the agent is woken.
     """
     parent = _parent(config)
     if "thread_id" not in parent or "assistant_id" not in parent:
@@ -362,9 +328,9 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
         tasks: BackgroundTasks | None = None,
     ) -> None:
         super().__init__()
-        specs = checked_subagents(async_subagents)
+        specs = check_subagents(async_subagents)
         self.system_prompt: str | None = system_prompt
-        self.background: BackgroundTasks = tasks or default_tasks()
+        self.background: BackgroundTasks = tasks or DEFAULT_TASKS
         """What runs the tasks of this process."""
         self._tasks = _Tasks({spec["name"]: spec for spec in specs}, self.background, RemoteTasks())
         self.tools: list[BaseTool] = _tools(self._tasks, specs)
@@ -391,11 +357,9 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
-        return (
-            None
-            if _goes_on(state)
-            else _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
-        )
+        if _goes_on(state):
+            return None
+        return _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
 
 
 def _goes_on(state: Any) -> bool:
@@ -415,9 +379,8 @@ def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
 class _Tasks:
     """The tasks of an agent, in this process and on servers.
 
-    Each tool is two methods, such as `start` and `started`. The first one may wait; the sync form of the tool runs it
-    on an event loop of deepfs. The second one gets its outcome, and the same arguments. It merges files into the state,
-    so it runs in the thread of LangGraph.
+    What a tool waits for is a step, which its sync form runs on an event loop of deepfs. The rest of it merges files
+    into the state, so it runs in the thread of LangGraph.
     """
 
     specs: Mapping[str, AsyncSubAgent]
@@ -430,9 +393,9 @@ class _Tasks:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
             return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
-        return (
-            self.local.observe(task) if "runnable" in spec else await self.remote.observe(spec, task, in_sync=in_sync)
-        )
+        if "runnable" in spec:
+            return self.local.observe(task)
+        return await self.remote.observe(spec, task, in_sync=in_sync)
 
     async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
@@ -478,41 +441,37 @@ class _Tasks:
             return updated, []
         if "files" not in state:
             return updated, ["[It has files in its state, and this agent has none, so they are not handed over]"]
-        return {**updated, "merged_run_id": seen.run_id}, merged_files(*files, place)
+        return {**updated, "merged_run_id": seen.run_id}, merge_files(*files, place)
 
-    # --- start ---
+    # --- the tools ---
 
-    async def start(self, runtime: Runtime, description: str, subagent_type: str, *, in_sync: bool) -> tuple[str, str]:
-        spec = self.specs.get(subagent_type)
-        if spec is None:
+    def start(self, runtime: Runtime, description: str, subagent_type: str) -> Steps["Command[Any]"]:
+        if subagent_type not in self.specs:
             names = ", ".join(self.specs)
             raise ToolException(f"Error: There is no background subagent {subagent_type!r}. Choose one of: {names}.")
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")
+        spec = self.specs[subagent_type]
         fork = spec.get("mode") == "fork"
-        if "runnable" in spec:
-            private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
-            state = initial_state(runtime.state, description, fork=fork, private=private)
-            return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
-        messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
-        return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
 
-    def started(self, runtime: Runtime, ids: tuple[str, str], description: str, subagent_type: str) -> "Command[Any]":
+        async def begin(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
+                state = initial_state(runtime.state, description, fork=fork, private=private)
+                return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
+            messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
+            return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
+
+        ids = yield _step(begin)
         return _command(runtime, f"Started in the background. task_id: {ids[0]}", new_task(subagent_type, *ids))
 
-    # --- check ---
-
-    async def check(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
-        return await self.observe(_task(runtime, task_id), in_sync=in_sync)
-
-    def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
+    def check(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
+        seen = yield _step(lambda in_sync: self.observe(task, in_sync=in_sync))
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, check_answer(task, seen, notes), updated)
 
-    # --- update, cancel, list ---
-
-    async def update(self, runtime: Runtime, task_id: str, message: str, *, in_sync: bool) -> tuple[str, str]:
+    def update(self, runtime: Runtime, task_id: str, message: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
         strategy = spec.get("update_strategy", "interrupt")
@@ -520,38 +479,33 @@ class _Tasks:
             raise ToolException("Error: The message is empty. Say what is to be done.")
         if strategy == "enqueue" and not _is_first(runtime, task["task_id"]):
             raise ToolException("Error: Not sent: this turn sends the task a message already. Send one, or wait.")
-        if "runnable" in spec:
-            return await self.local.update(task, message, strategy)
-        return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    def updated(self, runtime: Runtime, found: tuple[str, str], task_id: str, message: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
-        run_id, status = found
-        enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
-        followed = continued_task(task, status, run_id, enqueued=enqueued)
-        return _command(runtime, update_answer(task, enqueued=enqueued), followed)
+        async def send(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                return await self.local.update(task, message, strategy)
+            return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
+        run_id, status = yield _step(send)
+        followed = continued_task(task, status, run_id, enqueued=strategy == "enqueue")
+        return _command(runtime, update_answer(task, enqueued=strategy == "enqueue"), followed)
+
+    def cancel(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
-        if "runnable" in spec:
-            return await self.local.cancel(task)
-        return await self.remote.cancel(spec, task, in_sync=in_sync)
 
-    def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
+        async def stop(in_sync: bool) -> Observation:
+            if "runnable" in spec:
+                return await self.local.cancel(task)
+            return await self.remote.cancel(spec, task, in_sync=in_sync)
+
+        seen = yield _step(stop)
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, " ".join([cancel_answer(task, seen), *notes]), updated)
 
-    async def list(
-        self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
-    ) -> dict[str, Observation]:
-        return await self.observe_all(_unfinished(runtime.state), in_sync=in_sync)
-
-    def shown(
-        self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
-    ) -> str:
+    def list(self, runtime: Runtime, status_filter: StatusFilter | None = None) -> Steps[str]:
         # The state stays as it is: the agent is told of what has ended before its next turn.
+        unfinished = _unfinished(runtime.state)
+        seen = yield _step(lambda in_sync: self.observe_all(unfinished, in_sync=in_sync))
         return list_answer(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
@@ -582,18 +536,13 @@ def _task(runtime: Runtime, task_id: str) -> AsyncTask:
 
 def _is_first(runtime: Runtime, task_id: str) -> bool:
     """Whether a call is the first follow-up of its turn to a task. A second one would replace the first's record."""
-    for message in reversed(runtime.state.get("messages") or []):
-        if isinstance(message, AIMessage):
-            followed_up = (call["id"] for call in message.tool_calls if _follows_up(call, task_id))
-            return next(followed_up, runtime.tool_call_id) == runtime.tool_call_id
+    messages = reversed(runtime.state.get("messages") or [])
+    turn = next((message for message in messages if isinstance(message, AIMessage)), None)
+    for call in turn.tool_calls if turn is not None else ():
+        match call:
+            case {"name": "update_async_task", "args": {"task_id": str(named)}} if named.strip() == task_id:
+                return bool(call["id"] == runtime.tool_call_id)
     return True
-
-
-def _follows_up(call: ToolCall, task_id: str) -> bool:
-    match call:
-        case {"name": "update_async_task", "args": {"task_id": str(named)}}:
-            return named.strip() == task_id
-    return False
 
 
 def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":
@@ -612,28 +561,25 @@ def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
     queued = [spec["name"] for spec in specs if spec.get("update_strategy") == "enqueue"]
     update = PROMPTS["update_async_task"] + (f" For {', '.join(queued)} it waits for the run's end." if queued else "")
     return [
-        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start, tasks.started),
-        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check, tasks.checked),
-        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update, tasks.updated),
-        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel, tasks.cancelled),
-        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list, tasks.shown),
+        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start),
+        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check),
+        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update),
+        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel),
+        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list),
     ]
 
 
-def _tool(
-    name: str,
-    description: str,
-    schema: type[BaseModel],
-    act: Callable[..., Awaitable[Any]],
-    answer: Callable[..., Any],
-) -> BaseTool:
-    """A tool of two functions of `_Tasks`: `act` may wait, and `answer` makes the result of the tool of its outcome."""
+def _step(act: Callable[[bool], Awaitable[Any]]) -> Step:
+    """The step of what waits, which is told whether the agent runs in the sync form."""
+    return Step(partial(run_sync, act, True), partial(act, False))
 
+
+def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..., Steps[Any]]) -> BaseTool:
     def func(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, run_sync(act, runtime, in_sync=True, **arguments), **arguments)
+        return run_steps(act(runtime, **arguments))
 
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, await act(runtime, in_sync=False, **arguments), **arguments)
+        return await arun_steps(act(runtime, **arguments))
 
     return StructuredTool(
         name=name,

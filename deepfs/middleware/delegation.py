@@ -1,4 +1,4 @@
-"""What a supervisor hands to a subagent, and what it takes back: messages, shared state and files."""
+"""How subagents are described, what a supervisor hands to them and takes back, and the records of their tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,25 +27,6 @@ from deepfs.middleware.compaction import summarized_count
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import SKILL_STATE_KEYS, SkillSource
 from deepfs.policy.rules import FilesystemPermission
-
-__all__ = [
-    "answer_of",
-    "content_of_answer",
-    "detached",
-    "followed_up",
-    "fork_messages",
-    "forked_state",
-    "initial_state",
-    "input_id",
-    "merged_files",
-    "messages_of",
-    "missing_results",
-    "outcome",
-    "private_keys",
-    "task_config",
-    "tool_description",
-]
-
 
 WAITING: Final = "waiting"
 UNFINISHED: Final = frozenset({"running", "pending", WAITING})
@@ -102,7 +83,7 @@ class AsyncTask(TypedDict):
     last_updated_at: str
 
 
-def checked_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]:
+def check_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]:
     """Return the specifications. Raises ValueError for one that cannot be used, and if there are none."""
     specs = list(given)
     if not specs:
@@ -110,21 +91,16 @@ def checked_subagents(given: Sequence[AsyncSubAgent]) -> Sequence[AsyncSubAgent]
     names = [spec.get("name", "") for spec in specs]
     if len({*names}) < len(names):
         raise ValueError(f"several subagents have the name {next(name for name in names if names.count(name) > 1)!r}")
-    for spec in specs:
-        _check(spec)
+    for name, spec in zip(names, specs, strict=True):
+        missing = sorted({"name", "description"} - spec.keys())
+        if missing:
+            raise ValueError(f"subagent {name!r} lacks {', '.join(missing)}")
+        if ("graph_id" in spec) == ("runnable" in spec):
+            raise ValueError(f"subagent {name!r} needs either graph_id, of a graph on a server, or runnable")
+        for key, allowed in (("update_strategy", ("interrupt", "enqueue")), ("mode", ("isolated", "fork"))):
+            if spec.get(key, allowed[0]) not in allowed:
+                raise ValueError(f"subagent {name!r} has the {key} {spec.get(key)!r}, and not {' or '.join(allowed)}")
     return specs
-
-
-def _check(spec: AsyncSubAgent) -> None:
-    name = spec.get("name", "")
-    missing = sorted({"name", "description"} - spec.keys())
-    if missing:
-        raise ValueError(f"subagent {name!r} lacks {', '.join(missing)}")
-    if ("graph_id" in spec) == ("runnable" in spec):
-        raise ValueError(f"subagent {name!r} needs either graph_id, of a graph on a server, or runnable")
-    for key, allowed in (("update_strategy", ("interrupt", "enqueue")), ("mode", ("isolated", "fork"))):
-        if spec.get(key, allowed[0]) not in allowed:
-            raise ValueError(f"subagent {name!r} has the {key} {spec.get(key)!r}, and not {' or '.join(allowed)}")
 
 
 def split_subagents(specs: Sequence[Any] | None) -> tuple[list[Any], list[AsyncSubAgent], list[Any]]:
@@ -210,13 +186,12 @@ def _blocks(message: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _is_shown(block: Mapping[str, Any]) -> bool:
-    """Whether a block can be handed to a model: it has the content that its type promises."""
-    kind = block.get("type")
-    return isinstance(block.get("text"), str) if kind == "text" else kind in MEDIA and _has_source(block)
+    """Whether a block can be handed to a model: it has the content that its type promises.
 
-
-def _has_source(block: Mapping[str, Any]) -> bool:
-    """Whether a block of media has a source, and its type where it holds the content: models refuse others."""
+    Models refuse media without a source, and content without its type.
+    """
+    if block.get("type") == "text" or block.get("type") not in MEDIA:
+        return block.get("type") == "text" and isinstance(block.get("text"), str)
     given = {key: block[key] for key in _SOURCES if block.get(key)}
     needed = {"mime_type": block.get("mime_type")} if {"base64", "data"} & given.keys() else {}
     return bool(given) and all(isinstance(value, str) for value in (given | needed).values())
@@ -273,7 +248,7 @@ GENERAL_PURPOSE_SUBAGENT: Final = SubAgent(
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
+def check_mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> list[SubAgent | CompiledSubAgent]:
     """Return the specifications in a list. Raises TypeError if one is not a mapping."""
     specs = list(given)
     for each in specs:
@@ -282,7 +257,7 @@ def mappings(given: Iterable[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent 
     return specs
 
 
-def checked(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
+def check_specs(specs: Sequence[SubAgent | CompiledSubAgent]) -> Sequence[SubAgent | CompiledSubAgent]:
     """Return the specifications. Raises ValueError if there are none, or for one that cannot be used."""
     if not specs:
         raise ValueError("SubAgentMiddleware needs at least one subagent")
@@ -362,15 +337,12 @@ def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
 
 def fork_messages(state: Mapping[str, Any], description: str) -> list[AnyMessage]:
     """The supervisor's conversation for a fork. The calls of its last turn, which run now, get results that say so."""
-    messages = _seen(list(state.get("messages") or ()), state.get("_summarization_event"))
+    messages, event = list(state.get("messages") or ()), state.get("_summarization_event")
+    count = summarized_count(messages, event)
+    if count is not None and event is not None:
+        messages = [event["summary_message"], *messages[count:]]
     results = missing_results(messages, _RUNNING)
     return [*messages, *results, HumanMessage(f"{PROMPTS['fork']}\n\n{description}")]
-
-
-def _seen(messages: list[AnyMessage], event: Any) -> list[AnyMessage]:
-    """The messages with the summary in place of those that it stands for, if the state has one."""
-    count = summarized_count(messages, event)
-    return messages if count is None else [event["summary_message"], *messages[count:]]
 
 
 def missing_results(
@@ -386,7 +358,7 @@ def missing_results(
             yield ToolMessage(text, name=call["name"], tool_call_id=call["id"], status=status)
 
 
-def followed_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
+def follow_up(reached: Mapping[str, Any], messages: Sequence[AnyMessage]) -> dict[str, Any]:
     """The input of a follow-up: the messages and files that a subagent has reached, and the new messages."""
     files = {"files": reached["files"]} if reached.get("files") else {}
     known = messages_of(reached)
@@ -402,7 +374,7 @@ def input_id(given: object) -> str | None:
     return None
 
 
-def detached(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
+def detach(runnable: Runnable[Any, Any], store: Any) -> Runnable[Any, Any]:
     """A graph with a checkpointer, so that it can go on, and with the store of the supervisor."""
     if not isinstance(runnable, Pregel):
         return runnable
@@ -434,21 +406,17 @@ def outcome(
     if not messages:
         raise ToolException("Error: The subagent returned no messages. Use another one, or do the task yourself.")
     files = state.get("files") or {}, result.get("files") or {}
-    notes = merged_files(*files, tool_call_id) if "files" in result else []
+    notes = merge_files(*files, tool_call_id) if "files" in result else []
     text = "\n\n".join([answer_of(messages, result.get("structured_response")), *notes])
     hidden = _OWN | private
-    made = {**result, **_tasks_to_tell(state, result)}
-    shared = {key: value for key, value in made.items() if key not in hidden and _differs(value, state.get(key))}
-    return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
-
-
-def _tasks_to_tell(state: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """The background tasks that the subagent saw end, with the status that the supervisor knows: it is told as well."""
+    made = dict(result)
+    # Background tasks that the subagent saw end keep the status that the supervisor knows, so that it is told as well.
     known, seen = state.get("async_tasks") or {}, result.get("async_tasks") or {}
     untold = {name: task["status"] for name, task in known.items() if task["status"] in UNFINISHED and name in seen}
-    if not untold:
-        return {}
-    return {"async_tasks": {**seen, **{name: {**seen[name], "status": status} for name, status in untold.items()}}}
+    if untold:
+        made["async_tasks"] = {**seen, **{name: {**seen[name], "status": status} for name, status in untold.items()}}
+    shared = {key: value for key, value in made.items() if key not in hidden and _differs(value, state.get(key))}
+    return Command(update={**shared, "messages": [ToolMessage(text, tool_call_id=tool_call_id, name="task")]})
 
 
 def _differs(value: object, before: object) -> bool:
@@ -461,17 +429,14 @@ def _differs(value: object, before: object) -> bool:
         return True
 
 
-def merged_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
+def merge_files(given: Mapping[str, Any], made: Mapping[str, Any], tool_call_id: str) -> list[str]:
     """Merge the files that a subagent changed from `given` to `made`; return a note for each file that conflicts."""
     lost = adopt_files(given, made)
-    kept = {f"{_CONFLICTS}/{tool_call_id}{path}": made[path] for path in lost if path in made}
-    adopt_files({}, kept)
-    return [_conflict(path, f"{_CONFLICTS}/{tool_call_id}{path}", path in made) for path in lost]
-
-
-def _conflict(path: str, copy: str, has_copy: bool) -> str:
-    note = f"[{path} was changed elsewhere meanwhile and stays as it is there."
-    return f"{note} This subagent's version is in {copy}: merge what is missing]" if has_copy else f"{note}]"
+    copies = {path: f"{_CONFLICTS}/{tool_call_id}{path}" for path in lost if path in made}
+    adopt_files({}, {copy: made[path] for path, copy in copies.items()})
+    notes = [f"[{path} was changed elsewhere meanwhile and stays as it is there." for path in lost]
+    own = [f" This subagent's version is in {copies[path]}: merge what is missing" * (path in copies) for path in lost]
+    return [f"{note}{where}]" for note, where in zip(notes, own, strict=True)]
 
 
 def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
@@ -513,12 +478,9 @@ def messages_of(values: object) -> list[Any]:
 
 def tool_description(specs: Sequence[Mapping[str, Any]], description: str) -> str:
     """`description` with a line for each subagent in place of `{available_agents}`."""
-    lines = (f"- {spec['name']}: {spec['description']}{_fork_note(spec)}" for spec in specs)
+    notes = {"fork": " (knows this conversation)"}
+    lines = (f"- {spec['name']}: {spec['description']}{notes.get(spec.get('mode', ''), '')}" for spec in specs)
     return description.replace("{available_agents}", "\n".join(lines))
-
-
-def _fork_note(spec: Mapping[str, Any]) -> str:
-    return " (knows this conversation)" if spec.get("mode") == "fork" else ""
 
 
 def private_keys(*schemas: Any) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""The order of an agent's middleware, and what a profile changes: the prompt, descriptions, tools and middleware."""
+"""The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Required
 
 from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
@@ -15,9 +15,11 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncToolHandler,
     ModelRequest,
-    ModelResponse,
+    RequestMiddleware,
     TodoListMiddleware,
+    ToolHandler,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
@@ -26,20 +28,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.subagents import SubAgentMiddleware
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.profiles.settings import HarnessProfile
-
-__all__ = [
-    "DelegationMiddleware",
-    "LeftOut",
-    "TodoMiddleware",
-    "checked_middleware",
-    "combined",
-    "excluded_by",
-    "system_prompt_of",
-    "with_descriptions",
-    "without_excluded",
-]
-
+from deepfs.profiles.registry import HarnessProfile
 
 _SNAPSHOT: Final = 50
 
@@ -95,7 +84,7 @@ class DeepAgentState(AgentState[Any]):
     messages: Required[Annotated[list[AnyMessage], _MessagesChannel()]]
 
 
-def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
+def combine(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
     """All middleware in order; one of `given` with the name of another takes its place."""
     replacing = {each.name: each for each in given}
     replaced = {each.name for each in (*own, *tail)}
@@ -104,7 +93,7 @@ def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Seque
     return [*first, *new, *last]
 
 
-def checked_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+def check_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
     """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
     for each in middleware:
         own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
@@ -122,16 +111,14 @@ def system_prompt_of(profile: HarnessProfile, given: str | SystemMessage | None)
 
 def with_descriptions(tools: Tools, profile: HarnessProfile) -> list[Any]:
     """The tools, with the descriptions of the profile in place of their own."""
-    return [_with_description(tool, profile.tool_description_overrides) for tool in tools]
-
-
-def _with_description(tool: Any, descriptions: Mapping[str, str]) -> Any:
-    name = _name_of(tool)
-    if name not in descriptions:
-        return tool
-    if isinstance(tool, BaseTool):
-        return tool.model_copy(update={"description": descriptions[name]})
-    return {**tool, "description": descriptions[name]} if isinstance(tool, dict) else tool
+    described: list[Any] = list(tools)
+    for place, tool in enumerate(described):
+        description = profile.tool_description_overrides.get(_name_of(tool))
+        if description is not None and isinstance(tool, BaseTool):
+            described[place] = tool.model_copy(update={"description": description})
+        elif description is not None and isinstance(tool, dict):
+            described[place] = {**tool, "description": description}
+    return described
 
 
 _ALSO_NAMED: Final[Mapping[str, str]] = {
@@ -192,42 +179,24 @@ class LeftOut(AgentMiddleware[Any, Any, Any]):
         return self._name
 
 
-class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
+class _ToolExclusion(RequestMiddleware):
     """Hides tools from the model, and refuses calls of them."""
-
-    trace_policy = TRACE_POLICY
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__()
         self._names = names
 
-    def _offering(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request with the other tools only."""
         return request.override(tools=[tool for tool in request.tools if _name_of(tool) not in self._names])
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Offer the other tools only."""
-        return handler(self._offering(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._offering(request))
-
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Refuse a call of a hidden tool."""
-        return _refused(request.tool_call) if self._hides(request) else handler(request)
+        return handler(request) if request.tool_call["name"] not in self._names else _refused(request.tool_call)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        return _refused(request.tool_call) if self._hides(request) else await handler(request)
-
-    def _hides(self, request: ToolCallRequest) -> bool:
-        return request.tool_call["name"] in self._names
+        return await handler(request) if request.tool_call["name"] not in self._names else _refused(request.tool_call)
 
 
 def _refused(call: ToolCall) -> ToolMessage:

@@ -1,4 +1,4 @@
-"""The files that hold the messages of a conversation which a summary stands for."""
+"""The files that hold the messages of a conversation which a summary stands for: their names, and their text."""
 
 import re
 from base64 import b64decode
@@ -56,7 +56,9 @@ class Transcript:
         Args:
             messages: The messages.
         """
-        return "".join(f"{_storable(self._message(message))}\n" for message in messages)
+        # No backend stores some characters as text, and edits may change CR: they become XML references.
+        texts = (_UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", self._message(each)) for each in messages)
+        return "".join(f"{text}\n" for text in texts)
 
     def referenced(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         """The messages with references to files in the place of their media, for a model that summarises them.
@@ -64,13 +66,14 @@ class Transcript:
         Args:
             messages: The messages.
         """
-        return [self._with_references(message) for message in messages]
-
-    def _with_references(self, message: AnyMessage) -> AnyMessage:
-        if isinstance(message.content, str):
-            return message
-        content = [self._reference(block) for block in message.content]
-        return message if content == message.content else message.model_copy(update={"content": content})
+        referenced: list[AnyMessage] = []
+        for message in messages:
+            content = message.content
+            if not isinstance(content, str):
+                content = [self._reference(block) for block in content]
+            same = content == message.content
+            referenced.append(message if same else message.model_copy(update={"content": content}))
+        return referenced
 
     def _reference(self, block: Any) -> Any:
         if not isinstance(block, Mapping):
@@ -86,9 +89,19 @@ class Transcript:
         return {"type": "text", "text": shown}
 
     def _message(self, message: BaseMessage) -> str:
-        parts = list(filter(None, map(self._block, _blocks(message.content))))
-        calls = list(_calls(message)) if isinstance(message, AIMessage) else []
-        opening = f"<message {_attributes(message)}>"
+        blocks = message.content if isinstance(message.content, list) else [message.content]
+        parts = list(filter(None, map(self._block, blocks)))
+        attributes: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
+        calls: list[str] = []
+        if isinstance(message, ToolMessage):
+            failed = "error" if message.status == "error" else None
+            attributes.update(tool_call_id=message.tool_call_id, status=failed)
+        elif isinstance(message, AIMessage):
+            calls += [_call("tool_call", call, _json(call["args"])) for call in message.tool_calls]
+            wrong = message.invalid_tool_calls
+            calls += [_call("invalid_tool_call", each, str(each.get("args") or "")) for each in wrong]
+        shown = " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items() if value)
+        opening = f"<message {shown}>"
         if not calls:
             return f"{opening}{chr(10).join(parts)}</message>"
         content = [f"  <content>{chr(10).join(parts)}</content>"] if parts else []
@@ -102,14 +115,13 @@ class Transcript:
         kind = block.get("type")
         if kind == "text" and isinstance(block.get("text"), str):
             return escape(block["text"])
-        return "" if kind in _SHOWN_AS_TOOL_CALLS else self._other_block(block, str(kind))
-
-    def _other_block(self, block: Mapping[str, Any], kind: str) -> str:
+        if kind in _SHOWN_AS_TOOL_CALLS:
+            return ""
         files: list[str] = []
         without_media = self._without_media(block, files)
         if kind in _MEDIA_TYPES and len(files) == 1:
-            return f"<{_media_kind(kind)} url={quoteattr(files[0])} />"
-        return f"<block type={quoteattr(kind)}>{escape(_json(without_media))}</block>"
+            return f"<{_media_kind(str(kind))} url={quoteattr(files[0])} />"
+        return f"<block type={quoteattr(str(kind))}>{escape(_json(without_media))}</block>"
 
     def _without_media(self, value: Any, files: list[str]) -> Any:
         """Replace all media in `value` by paths of files, and append these paths to `files`."""
@@ -149,25 +161,6 @@ def _media_kind(block_type: str) -> str:
     return block_type.removesuffix("_url").removeprefix("input_")
 
 
-def _blocks(content: Any) -> Sequence[Any]:
-    return content if isinstance(content, list) else [content]
-
-
-def _attributes(message: BaseMessage) -> str:
-    attributes: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
-    if isinstance(message, ToolMessage):
-        failed = "error" if message.status == "error" else None
-        attributes.update(tool_call_id=message.tool_call_id, status=failed)
-    return " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items() if value)
-
-
-def _calls(message: AIMessage) -> Iterator[str]:
-    for call in message.tool_calls:
-        yield _call("tool_call", call, _json(call["args"]))
-    for wrong in message.invalid_tool_calls:
-        yield _call("invalid_tool_call", wrong, str(wrong.get("args") or ""))
-
-
 def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
     identity, name = quoteattr(str(call.get("id") or "")), quoteattr(str(call.get("name") or ""))
     return f"  <{kind} id={identity} name={name}>{escape(arguments)}</{kind}>"
@@ -175,11 +168,6 @@ def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
 
 def _json(value: Any) -> str:
     return dumps(value, ensure_ascii=False, default=str)
-
-
-def _storable(text: str) -> str:
-    """Replace characters that no backend stores as text, and CR, which edits may change, by XML references."""
-    return _UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
 _DIRECTORY: Final = "conversation_history"
@@ -200,11 +188,11 @@ def history_name(known: object) -> str:
     """The name of the history file of the conversation that runs, without `.md`.
 
     A thread id that is used as it is has no dot, so it never equals a name with a hash, which has one.
-
-    Args:
-        known: The name in the state, for conversations whose name no thread id determines.
     """
-    configurable = _configurable()
+    try:
+        configurable = get_config().get("configurable", {})
+    except RuntimeError:  # Not in a graph.
+        configurable = {}
     thread = configurable.get("thread_id")
     outer, _, _ = str(configurable.get("checkpoint_ns") or "").rpartition("|")
     if thread is not None and not outer:
@@ -212,13 +200,6 @@ def history_name(known: object) -> str:
     if isinstance(known, str) and _KNOWN.fullmatch(known):
         return known
     return f"session_{uuid4().hex}" if thread is None else f"{_file_name(str(thread))}.sub-{_digest(outer)}"
-
-
-def _configurable() -> dict[str, Any]:
-    try:
-        return get_config().get("configurable", {})
-    except RuntimeError:  # Not in a graph.
-        return {}
 
 
 def _file_name(thread: str) -> str:
@@ -270,8 +251,13 @@ class HistoryFiles:
         try:
             transcript = self.transcript()
             passages = [each for message in messages for each in _passages(message, transcript)]
-            await self._upload(transcript.media)
-            return await self._stored(name, passages)
+            media = list(transcript.media.items())
+            for uploaded in await self._backend.aupload_files(media) if media else ():
+                if uploaded.error:
+                    raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
+            last = await self._last(name, 1)
+            new, holding = await self._new(name, last, passages)
+            return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
         except NotKeptError:
             raise
         except Exception as error:  # The conversation must go on even if the storage fails.
@@ -280,16 +266,6 @@ class HistoryFiles:
     def transcript(self) -> Transcript:
         """A transcript whose media are files beside the history."""
         return Transcript(f"{self._directory}/media", paths.join(self._root, "blobs"))
-
-    async def _upload(self, media: dict[str, bytes]) -> None:
-        for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():
-            if uploaded.error:
-                raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
-
-    async def _stored(self, name: str, passages: "Sequence[_Passage]") -> list[str]:
-        last = await self._last(name, 1)
-        new, holding = await self._new(name, last, passages)
-        return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
 
     async def _new(
         self, name: str, last: int, passages: "Sequence[_Passage]"
@@ -384,7 +360,11 @@ class HistoryFiles:
         """The text of a file; `""` for what cannot be appended to, None if the path does not exist."""
         (found,) = await self._backend.adownload_files([path])
         if found.content is not None:
-            return _decoded(found.content)
+            try:
+                text = found.content.decode()
+            except UnicodeDecodeError:
+                return ""
+            return "" if "\0" in text else text
         if found.error not in _NO_TEXT:
             raise NotKeptError(f"{path}: {found.error}")
         return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
@@ -402,15 +382,6 @@ _CHANGED_MEANWHILE = frozenset(
         ErrorCode.NO_MATCH,
     }
 )
-
-
-def _decoded(content: bytes) -> str:
-    """The text; `""` for binary content, which no edit changes."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return ""
-    return "" if "\0" in text else text
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -475,9 +446,5 @@ def _section(passages: Sequence[_Passage]) -> str:
 
 
 def section_heading(time: str) -> str:
-    """The heading of a section.
-
-    Args:
-        time: When it was written.
-    """
+    """The heading of a section."""
     return f"## Summarized at {time}\n\n"

@@ -1,4 +1,4 @@
-"""Media of messages, stored by content hash: state holds references, which are filled for each request of a model."""
+"""What is too large for messages, in files: a long text shows its head and tail, media are references by hash."""
 
 import logging
 import re
@@ -26,7 +26,8 @@ from deepfs.middleware._messages import (
     inline_size,
     is_digest,
     is_reference,
-    referring,
+    refer,
+    text_block,
 )
 from deepfs.middleware.rendering import output_and_notes
 from deepfs.policy.permissions import approved
@@ -54,11 +55,6 @@ class Evictor:
     The name of a file is made from a key and a hash of key and text: unsafe characters of the key are replaced, the
     same text of a key is stored once, and different texts have different names. If the text cannot be stored, or the
     model could not read the file, the message says so and keeps as much of head and tail as the limit allows.
-
-    Args:
-        backend: The backend that stores the files.
-        token_limit: The longest text that stays in a message, in tokens of four characters.
-        directory: The directory of the files.
     """
 
     def __init__(self, backend: BackendProtocol, token_limit: int, directory: str) -> None:
@@ -67,46 +63,40 @@ class Evictor:
         self._directory = directory
 
     def is_oversized(self, message: BaseMessage) -> bool:
-        """Whether the text of a message is over the limit.
-
-        Args:
-            message: The message.
-        """
-        return _length(message.content) > self._max_chars
+        """Whether the text of a message is over the limit."""
+        return sum(map(len, _texts(message.content))) > self._max_chars
 
     async def evicted(self, message: MessageT, key: str, reader: BackendProtocol | None = None) -> MessageT:
-        """Store the text of a message that is over the limit. Blocks of media stay in the message.
-
-        Args:
-            message: The message.
-            key: What the name of the file starts with.
-            reader: The backend as the model has it, under the rules for the model; None is the backend that stores.
-
-        Returns:
-            The message, or a copy that names the file.
-        """
+        """Store the text of a message that is over the limit. Blocks of media stay in the message."""
         if not self.is_oversized(message):
             return message
-        text, notes = _text_and_notes(message)
+        text, notes = "\n".join(_texts(message.content)), list[str]()
+        if isinstance(message, ToolMessage) and message.name == "execute":
+            text, notes = output_and_notes(text)
         path = f"{self._directory}/{_name(key, text)}"
         failed = await self._failure(path, "\n".join([text, *notes]), reader or self._backend)
         # Tools may have cut what they return.
         whole = "All that the tool returned" if isinstance(message, ToolMessage) else "All of it"
         preview = "\n".join([self._preview(text, path if failed is None else None, failed or whole), *notes])
-        return message.model_copy(update={"content": _replaced(message.content, preview)})
+        blocks = [] if isinstance(message.content, str) else message.content
+        media = [block for block in blocks if _block_text(block) is None]
+        return message.model_copy(update={"content": [text_block(preview), *media] if media else preview})
 
     async def _failure(self, path: str, text: str, reader: BackendProtocol) -> str | None:
         """Store the text; return the reason if it cannot be stored, or if `reader` may not read the file."""
+        # No backend stores NUL and lone surrogates as text.
+        text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         try:
-            return await _refused(reader, path) or await self._stored(path, _storable(text))
+            with approved():  # The model may ask a person to read the file.
+                read = await reader.aread(path, 0, 1)
+            if read.code is ErrorCode.PERMISSION_DENIED:
+                return read.error
+            written = await self._backend.awrite(path, text, overwrite=True)
+            if written.code is not ErrorCode.UNSUPPORTED:
+                return written.error
+            created = await self._backend.awrite(path, text)
         except Exception as error:  # The tool's result must not be lost with a failing storage.
             return f"Error: {type(error).__name__}"
-
-    async def _stored(self, path: str, text: str) -> str | None:
-        written = await self._backend.awrite(path, text, overwrite=True)
-        if written.code is not ErrorCode.UNSUPPORTED:
-            return written.error
-        created = await self._backend.awrite(path, text)
         # The name has a hash of the text, so an existing file holds the same text.
         return None if created.code is ErrorCode.ALREADY_EXISTS else created.error
 
@@ -118,36 +108,18 @@ class Evictor:
             note = f"[Too large to show: {size}. {about} is in {path}: page with read_file, or search with grep.]"
             head, tail = min(_HEAD, self._max_chars // 2), min(_TAIL, self._max_chars // 4)
         else:
-            note = (
-                f"[Too large to show: {size}. It could not be stored either ({one_line(about)}): the middle is lost.]"
-            )
+            why = one_line(about)
+            note = f"[Too large to show: {size}. It could not be stored either ({why}): the middle is lost.]"
             head, tail = self._max_chars // 2, self._max_chars // 4
         left_out = f"[… {len(text) - head - tail:,} characters …]"
         start, end = fenced("text", text[:head], text[len(text) - tail :])
         return "\n".join([note, start, left_out, end])
 
 
-async def _refused(reader: BackendProtocol, path: str) -> str | None:
-    """The error if rules deny reading `path` even with a person's approval, otherwise None."""
-    with approved():
-        read = await reader.aread(path, 0, 1)
-    return read.error if read.code is ErrorCode.PERMISSION_DENIED else None
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
 def _name(key: str, text: str) -> str:
     digest = sha256(f"{key}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return "-".join(filter(None, [_UNSAFE.sub("_", key)[:48].strip("_"), digest]))
 
-
-def _storable(text: str) -> str:
-    """Replace the characters that no backend stores as text: NUL and lone surrogates."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-# --- the content of messages -----------------------------------------------------------------------------------------
 
 Content = str | Sequence[str | dict[str, Any]]
 
@@ -164,28 +136,6 @@ def _block_text(block: Any) -> str | None:
         return block
     is_text = isinstance(block, dict) and isinstance(block.get("text"), str)
     return block["text"] if is_text else None
-
-
-def _length(content: Content) -> int:
-    return sum(map(len, _texts(content)))
-
-
-def _text(content: Content) -> str:
-    return "\n".join(_texts(content))
-
-
-def _text_and_notes(message: BaseMessage) -> tuple[str, list[str]]:
-    """The text of a message; of the result of a command, the output, and the notes that follow it."""
-    text = _text(message.content)
-    return output_and_notes(text) if isinstance(message, ToolMessage) and message.name == "execute" else (text, [])
-
-
-def _replaced(content: Content, text: str) -> Any:
-    """Replace all texts of the content by `text`, and keep its media."""
-    if isinstance(content, str):
-        return text
-    media = [block for block in content if _block_text(block) is None]
-    return [{"type": "text", "text": text}, *media] if media else text
 
 
 T = TypeVar("T")
@@ -222,10 +172,11 @@ class Blobs:
         Returns:
             The messages; copies with references for those with media.
         """
-        found = await _computed(_inline_size(messages), _inline_rows, messages)
+        blocks = (block for message in messages for block in blocks_of(message) if family(block))
+        found = await _computed(sum(inline_size(block) or 0 for block in blocks), _inline_rows, messages)
         contents = {each.digest: each.content for row in found for each in row if each is not None}
         known = await self._uploaded(contents) if contents else set()
-        return [referring(message, row, known) for message, row in zip(messages, found, strict=True)]
+        return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
     async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Fill the references in messages, with one download for all that are not cached.
@@ -332,7 +283,10 @@ class Blobs:
         if place.storage is not None and not place.is_sole:
             return _Scope((self._owner, place.keys), is_state=is_state)
         # Another storage may have this name, in another thread or later, so the thread is part of it.
-        thread = _thread()
+        try:
+            thread: Hashable = get_config().get("configurable", {}).get("thread_id")
+        except RuntimeError:  # Not in a run.
+            thread = None
         return _Scope(None if thread is None else (self._owner, thread, place.keys), is_state=is_state)
 
 
@@ -342,14 +296,6 @@ class _Scope(NamedTuple):
     key: Hashable
     """Its name; None if nothing may be cached."""
     is_state: bool
-
-
-def _thread() -> Hashable:
-    try:
-        thread: Hashable = get_config().get("configurable", {}).get("thread_id")
-    except RuntimeError:  # Not in a run.
-        return None
-    return thread
 
 
 class _Cache:
@@ -400,10 +346,6 @@ async def _computed(size: int, function: Callable[..., T], *args: Any) -> T:
     return function(*args) if is_inline() or size <= _SHORT else await pool.run(function, *args)
 
 
-def _inline_size(messages: Sequence[BaseMessage]) -> int:
-    return sum(inline_size(block) or 0 for message in messages for block in blocks_of(message) if family(block))
-
-
 def _inline_rows(messages: Sequence[BaseMessage]) -> list[list[Inline | None]]:
     return [[inline(block) for block in blocks_of(message)] for message in messages]
 
@@ -414,12 +356,11 @@ def _remember(scope: _Scope, contents: Mapping[str, bytes], known: Iterable[str]
 
 
 def _loaded(digests: Sequence[str], downloads: Sequence[FileDownloadResponse]) -> dict[str, Payload]:
-    return {digest: _payload(digest, each) for digest, each in zip(digests, downloads, strict=True)}
-
-
-def _payload(digest: str, download: FileDownloadResponse) -> Payload:
-    fault = _fault(digest, download)
-    return Payload(encoded(download.content or b"")) if fault is None else Payload(None, fault)
+    loaded: dict[str, Payload] = {}
+    for digest, download in zip(digests, downloads, strict=True):
+        fault = _fault(digest, download)
+        loaded[digest] = Payload(encoded(download.content or b"")) if fault is None else Payload(None, fault)
+    return loaded
 
 
 def _fault(digest: str, download: FileDownloadResponse) -> str | None:

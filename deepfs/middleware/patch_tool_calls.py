@@ -1,7 +1,7 @@
 """The middleware that answers calls of tools without a result, which no provider accepts."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -9,7 +9,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
+from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, AsyncHandler, Handler, ModelRequest, ModelResponse
 
 __all__ = ["REMOVE_ALL_MESSAGES", "PatchToolCallsMiddleware"]
 
@@ -27,17 +27,13 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     trace_policy = TRACE_POLICY
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Add the missing results to the request, and the missing ids to the answer."""
-        return identified(handler(request.override(messages=_answered(request.messages))))
+        return give_ids(handler(request.override(messages=_answered(request.messages))))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return identified(await handler(request.override(messages=_answered(request.messages))))
+        return give_ids(await handler(request.override(messages=_answered(request.messages))))
 
 
 def _answered(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -73,7 +69,7 @@ def _error(text: str, name: str | None, identity: str) -> ToolMessage:
     return ToolMessage(f"Error: {text}.", name=name, tool_call_id=identity, status="error")
 
 
-def identified(response: ModelResponse[Any]) -> ModelResponse[Any]:
+def give_ids(response: ModelResponse[Any]) -> ModelResponse[Any]:
     """Give each call of the model that has no id, or the id of a call before it in its turn, one of its own."""
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
     for place, message in enumerate(found.result):

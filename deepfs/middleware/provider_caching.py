@@ -1,14 +1,21 @@
 """Cache breakpoints for the providers that have them, set by the middleware of their LangChain packages."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
+from deepfs.middleware._base import (
+    TRACE_POLICY,
+    AgentMiddleware,
+    AsyncHandler,
+    Handler,
+    Lazy,
+    ModelRequest,
+)
 from deepfs.middleware._messages import blocks_of
 
 __all__ = ["has_room_for_breakpoint", "prompt_caching"]
@@ -49,18 +56,14 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
         is_supported = any(each.__module__.partition(".")[0] == self._package for each in type(model).__mro__)
         return self._middleware.get() if is_supported else None
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Set the breakpoints, for a model of the package."""
         middleware = self._for(request.model)
         if middleware is None:
             return handler(request)
         return middleware.wrap_model_call(request, lambda marked: handler(_limited(marked, request)))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
         if middleware is None:
@@ -76,11 +79,7 @@ _KEY: Final = "cache_control"
 
 
 def has_room_for_breakpoint(request: ModelRequest[Any]) -> bool:
-    """Whether the provider accepts one more cache breakpoint in a request.
-
-    Args:
-        request: The request.
-    """
+    """Whether the provider accepts one more cache breakpoint in a request."""
     return len(list(_breakpoints(request))) + (_KEY in request.model_settings) < _MAX_BREAKPOINTS
 
 

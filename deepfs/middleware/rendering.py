@@ -1,4 +1,4 @@
-"""Results of the file tools in the form that models read."""
+"""Results and errors of the file tools in the form that models read, and what a model is told to do next."""
 
 import re
 import unicodedata
@@ -17,23 +17,6 @@ from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
-
-__all__ = [
-    "MAX_RESULT_CHARS",
-    "MIN_CHARS",
-    "WHOLE_LINE",
-    "WINDOW",
-    "Answer",
-    "Place",
-    "command_output",
-    "entries",
-    "listing",
-    "matches",
-    "numbered",
-    "output_and_notes",
-    "paged",
-]
-
 
 MAX_RESULT_CHARS: Final = 60_000
 """About 15,000 tokens."""
@@ -73,7 +56,7 @@ class _Page(NamedTuple):
     """The number of rows in it."""
 
 
-def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
+def page_rows(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
     """The rows from `offset` on, as far as `limit` and `budget` characters allow, and a note that says how to go on."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
@@ -173,7 +156,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
     """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
@@ -191,17 +174,10 @@ def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int)
         length = f"{len(lines[0]):,} characters"
         raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
-    notes = [f"[{ESCAPES_NOTE}]"] if _has_escapes(lines, shown, column) else []
+    visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
+    notes = [f"[{ESCAPES_NOTE}]"] if any(escaped(line) != line for line in visible) else []
     text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
     return Answer(text, read, len(shown.rows), shown.cut)
-
-
-def _has_escapes(lines: Sequence[str], shown: _Shown, column: int) -> bool:
-    """Whether the rows show characters as escapes."""
-    if shown.cut is not None:
-        start = lines[0][column : column + shown.cut]
-        return escaped(start) != start
-    return any(escaped(line) != line for line in islice(lines, len(shown.rows)))
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
@@ -238,10 +214,6 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     """The output of a command, with notes in brackets: no output, cut output, and its exit code or that it was stopped.
 
     Output that has lines like notes stands between delimiters that it cannot know.
-
-    Args:
-        response: What the command gave.
-        longest: The most seconds of a command.
     """
     code, output, seconds = response.exit_code, response.output, response.timed_out
     if seconds is not None:
@@ -285,49 +257,57 @@ def output_and_notes(shown: str) -> tuple[str, list[str]]:
 ERROR_CHARS: Final = 4_000
 """The most characters of an error that are shown; those of other libraries may be of any length."""
 
-_NEXT: Final[Mapping[tuple[str, ErrorCode], str]] = {
-    ("ls", ErrorCode.NOT_A_DIRECTORY): "Use read_file for a file.",
-    ("read_file", ErrorCode.IS_DIRECTORY): "List it with ls, or name a file.",
-    ("read_file", ErrorCode.INVALID_CONTENT): "Give a smaller offset; one below 0 counts from the end.",
-    ("write_file", ErrorCode.ALREADY_EXISTS): "To change a part of it, use edit_file.",
-    ("write_file", ErrorCode.IS_DIRECTORY): "Add the name of a file to the path.",
-    ("edit_file", ErrorCode.TOO_LARGE): "Change it with execute.",
-    ("edit_file", ErrorCode.BINARY_FILE): "Change it with execute.",
-    ("glob", ErrorCode.INVALID_PATTERN): "Correct the pattern, or set path.",
-    ("glob", ErrorCode.NOT_A_DIRECTORY): "Give a directory as path.",
-    ("glob", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
-    ("grep", ErrorCode.TIMEOUT): "Narrow the path or the pattern.",
-    ("delete", ErrorCode.FILE_NOT_FOUND): "It may be deleted already; if not, find the right path with ls or glob.",
-    ("move", ErrorCode.NOT_A_DIRECTORY): "Choose another destination.",
-    ("execute", ErrorCode.INVALID_CONTENT): "Correct the command.",
-    ("apply_patch", ErrorCode.ALREADY_EXISTS): "Choose another path, or update that file.",
+
+class Advice(NamedTuple):
+    """What to do next, and the tools that it names: it is for models that have these."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+
+
+_FIND: Final = Advice("Find the right path with ls or glob.", ("ls", "glob"))
+_NARROW: Final = Advice("Narrow the path or the pattern.")
+_RETRY: Final = Advice("Try once more; if it fails again, say so.")
+_WITH_COMMANDS: Final = Advice("Change it with execute.", ("execute",))
+_NEXT: Final[Mapping[tuple[str, ErrorCode], Advice]] = {
+    ("ls", ErrorCode.NOT_A_DIRECTORY): Advice("Use read_file for a file.", ("read_file",)),
+    ("read_file", ErrorCode.IS_DIRECTORY): Advice("List it with ls, or name a file.", ("ls",)),
+    ("read_file", ErrorCode.INVALID_CONTENT): Advice("Give a smaller offset; one below 0 counts from the end."),
+    ("write_file", ErrorCode.ALREADY_EXISTS): Advice("To change a part of it, use edit_file.", ("edit_file",)),
+    ("write_file", ErrorCode.IS_DIRECTORY): Advice("Add the name of a file to the path."),
+    ("edit_file", ErrorCode.TOO_LARGE): _WITH_COMMANDS,
+    ("edit_file", ErrorCode.BINARY_FILE): _WITH_COMMANDS,
+    ("glob", ErrorCode.INVALID_PATTERN): Advice("Correct the pattern, or set path."),
+    ("glob", ErrorCode.NOT_A_DIRECTORY): Advice("Give a directory as path."),
+    ("glob", ErrorCode.TIMEOUT): _NARROW,
+    ("grep", ErrorCode.TIMEOUT): _NARROW,
+    ("delete", ErrorCode.FILE_NOT_FOUND): Advice(
+        "It may be deleted already; if not, find the right path with ls or glob.", ("ls", "glob")
+    ),
+    ("move", ErrorCode.NOT_A_DIRECTORY): Advice("Choose another destination."),
+    ("execute", ErrorCode.INVALID_CONTENT): Advice("Correct the command."),
+    ("apply_patch", ErrorCode.ALREADY_EXISTS): Advice("Choose another path, or update that file."),
 }
 """What to do about a failure of a tool."""
-_NEXT_OF_ANY: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.FILE_NOT_FOUND: "Find the right path with ls or glob.",
-    ErrorCode.IS_DIRECTORY: "Name a file.",
-    ErrorCode.NOT_A_DIRECTORY: "Choose a path that is not below a file.",
-    ErrorCode.PERMISSION_DENIED: "Do not try again; choose a path that you may use.",
-    ErrorCode.INVALID_PATH: "Give another absolute path.",
-    ErrorCode.ALREADY_EXISTS: "To replace it, set overwrite.",
-    ErrorCode.NO_MATCH: "Read the file again and copy the text exactly, without line numbers.",
-    ErrorCode.INVALID_PATTERN: "Correct the pattern.",
-    ErrorCode.INVALID_CONTENT: "Give other text.",
-    ErrorCode.CONFLICT: "Read the file again, and decide by what it holds now.",
-    ErrorCode.QUOTA_EXCEEDED: "Write less, or delete files that nobody needs.",
-    ErrorCode.UNSUPPORTED: "Reach your aim with other tools.",
-    ErrorCode.TIMEOUT: "Try once more; if it fails again, say so.",
-    ErrorCode.BACKEND_ERROR: "Try once more; if it fails again, say so.",
+_NEXT_OF_ANY: Final[Mapping[ErrorCode, tuple[Advice, ...]]] = {
+    ErrorCode.FILE_NOT_FOUND: (_FIND, Advice("Check the path.")),
+    ErrorCode.IS_DIRECTORY: (Advice("Name a file."),),
+    ErrorCode.NOT_A_DIRECTORY: (Advice("Choose a path that is not below a file."),),
+    ErrorCode.PERMISSION_DENIED: (Advice("Do not try again; choose a path that you may use."),),
+    ErrorCode.INVALID_PATH: (Advice("Give another absolute path."),),
+    ErrorCode.ALREADY_EXISTS: (Advice("To replace it, set overwrite."),),
+    ErrorCode.NO_MATCH: (Advice("Read the file again and copy the text exactly, without line numbers."),),
+    ErrorCode.BINARY_FILE: (Advice("Leave it as it is, and say so."),),
+    ErrorCode.INVALID_PATTERN: (Advice("Correct the pattern."),),
+    ErrorCode.TOO_LARGE: (Advice("Leave it as it is, and say so."),),
+    ErrorCode.INVALID_CONTENT: (Advice("Give other text."),),
+    ErrorCode.CONFLICT: (Advice("Read the file again, and decide by what it holds now."),),
+    ErrorCode.QUOTA_EXCEEDED: (Advice("Write less, or delete files that nobody needs."),),
+    ErrorCode.UNSUPPORTED: (Advice("Reach your aim with other tools."),),
+    ErrorCode.TIMEOUT: (_RETRY,),
+    ErrorCode.BACKEND_ERROR: (_RETRY,),
 }
-"""What to do about the failure of a tool that has no text of its own."""
-_PLAIN: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.FILE_NOT_FOUND: "Check the path.",
-    ErrorCode.BINARY_FILE: "Leave it as it is, and say so.",
-    ErrorCode.TOO_LARGE: "Leave it as it is, and say so.",
-}
-"""What to do where the tools are not offered that the other texts name."""
-_TOOLS: Final = re.compile(r"\b(?:ls|glob|read_file|edit_file|execute)\b")
-"""The tools that these texts name."""
+"""What to do about a failure where the tool has no advice, or that names tools which the model lacks."""
 _KINDS: Final = {"ls": "Directory", "glob": "Directory", "grep": "Path", "delete": "Path", "move": "Path"}
 """What a tool needs to exist; a file, if it is not named here."""
 _MAX_LEVELS: Final = 8
@@ -335,115 +315,114 @@ _MAX_LEVELS: Final = 8
 
 
 class Advisor:
-    """Completes errors by what to do next, by the tool that failed, the tools that are offered, and the files.
-
-    Args:
-        backend: The backend of the tools.
-        offered: The names of the tools that the model has.
-    """
+    """Completes errors by what to do next, by the tool that failed, the tools that are offered, and the files."""
 
     def __init__(self, backend: BackendProtocol, offered: Collection[str]) -> None:
         self._backend = backend
-        self._offered = frozenset(offered)
+        self.offered = frozenset(offered)
 
-    def offers(self, tool: str) -> bool:
-        """Whether the model has the tool.
-
-        Args:
-            tool: Its name.
-        """
-        return tool in self._offered
-
-    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: str = "") -> str:
-        """The text of an error, and what to do next.
-
-        Args:
-            tool: The name of the tool that failed.
-            error: The error.
-            *paths: The paths of the call; the first is what had to exist.
-            better: What to do, if that is known better than by the error.
-        """
+    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
+        """The text of an error, and what to do next."""
+        steps = [better]
         if isinstance(error, NotFoundError):
             error = error.renamed(str)
             error.kind = _KINDS.get(tool, error.kind)
-            better = better or (await self._missing(tool, paths[0]) if paths else "")
-        elif isinstance(error, InvalidPathError):
-            better = better or await self._meant(tool, paths)
+            steps += [await self._missing(tool, paths[0])] if paths and better is None else []
+        elif isinstance(error, InvalidPathError) and better is None:
+            steps += [await self._meant(tool, paths)]
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
-            better = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
-        steps = [better, _NEXT.get((tool, error.code), "")]
+            hint = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
+            steps = [Advice(hint)]
+        steps += [_NEXT.get((tool, error.code))]
         if not error.advises:
-            steps += [_NEXT_OF_ANY.get(error.code, ""), _PLAIN.get(error.code, "")]
-        text = shown_error(error)
-        advice = next((step for step in steps if step and self._offered.issuperset(_TOOLS.findall(step))), "")
-        end = "" if text.endswith((".", "?")) else "."
-        return f"{text}{end} {advice}" if advice else text
+            steps += _NEXT_OF_ANY.get(error.code, ())
+        advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
+        return f"{sentence(shown_error(error))} {advice}" if advice else shown_error(error)
 
-    async def _missing(self, tool: str, path: str) -> str:
-        """What to do about a missing path; `""` if that is not known."""
+    async def _missing(self, tool: str, path: str) -> Advice | None:
+        """What to do about a missing path; None if that is not known."""
         plain = _respelt(path)
         if plain and await self._is_there(plain):
-            return f"Did you mean {shown_path(normalize(plain))}?"
-        meant = await self._suggestion(tool, path)
-        if "*" in path and not meant.startswith("Did you mean"):
-            return "Wildcards are not expanded in a path: find the paths with glob."
-        return f"It may be deleted already. {meant}" if meant and tool == "delete" else meant
+            return Advice(f"Did you mean {shown_path(normalize(plain))}?")
+        meant, is_similar = await self._suggestion(tool, path)
+        if "*" in path and not is_similar:
+            return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
+        if meant is not None and tool == "delete":
+            return Advice(f"It may be deleted already. {meant.text}", meant.tools)
+        return meant
 
     async def _is_there(self, path: str) -> bool:
         """Whether the path of a file or directory may be read."""
         read = await self._backend.aread(path, 0, 1)
         return read.ok or read.code is ErrorCode.IS_DIRECTORY
 
-    async def _suggestion(self, tool: str, path: str) -> str:
-        """A path like the missing one, by a listing of the nearest directory above it that exists; `""` without one."""
+    async def _suggestion(self, tool: str, path: str) -> tuple[Advice | None, bool]:
+        """What a listing of the nearest directory above a missing path advises, and whether a path there is like it."""
         try:
             wanted = normalize(path)
         except DeepFSError:
-            return ""
+            return None, False
         for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
             listed = await self._backend.als(directory)
             if listed.entries is not None:
-                found = [info.path for info in listed.entries]
-                return _similar_path(tool, wanted, directory, found) or await self._in_root(wanted, directory, found)
+                here = {_name(info.path): info.path for info in listed.entries}
+                name, *rest = relative(wanted, directory).split("/")
+                close = [] if name in here else closest(name, here)
+                if close:
+                    return Advice(
+                        f"Did you mean {' or '.join(_shown(here[each], name, each) for each in close)}?"
+                    ), True
+                if not rest:
+                    return None, False
+                if name in here:
+                    use = (
+                        ("read it with read_file", ("read_file",))
+                        if tool in ("ls", "glob")
+                        else ("use its own path", ())
+                    )
+                    return Advice(f"{shown_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
+                if directory != "/":
+                    return Advice(f"The nearest directory that exists is {shown_path(directory)}."), False
+                meant = await self._from_root([name, *rest], here)
+                there, tools = (f"did you mean {meant}?", ()) if meant else ("list it with ls.", ("ls",))
+                return Advice(f"Paths start at the root of this filesystem: {there}", tools), False
             if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
-                return ""
-        return ""
+                return None, False
+        return None, False
 
-    async def _in_root(self, path: str, directory: str, found: Sequence[str]) -> str:
-        """What to do about a path of the host: nothing like it is in `directory`, which holds the paths `found`."""
-        names = relative(path, directory).split("/")
-        if len(names) == 1:
-            return ""
-        if directory != "/":
-            return f"The nearest directory that exists is {shown_path(directory)}."
-        meant = await self._from_root(names, found)
-        return (
-            f"Paths start at the root of this filesystem: {f'did you mean {meant}?' if meant else 'list it with ls.'}"
-        )
-
-    async def _from_root(self, names: Sequence[str], found: Sequence[str], *, is_new: bool = False) -> str:
+    async def _from_root(self, names: Sequence[str], here: Mapping[str, str], *, is_new: bool = False) -> str:
         """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root.
 
         Where nothing is at that path, it is what has this name in the root, unless the path is for something new.
         """
-        here = {_name(each): each for each in found}
         place = next((place for place, name in enumerate(names) if name in here), None)
         if place is None:
             return ""
         path = "/" + "/".join(names[place:])
         return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
 
-    async def _meant(self, tool: str, paths: Sequence[str]) -> str:
-        """The path that may be meant by the first one with `~`, `..` or a drive; `""` if there is none."""
+    async def _meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
+        """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
         spelt = next((path for path in paths if _FOREIGN.search(path)), None)
         if spelt is None:
-            return ""
+            return None
         names = _resolved(spelt)
         listed = await self._backend.als("/")
         is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
-        meant = await self._from_root(names, [info.path for info in listed.entries or ()], is_new=is_new)
+        here = {_name(info.path): info.path for info in listed.entries or ()}
+        meant = await self._from_root(names, here, is_new=is_new)
         meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
-        return f"Did you mean {meant}?" if meant else "List / with ls."
+        return Advice(f"Did you mean {meant}?") if meant else Advice("List / with ls.", ("ls",))
+
+
+def sentence(text: str) -> str:
+    """`text` with a full stop, unless it ends as a sentence."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def plain_error(error: DeepFSError | str) -> str:
+    """The text of an error for the middle of a sentence, without the mark that it begins with."""
+    return str(error).removeprefix("Error: ")
 
 
 def shown_error(error: DeepFSError) -> str:
@@ -468,14 +447,10 @@ def closest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     if wanted in by_form:
         return [by_form[wanted]]
     likely = sorted(by_form, key=lambda form: -_shared(wanted, form))[:_MOST_COMPARED]
-    stems = {form: _stem(form) for form in likely}
-    near = get_close_matches(_stem(wanted), [*dict.fromkeys(stems.values())], most, 0.6)
+    # Many names share their extensions.
+    stems = {form: form.rpartition(".")[0] or form for form in [wanted, *likely]}
+    near = get_close_matches(stems.pop(wanted), [*dict.fromkeys(stems.values())], most, 0.6)
     return [by_form[form] for stem in near for form in likely if stems[form] == stem][:most]
-
-
-def _stem(name: str) -> str:
-    """A name without its extension, which many names share."""
-    return name.rpartition(".")[0] or name
 
 
 def _folded(name: str) -> str:
@@ -514,22 +489,6 @@ def _respelt(path: str) -> str:
     return "" if plain == path else plain
 
 
-def _similar_path(tool: str, path: str, directory: str, found: Sequence[str]) -> str:
-    """What to do about a missing path, by the paths in `directory`, the nearest one above it that exists.
-
-    The paths of directories end in `/`. The text is empty if nothing there is like it.
-    """
-    here = {_name(each): each for each in found}
-    name, _, rest = relative(path, directory).partition("/")
-    if name in here:
-        use = "read it with read_file" if tool in ("ls", "glob") else "use its own path"
-        return f"{shown_path(join(directory, name))} is a file: {use}." if rest else ""
-    close = closest(name, here)
-    if close:
-        return f"Did you mean {' or '.join(_shown(here[each], name, each) for each in close)}?"
-    return ""
-
-
 def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
@@ -539,9 +498,9 @@ def _shown(path: str, wanted: str, name: str) -> str:
     return dumps(path) if not path.isascii() and _folded(wanted) == _folded(name) else shown_path(path)
 
 
-def into_directory(source: str, destination: str) -> str:
+def into_directory(source: str, destination: str) -> Advice:
     """What to do if `source` was to be moved onto the directory `destination`."""
-    return f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}."
+    return Advice(f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}.")
 
 
 # --- searches that found nothing -------------------------------------------------------------------------------------
@@ -557,16 +516,7 @@ _QUOTES: Final = ("'", '"', "`")
 
 
 def no_line(pattern: str, path: str, glob: str, *, is_whole: bool, regex: bool, ignore_case: bool) -> str:
-    """The note for a search without a match: where it looked, and what else to try.
-
-    Args:
-        pattern: What was searched for.
-        path: Where.
-        glob: The pattern of files, if any.
-        is_whole: Whether all files there were searched.
-        regex: Whether the pattern is a regular expression.
-        ignore_case: Whether case did not matter.
-    """
+    """The note for a search without a match: where it looked, and what else to try."""
     files = f" in files {one_line(glob, 60)}" if glob else ""
     kind = "matches the expression" if regex else "contains the text"
     searched = "No line" if is_whole else "No line of what was searched"

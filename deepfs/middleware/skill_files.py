@@ -1,4 +1,4 @@
-"""The sources of skills: directories that are listed, and whose files are read when they change.
+"""Skills as files: their sources, which are read when they change, their front matter, and how models see them.
 
 A file is read again only if its size or time of change differs from what was read. That needs a storage that says where
 a path lies (`astorage_place`), since one backend may have other files for each user; elsewhere all files of skills are
@@ -16,14 +16,12 @@ from typing_extensions import TypedDict
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.rendering import plain_error
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path, without_tags
 from deepfs.types import FileInfo, GlobResult, error_told, failed_as
-
-__all__ = ["SkillReader", "SkillSource", "Source", "normal_path", "path_and_label", "shown_error"]
-
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
 """The largest SKILL.md, in bytes."""
@@ -78,7 +76,7 @@ class _UnusableError(Exception):
     """The file is no skill; the text says why."""
 
 
-def parsed(content: bytes, path: str) -> Skill:
+def parse_skill(content: bytes, path: str) -> Skill:
     """Parse the content of a SKILL.md. What the format does not allow but can be used is a warning."""
     notes: list[str] = []
     try:
@@ -239,11 +237,10 @@ def _tools(value: Any, note: Callable[[str], None]) -> list[str]:
 def known_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
     """The skills in the state of an agent, without entries that another program or version wrote in another form."""
     given: Any = state.get("skills_metadata")
-    return [each for each in given if _is_known(each)] if isinstance(given, list) else []
-
-
-def _is_known(skill: Any) -> bool:
-    return isinstance(skill, dict) and all(isinstance(skill.get(key), str) for key in ("path", "name", "description"))
+    if not isinstance(given, list):
+        return []
+    texts = ("path", "name", "description")
+    return [each for each in given if all(isinstance(each, dict) and isinstance(each.get(key), str) for key in texts)]
 
 
 def shown_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str:
@@ -265,20 +262,15 @@ def shown_warnings(warnings: Sequence[str]) -> str:
     """The warnings for a prompt; empty if there are none."""
     if not warnings:
         return ""
-    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bounded(warnings))
+    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bound_warnings(warnings))
     return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
 
 
-def bounded(warnings: Sequence[str]) -> list[str]:
+def bound_warnings(warnings: Sequence[str]) -> list[str]:
     """The first warnings, each cut to its longest length, and the number of the others."""
-    cut = [_cut(each) for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
-    if len(cut) == len(warnings):
-        return cut
-    return [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SKILL_LOAD_WARNING_LENGTH else f"{text[: MAX_SKILL_LOAD_WARNING_LENGTH - 1]}…"
+    most = MAX_SKILL_LOAD_WARNING_LENGTH
+    cut = [each if len(each) <= most else f"{each[: most - 1]}…" for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
+    return cut if len(cut) == len(warnings) else [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
 
 
 def pinned_text(skill: SkillMetadata, content: bytes) -> str | None:
@@ -290,7 +282,7 @@ def pinned_text(skill: SkillMetadata, content: bytes) -> str | None:
     return f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>'
 
 
-def checked_template(template: Any) -> str | None:
+def check_template(template: Any) -> str | None:
     """Check the argument `system_prompt`: a template with the three places for skills, or None."""
     if template is None:
         return None
@@ -344,11 +336,6 @@ def normal_path(path: str) -> str:
         return path  # Loading it fails, with a warning.
 
 
-def shown_error(error: DeepFSError) -> str:
-    """The text of an error for a warning."""
-    return one_line(str(error).removeprefix("Error: "))
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -379,16 +366,10 @@ class Source(NamedTuple):
 
 
 class SkillReader:
-    """Lists sources and reads what changed.
+    """Lists sources and reads what changed."""
 
-    Args:
-        backend: The backend of the sources.
-        max_bytes: The largest file besides SKILL.md that is read.
-    """
-
-    def __init__(self, backend: BackendProtocol, max_bytes: int = MAX_SKILL_FILE_SIZE) -> None:
+    def __init__(self, backend: BackendProtocol) -> None:
         self._backend = backend
-        self._max_bytes = max_bytes
         self._has_links = _keeps_directories(backend)
         self._seen: dict[tuple[Any, str], _Seen] = {}
         self._skills: dict[tuple[str, str], Skill] = {}
@@ -396,17 +377,13 @@ class SkillReader:
     async def read(self, source: str, *, with_files: bool = False) -> Source:
         """List a source and return its skills; read only the files that changed.
 
-        Args:
-            source: The directory with the directories of skills.
-            with_files: Whether to read all files beneath it, not only each SKILL.md.
-
-        Returns:
-            The source. A storage that fails is a warning, never an exception.
+        With `with_files`, all files beneath it are read, not only each SKILL.md. A storage that fails is a warning,
+        never an exception.
         """
         try:
             return await self._read(paths.normalize(source), with_files)
         except DeepFSError as error:
-            warning = f"Skills of {one_line(source)} cannot be read: {shown_error(error)}"
+            warning = f"Skills of {one_line(source)} cannot be read: {one_line(plain_error(error))}"
             return Source(source, warnings=[warning], is_listed=False, is_whole=False)
 
     async def _read(self, source: str, with_files: bool) -> Source:
@@ -419,7 +396,8 @@ class SkillReader:
         count = len(warnings)
         seen = await self._known(source, wanted, warnings)
         is_whole = is_whole and count == len(warnings)
-        if not any(_is_skill(path, source) for path in found) and await self._is_file(paths.join(source, SKILL_FILE)):
+        has_none = not any(_is_skill(path, source) for path in found)
+        if has_none and (await self._backend.aread(paths.join(source, SKILL_FILE), 0, 1)).ok:
             warnings.append(f"{one_line(source)} is a skill itself and no directory of skills: name its parent")
         skills: list[SkillMetadata] = []
         for path in sorted(seen):
@@ -428,9 +406,6 @@ class SkillReader:
                 skills += [skill.metadata] if skill.metadata is not None else []
         files = {path: (file.digest, file.is_script) for path, file in seen.items()} if with_files else {}
         return Source(source, skills, warnings, is_whole=is_whole, files=files)
-
-    async def _is_file(self, path: str) -> bool:
-        return (await self._backend.aread(path, 0, 1)).ok
 
     # --- listing ---
 
@@ -473,7 +448,7 @@ class SkillReader:
         is_skill = _is_skill(path, source)
         if is_skill and (info.size or 0) > MAX_SKILL_FILE_SIZE:
             warnings.append(f"{one_line(path)} is left out: {too_large(info.size or 0)}")
-        elif not is_skill and (info.size or 0) > self._max_bytes:
+        elif not is_skill and (info.size or 0) > MAX_SKILL_FILE_SIZE:
             warnings.append(f"{one_line(path)} is not copied to the sandbox: it has {info.size:,} bytes")
         elif not path.isprintable() or (not is_skill and "\\" in path):
             warnings.append(f"{one_line(path)} is left out: its path has characters that do not print, or a backslash")
@@ -485,23 +460,24 @@ class SkillReader:
 
     async def _known(self, source: str, found: Mapping[str, FileInfo], warnings: list[str]) -> dict[str, _Seen]:
         """What is known of each file that exists, after reading those that changed in one call."""
-        place = await self._place(source)
-        seen = {path: self._seen.get((place, path)) if place is not None else None for path in found}
-        known = {path: each for path, each in seen.items() if each and _is_current(each, found[path])}
-        stale = [path for path in found if path not in known]
+        place = await self._backend.astorage_place(source)
+        kind = place.storage[0] if isinstance(place.storage, tuple) and place.storage else place.storage
+        # The state of a graph is that of each thread, and an unknown backend may be another one for each user.
+        key = None if kind in {None, "state", "object"} else place.keys
+        known: dict[str, _Seen] = {}
+        for path, info in found.items():
+            seen = None if key is None else self._seen.get((key, path))
+            if seen is not None and seen.is_settled and seen.stamp == (info.size, info.modified_at):
+                known[path] = seen
+        stale = {path: info for path, info in found.items() if path not in known}
         if stale:
-            fresh = await self._fetched({path: found[path] for path in stale}, source, warnings)
-            self._remember(place, fresh)
+            fresh = await self._fetched(stale, source, warnings)
+            if len(self._seen) > _MAX_REMEMBERED:
+                self._seen = {}
+            if key is not None:
+                self._seen |= {(key, path): seen for path, seen in fresh.items()}
             known |= fresh
         return known
-
-    async def _place(self, source: str) -> Any:
-        """What names the storage of the source for all users and threads; None if nothing does."""
-        place = await self._backend.astorage_place(source)
-        storage = place.storage
-        kind = storage[0] if isinstance(storage, tuple) and storage else storage
-        # The state of a graph is that of each thread, and an unknown backend may be another one for each user.
-        return None if kind in {None, "state", "object"} else place.keys
 
     async def _fetched(self, stale: Mapping[str, FileInfo], source: str, warnings: list[str]) -> dict[str, _Seen]:
         now = datetime.now(UTC)
@@ -510,9 +486,8 @@ class SkillReader:
             if response.content is not None:
                 contents.append((path, response.content))
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
-                warnings.append(
-                    f"{one_line(path)} cannot be read: {one_line(str(response.error or 'it has no content'))}"
-                )
+                reason = one_line(str(response.error or "it has no content"))
+                warnings.append(f"{one_line(path)} cannot be read: {reason}")
         return await in_thread(partial(self._digested, contents, stale, source, now))
 
     def _digested(
@@ -522,22 +497,13 @@ class SkillReader:
             self._skills = {}
         seen: dict[str, _Seen] = {}
         for path, content in contents:
-            info, digest = infos[path], sha256(content).hexdigest()
-            skill = self._parsed(digest, path, content) if _is_skill(path, source) else None
+            info, digest, skill = infos[path], sha256(content).hexdigest(), None
+            if _is_skill(path, source):
+                skill = self._skills.get((digest, path)) or parse_skill(content, path)
+                self._skills[digest, path] = skill
             stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
             seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)
         return seen
-
-    def _parsed(self, digest: str, path: str, content: bytes) -> Skill:
-        skill = self._skills.get((digest, path)) or parsed(content, path)
-        self._skills[digest, path] = skill
-        return skill
-
-    def _remember(self, place: Any, fresh: Mapping[str, _Seen]) -> None:
-        if len(self._seen) > _MAX_REMEMBERED:
-            self._seen = {}
-        if place is not None:
-            self._seen |= {(place, path): seen for path, seen in fresh.items()}
 
 
 def _keeps_directories(backend: object) -> bool:
@@ -551,10 +517,6 @@ def _keeps_directories(backend: object) -> bool:
 def _is_skill(path: str, source: str) -> bool:
     directory, _, name = path.rpartition("/")
     return name == SKILL_FILE and directory != "" and paths.parent(directory) == source
-
-
-def _is_current(seen: _Seen, info: FileInfo) -> bool:
-    return seen.is_settled and seen.stamp == (info.size, info.modified_at)
 
 
 def _is_settled(info: FileInfo, now: datetime) -> bool:

@@ -23,16 +23,25 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncHandler,
+    AsyncToolHandler,
     ExtendedModelResponse,
+    Handler,
     ModelRequest,
-    ModelResponse,
     OmitFromOutput,
     PrivateStateAttr,
+    Step,
+    Steps,
+    ToolHandler,
+    arun_steps,
+    calling,
     resolve_backend,
+    run_steps,
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.rendering import plain_error
 from deepfs.middleware.skill_files import (
     MAX_SKILL_COMPATIBILITY_LENGTH,
     MAX_SKILL_DESCRIPTION_LENGTH,
@@ -44,13 +53,12 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    bounded,
-    checked_template,
+    bound_warnings,
+    check_template,
     known_skills,
     normal_path,
     path_and_label,
     pinned_text,
-    shown_error,
     shown_skills,
     shown_warnings,
 )
@@ -102,99 +110,48 @@ _REFUSED_BY_ANTHROPIC: Final = frozenset({"oneOf", "anyOf", "allOf"})
 """Keys at the root of a schema for which Anthropic refuses the whole request."""
 
 
-class SkillTools:
-    """The tools that skills name.
-
-    Args:
-        tools: A list of tools and functions, a resolver, or None.
-
-    Raises:
-        TypeError: For a single tool, and for an item that is neither a tool nor a function.
-        ValueError: If two tools have the same name.
-    """
+class _SkillTools:
+    """The tools that skills name, given as a list of tools and functions, as a resolver, or None."""
 
     def __init__(self, tools: Any) -> None:
-        self._resolve = _checked_resolver(tools) if not isinstance(tools, Sequence | None) else _by_name(tools or ())
+        if callable(tools) and not isinstance(tools, BaseTool):
+            self._resolve: SkillToolResolver = tools
+            return
+        if not isinstance(tools, Sequence | None):
+            raise TypeError(f"tools is a list, or a function of a name and the runtime, not {type(tools).__name__}")
+        named: dict[str, BaseTool] = {}
+        for given in tools or ():
+            if not callable(given) and not isinstance(given, BaseTool):
+                raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
+            tool: BaseTool = given if isinstance(given, BaseTool) else as_tool(given)
+            if named.setdefault(tool.name, tool) is not tool:
+                raise ValueError(f"two items of tools have the name {tool.name!r}")
+        self._resolve = lambda name, runtime: [named[name]] if name in named else []
 
-    def called(self, name: str, runtime: Any) -> list[BaseTool]:
-        """The tools for a name.
-
-        Args:
-            name: A name that a skill lists.
-            runtime: The `Runtime` of the graph.
-
-        Raises:
-            TypeError: If the resolver needs an event loop, or its answer is anything but tools.
-        """
+    def called(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
+        """The tools for a name that a skill lists. A resolver that is async needs the async form of the agent."""
         answer: Any = self._resolve(name, runtime)
-        if not inspect.isawaitable(answer):
-            return _tools_in(answer, name)
-        if inspect.iscoroutine(answer):
-            answer.close()
-        raise TypeError(f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke")
+        if inspect.isawaitable(answer):
+            awaited: Any = answer
 
-    async def acalled(self, name: str, runtime: Any) -> list[BaseTool]:
-        """As `called`, for a resolver that may be async.
+            def refuse() -> None:
+                if inspect.iscoroutine(awaited):
+                    awaited.close()
+                raise TypeError(
+                    f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke"
+                )
 
-        Args:
-            name: A name that a skill lists.
-            runtime: The `Runtime` of the graph.
+            answer = yield Step(refuse, lambda: awaited)
+        return _tools_in(answer, name)
 
-        Raises:
-            TypeError: If its answer is anything but tools.
-        """
-        answer: Any = self._resolve(name, runtime)
-        return _tools_in(await answer if inspect.isawaitable(answer) else answer, name)
-
-    def offer(self, request: Any) -> "Offer":
-        """The tools of the skills that were read.
-
-        Args:
-            request: The request to the model.
-        """
+    def offer(self, request: Any) -> Steps["_Offer"]:
+        """The tools of the skills that were read, for a request to the model."""
         wanted = list(_wanted(request))
         found: dict[str, list[BaseTool]] = {}
         for name, refusals in _names_to_resolve(wanted, request).items():
             with suppress(*refusals):
-                found[name] = self.called(name, request.runtime)
+                found[name] = yield from self.called(name, request.runtime)
         return _offer_of(wanted, request, found)
-
-    async def aoffer(self, request: Any) -> "Offer":
-        """As `offer`, for a resolver that may be async.
-
-        Args:
-            request: The request to the model.
-        """
-        wanted = list(_wanted(request))
-        found: dict[str, list[BaseTool]] = {}
-        for name, refusals in _names_to_resolve(wanted, request).items():
-            with suppress(*refusals):
-                found[name] = await self.acalled(name, request.runtime)
-        return _offer_of(wanted, request, found)
-
-
-def _by_name(tools: Iterable[Any]) -> SkillToolResolver:
-    named: dict[str, BaseTool] = {}
-    for tool in map(_made_tool, tools):
-        if named.setdefault(tool.name, tool) is not tool:
-            raise ValueError(f"two items of tools have the name {tool.name!r}")
-    return lambda name, runtime: [tool for tool in [named.get(name)] if tool is not None]
-
-
-def _checked_resolver(given: Any) -> SkillToolResolver:
-    if callable(given) and not isinstance(given, BaseTool):
-        resolver: SkillToolResolver = given
-        return resolver
-    raise TypeError(f"tools is a list, or a function of a name and the runtime, not {type(given).__name__}")
-
-
-def _made_tool(given: Any) -> BaseTool:
-    if isinstance(given, BaseTool):
-        return given
-    if callable(given) and not isinstance(given, dict | str):
-        made: BaseTool = as_tool(given)
-        return made
-    raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
 
 
 def _tools_in(answer: Any, name: str) -> list[BaseTool]:
@@ -245,20 +202,14 @@ def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
             # Some models use their ids again, so calls of other tools take theirs away from earlier ones that failed.
-            asked |= {each["id"]: _path_to_read(each) for each in message.tool_calls}
+            for call in message.tool_calls:
+                asked[call["id"]] = call["args"].get("file_path") if call["name"] == "read_file" else None
         elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
             yield index, asked[message.tool_call_id]
         elif isinstance(message, HumanMessage):
-            yield index, _pinned_path(message.additional_kwargs)
-
-
-def _pinned_path(marks: Mapping[str, Any]) -> Any:
-    skill: Any = marks.get("skill")
-    return skill.get("path") if marks.get("lc_source") == PINNED and isinstance(skill, dict) else None
-
-
-def _path_to_read(call: Mapping[str, Any]) -> Any:
-    return call["args"].get("file_path") if call["name"] == "read_file" else None
+            match message.additional_kwargs:
+                case {"lc_source": "pinned_skill", "skill": {"path": path}}:
+                    yield index, path
 
 
 def _normal(path: Any) -> str:
@@ -296,7 +247,7 @@ class _Found(NamedTuple):
     """The name that the skill lists; None for a deferred tool of the agent."""
 
 
-class Offer(NamedTuple):
+class _Offer(NamedTuple):
     """The tools to add to a request."""
 
     found: Mapping[str, _Found]
@@ -307,18 +258,18 @@ class Offer(NamedTuple):
         return {name: each.name for name, each in sorted(self.found.items()) if each.name is not None}
 
     def applied(self, request: Any) -> Any:
-        """Return the request with the tools: within its messages where the model takes that, else among its tools.
-
-        Args:
-            request: The request to the model, which stays as it is.
-        """
+        """The request with the tools: within its messages where the model takes that, else among its tools."""
         if not self.found:
             return request
         build = _inline_builder(request.model)
         if build is not None:
             return request.override(messages=[*self._inserted(request.messages, build)])
-        replaced = {each.tool.name: _undeferred(each.tool) for each in self.found.values() if each.name is None}
-        own = [replaced.get(_name_of(tool) or "", tool) for tool in request.tools]
+        own = list(request.tools)
+        for place, tool in enumerate(own):
+            found = self.found.get(_name_of(tool) or "")
+            if found is not None and found.name is None:
+                extras = {key: value for key, value in (found.tool.extras or {}).items() if key != _DEFERRED}
+                own[place] = found.tool.model_copy(update={"extras": extras})
         return request.override(tools=[*own, *(self.found[name].tool for name in self.record)])
 
     def _inserted(
@@ -334,7 +285,7 @@ class Offer(NamedTuple):
             yield from messages[index : index + 1]
 
 
-def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Sequence[BaseTool]]) -> Offer:
+def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Sequence[BaseTool]]) -> _Offer:
     """The tools of the names, each at the first message by which a skill with it was read.
 
     A tool that the request has already wins over one of a skill, since it is the one that runs; if it is deferred, it
@@ -350,13 +301,7 @@ def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Se
                 found.setdefault(each, _Found(tools[each], read_at, name))
             elif isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
                 found.setdefault(each, _Found(own, read_at, None))
-    return Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
-
-
-def _undeferred(tool: BaseTool) -> BaseTool:
-    extras = dict(tool.extras or {})
-    extras.pop(_DEFERRED, None)
-    return tool.model_copy(update={"extras": extras})
+    return _Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
 
 
 def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
@@ -374,14 +319,13 @@ def _end_of_turn(messages: Sequence[AnyMessage], index: int) -> int:
 
     Providers refuse a message of the system between the results of one turn, or before a message of a person.
     """
-    answers = (place for place in range(index + 1, len(messages)) if _is_answer(messages[place]))
-    return next(answers, len(messages))
-
-
-def _is_answer(message: AnyMessage) -> bool:
-    """Whether a message is one of the model that providers keep: they drop those that are empty."""
-    is_kept = isinstance(message, AIMessage) and bool(message.content or message.tool_calls)
-    return is_kept or isinstance(message, SystemMessage)
+    for place in range(index + 1, len(messages)):
+        message = messages[place]
+        # Providers drop empty answers.
+        is_answer = isinstance(message, AIMessage) and bool(message.content or message.tool_calls)
+        if is_answer or isinstance(message, SystemMessage):
+            return place
+    return len(messages)
 
 
 def _chat_model(model: Any) -> Any:
@@ -514,9 +458,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = checked_template(system_prompt)
+        self.system_prompt_template: str | None = check_template(system_prompt)
         self.backend: BackendProtocol = resolve_backend(backend)
-        self._tools = SkillTools(tools)
+        self._tools = _SkillTools(tools)
         self._reader = SkillReader(self.backend)
         self._sandbox = sandbox = executor_of(self.backend)
         copied = self.sources if sandbox is not None and copy_files else []
@@ -529,8 +473,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Load the skills that changed."""
-        update: dict[str, Any] | None = self._wait_for(partial(self._loaded, state))
-        return update
+        return wait_for(self.backend, partial(self._loaded, state), self.name)
 
     async def abefore_agent(
         self, state: Any, runtime: Any, config: RunnableConfig | None = None
@@ -540,14 +483,16 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Add pinned skills to the conversation, and load the skills that the last tool calls may have changed."""
-        return self._wait_for(partial(self._before_model, state)) if self._has_work(state) else None
+        if not state.get("pinned_skills") and not self._may_have_changed(state):
+            return None
+        return wait_for(self.backend, partial(self.abefore_model, state, runtime), self.name)
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`."""
-        return await self._before_model(state) if self._has_work(state) else None
-
-    def _has_work(self, state: Any) -> bool:
-        return bool(state.get("pinned_skills")) or self._may_have_changed(state)
+        update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
+        if state.get("pinned_skills"):
+            update |= await self._pinned({**state, **update})
+        return update or None
 
     def _may_have_changed(self, state: Any) -> bool:
         """Whether a tool call of the last turn names a source, other than to read."""
@@ -557,12 +502,6 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         # Tools and commands take relative paths too.
         sources = [normal_path(source).strip("/") for source in self.sources]
         return any(source in value for source in sources for value in values)
-
-    async def _before_model(self, state: Any) -> dict[str, Any] | None:
-        update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
-        if state.get("pinned_skills"):
-            update |= await self._pinned({**state, **update})
-        return update or None
 
     async def _loaded(self, state: Any) -> dict[str, Any] | None:
         """The update of the state for what is loaded now; None if the state has it already."""
@@ -574,7 +513,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             if source is not None:
                 skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), bounded(warnings)
+        found, told = list(skills.values()), bound_warnings(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:
@@ -618,7 +557,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             return await mirror.update(files, partial(self._contents, source.path))
         except DeepFSError as error:
-            return [f"Commands cannot use the files of {one_line(source.path)}: {shown_error(error)}"]
+            return [f"Commands cannot use the files of {one_line(source.path)}: {one_line(plain_error(error))}"]
 
     async def _contents(self, source: str, relative: list[str]) -> dict[str, bytes]:
         responses = await self.backend.adownload_files([paths.join(source, path) for path in relative])
@@ -655,50 +594,50 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         lines = [f"- {one_line(label)}: {shown_path(path)}" for path, label in pairs]
         if len(lines) > 1:
             lines[-1] += " (of equal names, the last source wins)"
-        return "\n".join([*lines, *filter(None, map(self._command_note, self.sources))])
+        for path in self.sources:
+            source = normal_path(path)
+            found = self._command_paths.get(path, source)
+            if found != source:
+                lines.append(f"- For `execute`, {shown_path(source)} is {shown_path(found)}")
+        return "\n".join(lines)
 
-    def _command_note(self, path: str) -> str:
-        """Where commands find the files of a source, if that is another path."""
-        source = normal_path(path)
-        found = self._command_paths.get(path, source)
-        return "" if found == source else f"- For `execute`, {shown_path(source)} is {shown_path(found)}"
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Append the skills to the system message, and offer the tools of those that were read."""
-        request = self.modify_request(request)
-        offer = self._tools.offer(request)
-        return _recorded(handler(offer.applied(request)), offer.record)
+        return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
+        return await arun_steps(self._model_call(request, handler))
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         request = self.modify_request(request)
-        offer = await self._tools.aoffer(request)
-        return _recorded(await handler(offer.applied(request)), offer.record)
+        offer = yield from self._tools.offer(request)
+        response = yield calling(handler, offer.applied(request))
+        return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: offer.record}))
 
     # --- calls of tools of skills ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run a tool that only a skill offers; others that are not registered fail as unknown."""
-        name = _name_for(request)
-        if name is None:
-            return handler(request)
-        return handler(_with_tool(request, self._tools.called(name, get_runtime())))
+        return run_steps(self._tool_call(request, handler))
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        name = _name_for(request)
-        if name is None:
-            return await handler(request)
-        return await handler(_with_tool(request, await self._tools.acalled(name, get_runtime())))
+        return await arun_steps(self._tool_call(request, handler))
 
-    def _wait_for(self, call: Callable[[], Any]) -> Any:
-        return wait_for(self.backend, call, self.name)
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        called = request.tool_call["name"]
+        # The agent has the tool, or no request offered it: then it fails as unknown.
+        name = None if request.tool is not None else disclosed(request.state).get(called)
+        if name is not None:
+            tools = yield from self._tools.called(name, get_runtime())
+            found = {tool.name: tool for tool in tools}.get(called)
+            if found is None:
+                _log.warning("A skill offered the tool %s, which is gone by now", called)
+            else:
+                request = request.override(tool=found)
+        result: ToolResult = yield calling(handler, request)
+        return result
 
 
 def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
@@ -739,23 +678,3 @@ def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> Hum
         return None
     told = {key: skill[key] for key in ("name", "path", "description")}
     return HumanMessage(text, additional_kwargs={"lc_source": PINNED, "skill": told})
-
-
-# --- tools of skills -------------------------------------------------------------------------------------------------
-
-
-def _recorded(response: Any, record: dict[str, str]) -> Any:
-    return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: record}))
-
-
-def _name_for(request: ToolCallRequest) -> str | None:
-    """The name for the resolver of a called tool; None if the agent has the tool, or no request offered it."""
-    return None if request.tool is not None else disclosed(request.state).get(request.tool_call["name"])
-
-
-def _with_tool(request: ToolCallRequest, tools: Iterable[BaseTool]) -> ToolCallRequest:
-    """The request with the tool that it calls; as it is, so that it fails as unknown, if the tool is gone."""
-    found = {tool.name: tool for tool in tools}.get(request.tool_call["name"])
-    if found is None:
-        _log.warning("A skill offered the tool %s, which is gone by now", request.tool_call["name"])
-    return request if found is None else request.override(tool=found)

@@ -1,7 +1,7 @@
 """Summaries of long conversations: the middleware, its defaults, and the tool with which a model asks for one."""
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from hashlib import sha256
@@ -21,15 +21,22 @@ from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     TRACE_POLICY,
     AgentMiddleware,
+    AsyncHandler,
     ContextSize,
+    Handler,
     LangChainSummarization,
     ModelRequest,
     PromptMiddleware,
+    Step,
+    Steps,
     TokenCounter,
     TriggerClause,
-    constructed_model,
+    arun_steps,
+    calling,
+    construct_model,
     resolve_backend,
-    wait_for,
+    run_steps,
+    waiting,
 )
 from deepfs.middleware._messages import is_blank
 from deepfs.middleware.compaction import (
@@ -37,18 +44,14 @@ from deepfs.middleware.compaction import (
     SUMMARIZATION_SESSION_ID_KEY,
     ArgumentLimit,
     Conversation,
-    LongTexts,
-    Step,
-    Steps,
     SummarizationDefaults,
     SummarizationEvent,
     SummarizationState,
     TruncateArgsSettings,
-    arun_steps,
     compute_summarization_defaults,
     input_budget,
     is_context_overflow,
-    run_steps,
+    move_long_texts,
     takes_tools,
 )
 from deepfs.middleware.history_files import HistoryFiles, NotKeptError, history_name
@@ -183,7 +186,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
     def _keep_in(self, backend: Any) -> None:
         self.backend: BackendProtocol = resolve_backend(backend)
         self._history = HistoryFiles(self.backend)
-        self._texts = LongTexts(self.backend)
+
         self._summaries: dict[str, tuple[str, str]] = {}
 
     @property
@@ -191,13 +194,11 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         """The name of LangChain's class, so that either class replaces the other in an agent."""
         return self.serialized_name
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Show the summary, summarise a conversation that is too long, and store what the summary stands for."""
         return run_steps(self._called(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         return await arun_steps(self._called(request, handler))
 
@@ -207,9 +208,8 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
             yield from self._summarized(conversation, forced=False)
         reductions = iter((self._summarized, self._clipped))
         while True:
-            ask = partial(handler, request.override(messages=conversation.seen))
             try:
-                response = yield Step(ask, ask)
+                response = yield calling(handler, request.override(messages=conversation.seen))
             except Exception as error:
                 if not is_context_overflow(error):
                     raise
@@ -287,8 +287,10 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         """
         name = conversation.name = conversation.update[SUMMARIZATION_SESSION_ID_KEY] = history_name(conversation.name)
         try:
-            stored = yield self._waiting(
-                partial(self._history.appended, name, conversation.unfiled(conversation.place(cut)))
+            stored = yield waiting(
+                self.backend,
+                partial(self._history.appended, name, conversation.unfiled(conversation.place(cut))),
+                self.name,
             )
         except NotKeptError as error:
             if needs_file:
@@ -321,11 +323,9 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     def _clipped(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
         """Move long texts of tools and people to files."""
-        clipped, stored = yield self._waiting(partial(self._texts.moved, conversation.seen, conversation.messages))
+        move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
+        clipped, stored = yield waiting(self.backend, move, self.name)
         conversation.replace(clipped, stored)
-
-    def _waiting(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Step:
-        return Step(partial(wait_for, self.backend, call, self.name), call)
 
 
 def _fingerprint(messages: Sequence[AnyMessage]) -> str:
@@ -368,9 +368,7 @@ class SummarizationToolMiddleware(PromptMiddleware):
         self._summarization = summarization
         self._half = _with_half_of_the_trigger(summarization)
         self.system_prompt = system_prompt
-        self.tools: list[BaseTool] = [self._tool()]
 
-    def _tool(self) -> BaseTool:
         def compact(runtime: ToolRuntime[Any, Any]) -> Any:
             return run_steps(self._compacted(runtime))
 
@@ -378,12 +376,15 @@ class SummarizationToolMiddleware(PromptMiddleware):
             return await arun_steps(self._compacted(runtime))
 
         # With a schema that has no fields, LangChain would not pass the runtime either.
-        return StructuredTool.from_function(compact, acompact, _TOOL, PROMPTS["compact_conversation"])
+        tool = StructuredTool.from_function(compact, acompact, _TOOL, PROMPTS["compact_conversation"])
+        self.tools: list[BaseTool] = [tool]
 
     def _compacted(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
         messages = runtime.state.get("messages", [])
-        conversation = Conversation.of(runtime.state, messages)
-        cut = self._cut(conversation)
+        conversation, half = Conversation.of(runtime.state, messages), self._half
+        seen = conversation.seen
+        is_long = not half._trigger_clauses or half._should_summarize(seen, half.token_counter(seen))
+        cut = half.cut(conversation) if is_long else 0
         if _is_repeated(messages, runtime.tool_call_id):
             return _result(runtime, "Another call of this turn compacts the conversation.")
         if not cut:
@@ -399,25 +400,19 @@ class SummarizationToolMiddleware(PromptMiddleware):
         count = conversation.update[SUMMARIZATION_EVENT_KEY]["cutoff_index"] - conversation.summarized
         return _result(runtime, f"Compacted: a summary stands for {count} more messages.", conversation.update)
 
-    def _cut(self, conversation: Conversation) -> int:
-        half = self._half
-        is_long = not half._trigger_clauses or half._should_summarize(
-            conversation.seen, half.token_counter(conversation.seen)
-        )
-        return half.cut(conversation) if is_long else 0
-
 
 _TOOL: Final = "compact_conversation"
 
 
 def _with_half_of_the_trigger(summarization: SummarizationMiddleware) -> SummarizationMiddleware:
     half = copy(summarization)
-    half._trigger_clauses = [_half(clause) for clause in summarization._trigger_clauses]
+    clauses: Any = summarization._trigger_clauses
+    halves: Any = [
+        {kind: value / 2 if kind == "fraction" else max(1, value // 2) for kind, value in clause.items()}
+        for clause in clauses
+    ]
+    half._trigger_clauses = halves
     return half
-
-
-def _half(clause: TriggerClause) -> Any:
-    return {kind: value / 2 if kind == "fraction" else max(1, value // 2) for kind, value in clause.items()}  # type: ignore[operator]
 
 
 def _is_repeated(messages: Sequence[AnyMessage], tool_call_id: str | None) -> bool:
@@ -488,5 +483,5 @@ def create_summarization_tool_middleware(
     Raises:
         TypeError: If `backend` is not a backend, or `system_prompt` not a str.
     """
-    summarization = create_summarization_middleware(constructed_model(model), backend)
+    summarization = create_summarization_middleware(construct_model(model), backend)
     return SummarizationToolMiddleware(summarization, system_prompt=system_prompt)

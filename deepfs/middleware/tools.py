@@ -21,6 +21,7 @@ from deepfs.middleware.rendering import (
     MIN_CHARS,
     WHOLE_LINE,
     WINDOW,
+    Advice,
     Advisor,
     Answer,
     Place,
@@ -32,8 +33,8 @@ from deepfs.middleware.rendering import (
     matches,
     no_file,
     no_line,
-    numbered,
-    paged,
+    number_lines,
+    page_rows,
     shown_error,
 )
 from deepfs.search.query import MAX_LINE, compile_query
@@ -46,18 +47,12 @@ from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
 
 __all__ = [
-    "FILE_TOOLS",
-    "GLOB_TRUNCATION_NOTE",
-    "MAX_EXECUTE_SECONDS",
-    "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
+    "MAX_RESULT_CHARS",
     "FileTool",
     "Limits",
     "ToolFailure",
-    "file_tools",
     "filesystem_tools",
-    "made_tools",
-    "tool_of",
 ]
 
 
@@ -205,23 +200,25 @@ class FileOperations:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        page = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
         return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
+        has_commands = "execute" in self._advisor.offered
+        other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
-            return Answer(f"[{one_line(read.error or '')}. {self._other_ways()}]", read)
+            return Answer(f"[{one_line(read.error or '')}. {other_ways}]", read)
         data = (await self._done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
-            return Answer(f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown, read)
+            return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
-            return numbered(_rooted(file_path), read, offset, column, self._chars)
+            return number_lines(_rooted(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
-            raise await self._failure("read_file", error, better="Give a smaller column.") from None
+            raise await self._failure("read_file", error, Advice("Give a smaller column.")) from None
 
     async def _from_end(self, file_path: str, offset: int) -> int:
         """The lines to skip for an offset that counts from the end."""
@@ -229,10 +226,6 @@ class FileOperations:
         if begun.total_lines is None and begun.next_offset is not None:
             raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
         return max(0, (begun.total_lines or begun.end_line or 0) + offset)
-
-    def _other_ways(self) -> str:
-        """What to do about a file that cannot be shown."""
-        return "Look into it with execute" if self._advisor.offers("execute") else "Go on without it, and say so"
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
         if file_path.strip("/") and file_path.endswith("/"):
@@ -254,11 +247,10 @@ class FileOperations:
 
     async def glob(self, pattern: str, path: str, offset: int) -> Answer:
         result = await self.backend.aglob(pattern, path)
-        failed = await self._partial("glob", result, result.matches, path, better=_in_brackets(result, pattern))
+        failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
         rows = [shown_path(info.path) for info in result.matches or ()]
-        page = paged(
-            rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
-        )
+        stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
+        page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
         return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(
@@ -276,29 +268,29 @@ class FileOperations:
         # Without a path, rules that deny the root leave what they allow beneath it.
         where = None if path == "/" else path
         result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
-        refused = result.code if options["regex"] else None
-        if refused is ErrorCode.INVALID_PATTERN:
-            better = "Correct the pattern, or set regex=false to find plain text."
-        elif refused is ErrorCode.UNSUPPORTED:
-            better = "Set regex=false to find plain text."
-        else:
-            better = _in_brackets(result, glob)
-        failed = await self._partial("grep", result, result.matches, path, better=better)
+        better = _in_brackets(result, glob)
+        if options["regex"] and result.code is ErrorCode.INVALID_PATTERN:
+            better = Advice("Correct the pattern, or set regex=false to find plain text.")
+        elif options["regex"] and result.code is ErrorCode.UNSUPPORTED:
+            better = Advice("Set regex=false to find plain text.")
+        failed = await self._partial("grep", result, result.matches, path, better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
         rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
-        reached = most is not None and len(found) >= most
         advice = "narrow path, glob or pattern"
-        more = (
-            f"There are more matches than {most:,}: {advice}, or raise max_count"
-            if reached
-            else (f"The search was stopped before its end, so there may be more matches: {advice}")
-        )
-        skipped = _not_searched(result.skipped)
-        is_whole = not skipped and not result.truncated
-        nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
-        notes = (more if result.truncated else "", skipped, failed)
-        return Answer(listing([*rows, *nothing], self._chars, *notes, advice=advice), result)
+        more = ""
+        if result.truncated and most is not None and len(found) >= most:
+            more = f"There are more matches than {most:,}: {advice}, or raise max_count"
+        elif result.truncated:
+            more = f"The search was stopped before its end, so there may be more matches: {advice}"
+        skipped = ""
+        if result.skipped:
+            number = "1 file was" if result.skipped == 1 else f"{result.skipped:,} files were"
+            skipped = f"{number} not searched: binary, too large or not readable"
+        if not rows and not failed:
+            is_whole = not skipped and not result.truncated
+            rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
+        return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> Answer:
         done = await self._done("delete", await approved_delete(self.backend, file_path), file_path)
@@ -307,12 +299,12 @@ class FileOperations:
     async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
             named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
-            raise ToolException(f"{named}. {into_directory(source, destination)}")
+            raise ToolException(f"{named}. {into_directory(source, destination).text}")
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
         error = error_behind(moved)
         is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
         is_directory |= moved.code is ErrorCode.IS_DIRECTORY
-        better = into_directory(source, destination) if is_directory else ""
+        better = into_directory(source, destination) if is_directory else None
         done = await self._done("move", moved, source, destination, better=better)
         return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
@@ -332,13 +324,13 @@ class FileOperations:
 
     # --- failures ---
 
-    async def _partial(self, tool: str, result: Result, found: object, path: str, better: str = "") -> str:
+    async def _partial(self, tool: str, result: Result, found: object, path: str, better: Advice | None = None) -> str:
         """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
         if not found:
             await self._done(tool, result, path, better=better)
         return one_line(result.error or "", ERROR_CHARS)
 
-    async def _done(self, tool: str, result: ResultT, *paths: str, better: str = "") -> ResultT:
+    async def _done(self, tool: str, result: ResultT, *paths: str, better: Advice | None = None) -> ResultT:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
@@ -347,7 +339,7 @@ class FileOperations:
         text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
         raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)
 
-    async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolFailure:
+    async def _failure(self, tool: str, error: DeepFSError, better: Advice | None = None) -> ToolFailure:
         text = await self._advisor.advised(tool, error, better=better)
         return ToolFailure(text, error.code, str(error), error.path)
 
@@ -366,26 +358,17 @@ class FileOperations:
             is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
             if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
-                line = await self._line(match)
+                data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
+                line = data.content if data is not None and data.encoding == "utf-8" else match.text
                 place = Place(line, find(line))
             places[match.path, match.line] = place
         return places
 
-    async def _line(self, match: GrepMatch) -> str:
-        data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
-        return data.content if data is not None and data.encoding == "utf-8" else match.text
 
-
-def _not_searched(files: int | None) -> str:
-    """The note for files that a search left out."""
-    number = "1 file was" if files == 1 else f"{files:,} files were"
-    return f"{number} not searched: binary, too large or not readable" if files else ""
-
-
-def _in_brackets(result: Result, pattern: str) -> str:
+def _in_brackets(result: Result, pattern: str) -> Advice | None:
     """What to do about a refused glob whose brackets may belong to a name."""
     literal = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
-    return f"{literal}." if literal else ""
+    return Advice(f"{literal}.") if literal else None
 
 
 def _absolute(path: str) -> str:
@@ -480,7 +463,32 @@ def made_tools(
     hidden: Collection[str] | None = None,
 ) -> list[BaseTool]:
     """Make the chosen tools, as `file_tools` does, for LangChain."""
-    return [_tool(files, tool) for tool in file_tools(files, limits, descriptions, tools, hidden)]
+    return [
+        tool_of(
+            files, _for_langchain(tool), tool.name, tool.description, tool.arguments, _FORMS.get(tool.name, "content")
+        )
+        for tool in file_tools(files, limits, descriptions, tools, hidden)
+    ]
+
+
+def _for_langchain(tool: FileTool) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """What a file tool does, with the result of LangChain: what the model reads, and of a command the outcome.
+
+    deepagents has the outcome in `ToolMessage.artifact` as well.
+    """
+
+    async def call(**given: Any) -> Any:
+        answer = await tool.call(**given)
+        if tool.name not in _FORMS:
+            return answer.content
+        done = cast("ExecuteResponse", answer.result)
+        code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+        return answer.content, {"truncated": done.truncated, **code}
+
+    return call
+
+
+_FORMS: Final[Mapping[str, Literal["content_and_artifact"]]] = {"execute": "content_and_artifact"}
 
 
 def file_tools(
@@ -494,9 +502,15 @@ def file_tools(
 
     Advice names none of those in `hidden`, which the caller offers to no model; None is those of `not_offered`.
     """
-    _check_limits(limits)
+    check_number("max_execute_timeout", limits.execute_seconds)
+    if limits.grep_count is not None:
+        check_integer("grep_max_count", limits.grep_count)
+        if limits.grep_count < 1:
+            raise ValueError(f"grep_max_count must be positive or None, not {limits.grep_count}")
     given, chosen = descriptions or {}, TOOL_NAMES if tools is None or tools == "all" else tools
-    _check_names([*given, *chosen])
+    unknown = sorted({*given, *chosen}.difference(TOOL_NAMES))
+    if unknown:
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
     usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
     names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
     operations = FileOperations(files, limits, {*names}.difference(not_offered(files) if hidden is None else hidden))
@@ -505,75 +519,32 @@ def file_tools(
     ]
 
 
-def _check_limits(limits: Limits) -> None:
-    check_number("max_execute_timeout", limits.execute_seconds)
-    if limits.grep_count is not None:
-        check_integer("grep_max_count", limits.grep_count)
-        if limits.grep_count < 1:
-            raise ValueError(f"grep_max_count must be positive or None, not {limits.grep_count}")
-
-
-def _check_names(given: Sequence[str]) -> None:
-    unknown = sorted(set(given) - set(TOOL_NAMES))
-    if unknown:
-        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
-
-
-class _Calls(NamedTuple):
-    """One operation as a sync and an async function."""
-
-    backend: BackendProtocol
-    operation: Callable[..., Coroutine[Any, Any, Any]]
-    name: str
-
-    def call(self, **given: Any) -> Any:
-        bound = partial(self.operation, **given)
-        return call_sync(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
-
-    async def acall(self, **given: Any) -> Any:
-        return await self.operation(**given)
-
-
-def _tool(files: BackendProtocol, tool: FileTool) -> BaseTool:
-    if tool.name == "execute":
-        operation: Callable[..., Coroutine[Any, Any, Any]] = partial(_content_and_outcome, tool.call)
-        form = {"response_format": "content_and_artifact"}
-    else:
-        operation, form = partial(_content, tool.call), {}
-    return tool_of(files, operation, tool.name, tool.description, tool.arguments, **form)
-
-
-async def _content(call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any) -> str | list[dict[str, Any]]:
-    return (await call(**given)).content
-
-
-async def _content_and_outcome(
-    call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any
-) -> tuple[object, dict[str, Any]]:
-    """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
-    answer = await call(**given)
-    done = cast("ExecuteResponse", answer.result)
-    code = {} if done.exit_code is None else {"exit_code": done.exit_code}
-    return answer.content, {"truncated": done.truncated, **code}
-
-
 def tool_of(
     backend: BackendProtocol,
     operation: Callable[..., Coroutine[Any, Any, Any]],
     name: str,
     description: str,
     arguments: type[ToolArguments],
-    **options: Any,
+    response_format: Literal["content", "content_and_artifact"] = "content",
+    extras: dict[str, Any] | None = None,
 ) -> BaseTool:
     """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""
-    calls = _Calls(backend, operation, name)
+
+    def call(**given: Any) -> Any:
+        waits = f"The sync form of the tool {name}"
+        return call_sync(backend, partial(operation, **given), waits, "its async form (ainvoke)")
+
+    async def acall(**given: Any) -> Any:
+        return await operation(**given)
+
     return StructuredTool(
         name=name,
         description=description,
         args_schema=arguments,
-        func=calls.call,
-        coroutine=calls.acall,
+        func=call,
+        coroutine=acall,
         handle_tool_error=True,
         handle_validation_error=wrong_arguments,
-        **options,
+        response_format=response_format,
+        extras=extras,
     )

@@ -1,7 +1,11 @@
 """Profiles of harnesses, by the paths that they have in deepagents."""
 
-from deepfs.profiles.registry import register_harness_profile
-from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile, HarnessProfileConfig
+from deepfs.profiles.registry import (
+    GeneralPurposeSubagentProfile,
+    HarnessProfile,
+    HarnessProfileConfig,
+    register_harness_profile,
+)
 
 __all__ = [
     "GeneralPurposeSubagentProfile",

@@ -104,7 +104,6 @@ class RunningTask(NamedTuple):
         return running is None or running.writes is not inside[1] or self._is_saved()
 
     def _is_saved(self) -> bool:
-        # Before 1.2.16, a task that ended by an interrupt cannot be told from one that goes on after it.
         saved = getattr(self.loop, "_written_task_ids", None)
         if saved is not None:
             return self.task in saved

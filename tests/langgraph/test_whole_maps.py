@@ -178,9 +178,8 @@ async def test_a_deletion_by_a_subgraph_survives_interrupts_beside_it_and_in_it(
     )
     builder = graph(asks=asks, sub=subgraph)
     app = builder.compile(checkpointer=saver)
-    live = await app.ainvoke(given(base="old", gone="x"), THREAD)
-    # Before 1.2.13, LangGraph's state still lists the interrupts that were answered.
-    while interrupts := live.get("__interrupt__"):
+    await app.ainvoke(given(base="old", gone="x"), THREAD)
+    while interrupts := (await app.aget_state(THREAD)).interrupts:
         live = await app.ainvoke(Command(resume={interrupts[0].id: "new"}), THREAD)
     assert texts(live) == {"/base": "new", "/inside": "x"}
     assert live["file_conflicts"] == []
@@ -542,28 +541,29 @@ async def test_a_write_by_a_task_that_outlives_its_node_is_an_error(siblings: in
     assert "await the task" in result.error
 
 
-@pytest.mark.parametrize("asks", [False, pytest.param(True, marks=pytest.mark.needs("langgraph>=1.2.16"))])
-async def test_a_write_by_a_task_after_the_run_or_an_interrupt_is_an_error(asks: bool) -> None:
+async def test_a_write_by_a_task_after_the_run_or_an_interrupt_is_an_error() -> None:
     results: list[Any] = []
     tasks: list[asyncio.Task[None]] = []
-    ended = asyncio.Event()
 
-    async def late() -> None:
+    async def late(ended: asyncio.Event) -> None:
         await ended.wait()
         results.append(await fs.aedit("/a", "old", "late"))
 
-    async def node(state: State) -> None:
-        tasks.append(asyncio.create_task(late()))
-        if asks:
-            interrupt("?")
+    for asks in (False, True):
+        ended = asyncio.Event()
 
-    app = graph(node=node).compile(checkpointer=InMemorySaver())
-    await app.ainvoke(given(a="old"), THREAD)
-    ended.set()
-    await asyncio.gather(*tasks)
-    assert texts((await app.aget_state(THREAD)).values) == {"/a": "old"}
-    assert not results[0].ok
-    assert "has ended" in results[0].error
+        async def node(state: State, ended: asyncio.Event = ended, asks: bool = asks) -> None:
+            tasks.append(asyncio.create_task(late(ended)))
+            if asks:
+                interrupt("?")
+
+        app = graph(node=node).compile(checkpointer=InMemorySaver())
+        await app.ainvoke(given(a="old"), THREAD)
+        ended.set()
+        await asyncio.gather(*tasks)
+        assert texts((await app.aget_state(THREAD)).values) == {"/a": "old"}
+    assert [result.ok for result in results] == [False, False]
+    assert all("has ended" in result.error for result in results)
 
 
 def test_a_write_by_a_thread_that_outlives_its_node_is_an_error() -> None:

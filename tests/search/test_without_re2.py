@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from typing import Final
 
 import pytest
@@ -9,6 +10,8 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepfs.backends.memory import MemoryBackend
+from deepfs.middleware.tools import filesystem_tools
 from deepfs.search import query
 from support.scripts import run_script
 
@@ -18,7 +21,6 @@ sys.modules["re2"] = None
 import anyio
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
-from deepfs.middleware.tools import filesystem_tools
 
 async def main():
     for backend in FilesystemBackend(tempfile.mkdtemp(), ignore="git"), MemoryBackend():
@@ -33,27 +35,34 @@ async def main():
         literal = [(match.path, match.line) for match in (await backend.agrep("one")).matches]
         any_case = [(match.path, match.line) for match in (await backend.agrep("TWO S", ignore_case=True)).matches]
         refused = await backend.agrep("o.e", regex=True)
-        [grep] = [tool for tool in filesystem_tools(backend) if tool.name == "grep"]
-        told = await grep.ainvoke({"pattern": "o.e", "regex": True})
-        print([listed, read, globbed, literal, any_case, (refused.code.value, refused.error), told])
+        print([listed, read, globbed, literal, any_case, (refused.code.value, refused.error)])
 
 anyio.run(main)
 """
+
+
+_REFUSAL: Final = "Error: Regular expressions need RE2: pip install google-re2"
 
 
 def test_only_regular_expressions_are_refused() -> None:
     on_disk, in_memory = map(ast.literal_eval, run_script(_SCRIPT).splitlines())
     ignored = {"/a.o", "/build/x/x1", "/build/x2"}
     for found, hidden in ((on_disk, ignored), (in_memory, set())):
-        listed, read, globbed, literal, any_case, (code, error), told = found
+        listed, read, globbed, literal, any_case, (code, error) = found
         assert {"/a.py", "/keep.o"} <= set(listed)
         assert read == "one\nTwo straße\n"
         assert globbed == sorted({"/a.py", "/build/y", "/keep.o"} | (ignored - hidden))
         assert literal == [(path, 1) for path in sorted({"/a.py", "/build/y"} | (ignored - hidden))]
         assert any_case == [("/a.py", 2)]
         assert code == "unsupported"
-        assert error == "Error: Regular expressions need RE2: pip install google-re2"
-        assert told == f"{error}. Set regex=false to find plain text."
+        assert error == _REFUSAL
+
+
+def test_an_agent_is_told_how_to_search_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    [grep] = [tool for tool in filesystem_tools(MemoryBackend()) if tool.name == "grep"]
+    told = grep.invoke({"pattern": "o.e", "regex": True})
+    assert told == f"{_REFUSAL}. Set regex=false to find plain text."
 
 
 # --- letters of either case ------------------------------------------------------------------------------------------

@@ -12,16 +12,9 @@ from deepfs.backends.watching import is_watched, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
+from deepfs.storage.requests import Plan
 from deepfs.storage.retries import RetryPolicy, until_accepted
-from deepfs.storage.runners import (
-    AsyncStorage,
-    BlockingStorage,
-    InlineStorage,
-    Kind,
-    Listing,
-    Plan,
-    Storage,
-)
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.storage.runners import Apply, Plan
+from deepfs.storage.requests import Apply, Plan
 from deepfs.sync import yield_to_loop
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change

@@ -85,6 +85,7 @@ async def _each(make: Callable[[int], Awaitable[bool]], count: int, *, most: int
                 is_enough = cancels
             if is_enough:
                 tasks.cancel_scope.cancel()
+                return
 
     async with anyio.create_task_group() as tasks:
         for _ in range(min(most, count)):

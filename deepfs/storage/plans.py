@@ -1,6 +1,6 @@
 """The operations on a tree of flat files as plans, which do no I/O and never wait.
 
-What a plan is, the requests that it yields and what runs it are in `runners.py`.
+What a plan is and the requests that it yields are in `requests.py`, what runs it in `runners.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,20 +23,7 @@ from deepfs.search.literals import required_path
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.storage.gathering import batched
-from deepfs.storage.runners import (
-    Apply,
-    Children,
-    Find,
-    Get,
-    GetEach,
-    List,
-    Page,
-    Plan,
-    Stat,
-    Terms,
-    Together,
-    Work,
-)
+from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace

@@ -26,8 +26,9 @@ from deepfs.backends.sqlite.search import (
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.storage.requests import Page
 from deepfs.storage.retries import until_accepted
-from deepfs.storage.runners import BlockingStorage, Kind, Page
+from deepfs.storage.runners import BlockingStorage, Kind
 from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place

@@ -40,7 +40,8 @@ from deepfs.backends.store.tables import (
     storage_of,
 )
 from deepfs.errors import BackendError
-from deepfs.storage.runners import AsyncStorage, Kind, Listing, Plan, Storage
+from deepfs.storage.requests import Plan
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Storage
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place

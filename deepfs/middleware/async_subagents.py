@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
 from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
-from deepfs.middleware.background_tasks import DEFAULT_TASKS, BackgroundTasks
+from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
 from deepfs.middleware.delegation import (
     MEDIA,
     UNFINISHED,
@@ -330,7 +330,7 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
         super().__init__()
         specs = check_subagents(async_subagents)
         self.system_prompt: str | None = system_prompt
-        self.background: BackgroundTasks = tasks or DEFAULT_TASKS
+        self.background: BackgroundTasks = tasks or default_tasks()
         """What runs the tasks of this process."""
         self._tasks = _Tasks({spec["name"]: spec for spec in specs}, self.background, RemoteTasks())
         self.tools: list[BaseTool] = _tools(self._tasks, specs)

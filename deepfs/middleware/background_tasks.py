@@ -386,5 +386,9 @@ def _forget_after_fork() -> None:
         tasks._forget()
 
 
-DEFAULT_TASKS: Final = BackgroundTasks()
-"""The tasks of all middleware that is made without `tasks`."""
+_default: Final = BackgroundTasks()
+
+
+def default_tasks() -> BackgroundTasks:
+    """The tasks of all middleware that is made without `tasks`."""
+    return _default

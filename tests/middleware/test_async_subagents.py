@@ -23,7 +23,7 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent
 from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks, SubAgent
 from deepfs.middleware.async_subagents import NOTIFICATION
-from deepfs.middleware.background_tasks import DEFAULT_TASKS
+from deepfs.middleware.background_tasks import default_tasks
 from deepfs.sync import run_sync
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
@@ -799,7 +799,7 @@ async def test_private_keys_are_not_given_to_a_task() -> None:
     await until(lambda: gate.seen)
     assert {"secret", "shared"} & gate.seen[0].keys() == {"shared"}
     gate.opened.set()
-    await DEFAULT_TASKS.await_all()
+    await default_tasks().await_all()
 
 
 async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
@@ -809,7 +809,7 @@ async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
     agent = create_deep_agent(lead, subagents=[worker], checkpointer=InMemorySaver())
     await agent.ainvoke(GO, THREAD)
     released.set()
-    await DEFAULT_TASKS.await_all()
+    await default_tasks().await_all()
     state = await agent.ainvoke(GO, THREAD)
     assert state["files"]["/a"]["content"] == "x"
     assert model.asked[0][0].text.startswith("Work.")

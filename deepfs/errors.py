@@ -216,10 +216,10 @@ class DeepFSError(Exception):
 
     def __str__(self) -> str:
         if self._given is None:
-            return f"{_MARK}{self._rendered()}"
+            return f"{_MARK}{self._render()}"
         return quoted(self.path or "").join(self._given)
 
-    def _rendered(self) -> str:
+    def _render(self) -> str:
         """The text without the leading `Error: `."""
         if self.path is None:
             return self.reason
@@ -370,11 +370,11 @@ class InvalidPatternError(DeepFSError, ValueError):
 
     def __str__(self) -> str:
         # deepagents has this one text without `Error: `.
-        return super().__str__() if self.kind != "regex pattern" else self._rendered()
+        return super().__str__() if self.kind != "regex pattern" else self._render()
 
-    def _rendered(self) -> str:
+    def _render(self) -> str:
         if not self.kind:
-            return super()._rendered()
+            return super()._render()
         is_hidden = self.pattern is None or self.kind in ("regex pattern", "search", "search pattern")
         return f"Invalid {self.kind}{'' if is_hidden else f' {quoted(str(self.pattern))}'}: {self.reason}"
 

@@ -247,7 +247,7 @@ class _Parts:
             self.rules, interrupt_on, give_rules(self.rules, check_middleware(self.given, self.rules))
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
-        skilled = self._tail(self.profile, self.skills, _ruled(self.files, self._all_rules), self.given)
+        skilled = self._tail(self.profile, self.skills, _apply_rules(self.files, self._all_rules), self.given)
         tail = [*skilled, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
@@ -312,9 +312,9 @@ class _Parts:
             **options: Further arguments of SubAgentMiddleware.
         """
         inline, remote, background = split_subagents(subagents)
-        local = [self._completed(spec, own) for spec in inline]
+        local = [self._complete_spec(spec, own) for spec in inline]
         specs = [*self._general_purpose(local, own), *local]
-        background = [self._completed(spec, own) for spec in background]
+        background = [self._complete_spec(spec, own) for spec in background]
         if not specs and not background:
             return _in_background(remote)
         in_background: list[Middleware] = []  # Filled below: what runs in the background is built by `delegating`.
@@ -352,7 +352,7 @@ class _Parts:
         profile = replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
         return [self._with_profile(spec, own, profile)]
 
-    def _completed(self, spec: Any, own: Sequence[Middleware]) -> Any:
+    def _complete_spec(self, spec: Any, own: Sequence[Middleware]) -> Any:
         """A SubAgent with its model constructed, changed as the profile of the model says; anything else as it is."""
         if not isinstance(spec, Mapping) or "runnable" in spec:
             return spec
@@ -375,7 +375,7 @@ class _Parts:
         if is_fork and "backend" in spec:
             given = on_backend(spec["backend"], given, is_fork=True)
         given += check_middleware(spec.get("middleware", ()), rules)
-        tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
+        tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _apply_rules(files, rules), given)
         memory = self._remembering if is_fork else []
         stack = combine(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
@@ -392,7 +392,7 @@ class _Parts:
         }
 
 
-def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
+def _apply_rules(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
 
 

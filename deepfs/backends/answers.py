@@ -176,7 +176,7 @@ def infos(answer: Any, payload: str, root: str) -> list[FileInfo]:
 
 def _info(entry: Any, root: str) -> FileInfo:
     fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {"path": str(entry)}
-    path = _placed(fields["path"], root)
+    path = _place_path(fields["path"], root)
     is_marked = fields["path"].endswith("/") and path != "/"
     is_dir = True if is_marked else fields.get("is_dir")
     shown = f"{path}/" if is_dir and path != "/" else path
@@ -184,7 +184,7 @@ def _info(entry: Any, root: str) -> FileInfo:
     return FileInfo(shown, is_dir, None if is_dir else fields.get("size"), fields.get("modified_at") or None)
 
 
-def _placed(path: str, root: str) -> str:
+def _place_path(path: str, root: str) -> str:
     """The normal form of a path in an answer about `root`; a relative path lies there unless it says so itself.
 
     A path that cannot be in normal form is returned as it is: whoever uses it is told so.
@@ -235,7 +235,7 @@ def _match(entry: Mapping[str, Any], root: str, *, keeps_cr: bool) -> GrepMatch:
         text = text.removesuffix("\n").removesuffix("\r")
     text = text.removeprefix(BOM if entry["line"] == 1 else "")
     place = (entry.start, entry.end) if isinstance(entry, GrepMatch) else (None, None)
-    return GrepMatch(_placed(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
+    return GrepMatch(_place_path(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:
@@ -277,7 +277,7 @@ def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
         if numbered is not None:
             return _numbered_result(numbered, path, offset, limit)
     failed = refused(answer, ReadResult, path)
-    return failed if failed is not None else _shortened(answer, path, offset, limit)
+    return failed if failed is not None else _shorten(answer, path, offset, limit)
 
 
 def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
@@ -306,7 +306,7 @@ def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResul
     )
 
 
-def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
+def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     """Cut a read result with up to `PROBE` lines too many to `limit` lines."""
     data = filedata.decode_file(answer.file_data or {"content": ""}, path)
     total, next_offset = getattr(answer, "total_lines", None), getattr(answer, "next_offset", None)

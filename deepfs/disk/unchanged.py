@@ -64,7 +64,7 @@ class UnchangedFiles:
         selected = [file for file in files if self._is_plain(file, limit, deadline)]
         directories = {texts.parent(file) for file in selected}
         directories.update([each for directory in directories for each in texts.ancestors(directory)], "/")
-        unchanged = self._unchanged(directories, deadline)
+        unchanged = self._select_unchanged(directories, deadline)
         return {file for file in selected if texts.parent(file) in unchanged}
 
     def _is_plain(self, file: str, limit: int, deadline: Deadline) -> bool:
@@ -94,7 +94,7 @@ class UnchangedFiles:
         finally:
             release(descriptor)
 
-    def _unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
+    def _select_unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
         """The directories that have not changed, and neither have those above, which must be among them."""
         # From the bottom up: if a name above leads elsewhere while a directory is looked at, what is above has changed.
         is_unchanged = {each: self._is_unchanged(each, deadline) for each in sorted(directories, reverse=True)}

@@ -65,11 +65,11 @@ def messages_of(result: "ToolResult | list[ToolResult]") -> Iterator[ToolMessage
 async def map_messages(result: Any, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> Any:
     """Apply `change` to each message for the model in the return value of a tool."""
     if isinstance(result, list):
-        return [await _mapped(each, change) for each in result]
-    return await _mapped(result, change)
+        return [await _map_messages(each, change) for each in result]
+    return await _map_messages(result, change)
 
 
-async def _mapped(result: ToolResult, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> ToolResult:
+async def _map_messages(result: ToolResult, change: Callable[[ToolMessage], Awaitable[ToolMessage]]) -> ToolResult:
     if isinstance(result, ToolMessage):
         return await change(result)
     messages = [
@@ -247,7 +247,7 @@ def inline(block: Any) -> Inline | None:
     """The payload that is in a block; None if there is none in base64."""
     for place in _PLACES:
         payload = _payload(block, place)
-        content = None if payload is None else _decoded(payload[1])
+        content = None if payload is None else _decode_payload(payload[1])
         if payload is not None and content:
             return Inline(content, sha256(content).hexdigest(), payload[2], place, payload[0])
     return None
@@ -393,7 +393,7 @@ def _payload(block: Any, place: tuple[str, ...]) -> tuple[str, str, str] | None:
     url = _DATA_URL.match(value)
     if url is not None:
         return url[0], value[url.end() :], url[1] or OCTET_STREAM
-    return ("", value, _declared(block, holder)) if _is_base64(block, holder, place[-1]) else None
+    return ("", value, _declared_type(block, holder)) if _is_base64(block, holder, place[-1]) else None
 
 
 def _at(block: Mapping[str, Any], place: tuple[str, ...]) -> Any:
@@ -411,14 +411,14 @@ def _is_base64(block: Mapping[str, Any], holder: Mapping[str, Any], key: str) ->
     return block["type"] in ("media", "input_audio") or "base64" in (holder.get("type"), holder.get("source_type"))
 
 
-def _declared(block: Mapping[str, Any], holder: Mapping[str, Any]) -> str:
+def _declared_type(block: Mapping[str, Any], holder: Mapping[str, Any]) -> str:
     kind = holder.get("mime_type") or holder.get("media_type") or block.get("mime_type")
     if isinstance(kind, str):
         return kind
     return f"audio/{holder['format']}" if isinstance(holder.get("format"), str) else OCTET_STREAM
 
 
-def _decoded(payload: str) -> bytes | None:
+def _decode_payload(payload: str) -> bytes | None:
     """The content; None if the payload is no base64, or another one than would be made of the content."""
     try:
         content = b64decode(payload, validate=True)

@@ -279,7 +279,7 @@ class _Commands:
     async def create(self, path: str, file_text: str) -> str:
         """Create a file that is not there yet."""
         if path.endswith("/"):
-            raise _misplaced(f"Error: {shown_path(path)} is a directory")
+            raise _place_error(f"Error: {shown_path(path)} is a directory")
         path = _inside(path, is_file=True)
         result = await approved_write(self.backend, path, file_text, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
@@ -376,14 +376,14 @@ def _inside(path: str, *, is_file: bool = False) -> str:
     try:
         normal = paths.normalize(path)
     except DeepFSError as error:
-        raise _misplaced(str(error)) from None
+        raise _place_error(str(error)) from None
     if paths.is_beneath(normal, MEMORIES) or (normal == MEMORIES and not is_file):
         return normal
     place = "is a directory" if normal == MEMORIES else f"is not under {MEMORIES}"
-    raise _misplaced(f"Error: {shown_path(normal)} {place}")
+    raise _place_error(f"Error: {shown_path(normal)} {place}")
 
 
-def _misplaced(error: str) -> ToolException:
+def _place_error(error: str) -> ToolException:
     return ToolException(f"{error}. Name a path such as {MEMORIES}/notes.md.")
 
 

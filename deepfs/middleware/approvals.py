@@ -329,7 +329,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         response = yield calling(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:
-            previews = yield waiting(self._backend, partial(self._previewed, self._backend, calls), self.name)
+            previews = yield waiting(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
         if not previews and not request.state.get(_PREVIEWS):
             return response
         return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
@@ -345,7 +345,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             if self._named.get(call["name"]) or asks_first(self._rules, call["name"], call["args"])
         ]
 
-    async def _previewed(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
+    async def _preview_calls(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
         """Previews by id of the call, as they are in the state."""
         made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
         previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
@@ -364,7 +364,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         def description(tool_call: ToolCall, state: Any, runtime: Any) -> str:
             text = own(tool_call, state, runtime) if callable(own) else own
             if text is None:
-                text = _worded(self.description_prefix, tool_call)
+                text = _describe_call(self.description_prefix, tool_call)
             preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
             if not preview:
                 return text
@@ -485,7 +485,7 @@ def _call_digest(call: ToolCall) -> str:
     return hashed.hexdigest()
 
 
-def _worded(prefix: str, tool_call: ToolCall, *_: Any) -> str:
+def _describe_call(prefix: str, tool_call: ToolCall, *_: Any) -> str:
     return f"{prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
 
 
@@ -547,7 +547,7 @@ def ask_once(
     last = asking[-1]
     if not has_interrupts(rules) or type(last) is not HumanInTheLoopMiddleware:
         return covered, None
-    wording = partial(_worded, last.description_prefix)
+    wording = partial(_describe_call, last.description_prefix)
     named = {
         name: InterruptOnConfig(**{"description": wording, **config}) for name, config in last.interrupt_on.items()
     }

@@ -69,7 +69,7 @@ class ToolArguments(BaseModel):
 
     @classmethod
     def _unknown(cls, unknown: Iterable[str]) -> str:
-        own = cls._meant()
+        own = cls._names_by_alias()
         texts = []
         for name in islice(unknown, _MOST_UNKNOWN):
             close = [own[name]] if name in own else closest(name, cls.model_fields, 1)
@@ -78,7 +78,7 @@ class ToolArguments(BaseModel):
         return "; ".join(texts)
 
     @classmethod
-    def _meant(cls) -> dict[str, str]:
+    def _names_by_alias(cls) -> dict[str, str]:
         """The names of arguments by their aliases."""
         return {other: name for name, others in cls.aliases.items() for other in others}
 
@@ -88,7 +88,7 @@ class ToolArguments(BaseModel):
 
         Of two aliases with different values the second stays as it is, so that it is an error.
         """
-        own = {other: name for other, name in cls._meant().items() if name not in given}
+        own = {other: name for other, name in cls._names_by_alias().items() if name not in given}
         taken: dict[str, Any] = {}
         for name, value in given.items():
             meant = own.get(name, name)
@@ -221,7 +221,7 @@ def wrong_arguments(error: Any) -> str:
     known = ""
     if any(each["type"] in _NAMES for each in found):
         schemas = (each for each in ToolArguments.__subclasses__() if each.__name__ == error.title and each.tool)
-        known = next((f" {schema.tool} takes {_listed(schema)}." for schema in schemas), "")
+        known = next((f" {schema.tool} takes {_list_arguments(schema)}." for schema in schemas), "")
     return f"Error: The arguments are wrong: {sentence(wrong)}{known} Correct them and call the tool again."
 
 
@@ -245,7 +245,7 @@ _PATHS: Final = frozenset({"file_path", "path", "source", "destination", "patter
 _KINDS: Final = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 
 
-def _listed(schema: type[ToolArguments]) -> str:
+def _list_arguments(schema: type[ToolArguments]) -> str:
     needed = [name for name, field in schema.model_fields.items() if field.is_required()]
     others = [name for name in schema.model_fields if name not in needed]
     return ", ".join(needed) + (f"{' and ' if needed else ''}optionally {', '.join(others)}" if others else "")

@@ -263,7 +263,7 @@ Runtime: TypeAlias = ToolRuntime[Any, Any]
 StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "error", "cancelled", "all"]
 
 
-def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
+def _merge_tasks(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
     before = known or {}
     return {**before, **{name: cast("AsyncTask", {**before.get(name, {}), **task}) for name, task in changed.items()}}
 
@@ -271,7 +271,7 @@ def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTa
 class AsyncSubAgentState(AgentState[Any]):
     """The state of an agent with background tasks."""
 
-    async_tasks: NotRequired[Annotated[dict[str, AsyncTask], _merged]]
+    async_tasks: NotRequired[Annotated[dict[str, AsyncTask], _merge_tasks]]
     """The tasks by their ids."""
 
 
@@ -411,10 +411,10 @@ class _Tasks:
         return seen
 
     async def observe_unfinished(self, state: Any) -> dict[str, Observation]:
-        return await self.observe_all([task for task in _unfinished(state) if task["agent_name"] in self.specs])
+        return await self.observe_all([task for task in _unfinished_tasks(state) if task["agent_name"] in self.specs])
 
     def observe_local(self, state: Any) -> dict[str, Observation]:
-        here = [task for task in _unfinished(state) if "runnable" in self.specs.get(task["agent_name"], {})]
+        here = [task for task in _unfinished_tasks(state) if "runnable" in self.specs.get(task["agent_name"], {})]
         return {task["task_id"]: self.local.observe(task) for task in here}
 
     def state_update(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
@@ -504,7 +504,7 @@ class _Tasks:
 
     def list(self, runtime: Runtime, status_filter: StatusFilter | None = None) -> Steps[str]:
         # The state stays as it is: the agent is told of what has ended before its next turn.
-        unfinished = _unfinished(runtime.state)
+        unfinished = _unfinished_tasks(runtime.state)
         seen = yield _step(lambda in_sync: self.observe_all(unfinished, in_sync=in_sync))
         return list_answer(_tasks_in(runtime.state).values(), seen, status_filter)
 
@@ -523,7 +523,7 @@ def _tasks_in(state: Any) -> Mapping[str, AsyncTask]:
     return state.get("async_tasks") or {}
 
 
-def _unfinished(state: Any) -> list[AsyncTask]:
+def _unfinished_tasks(state: Any) -> list[AsyncTask]:
     return [task for task in _tasks_in(state).values() if task["status"] in UNFINISHED]
 
 

@@ -257,7 +257,7 @@ class BackgroundTasks:
         for task in list(self._tasks.values()):
             while not task.has_ended:
                 for run in task.runs:
-                    await self._ended(run)
+                    await self._wait_for_run(run)
 
     async def aclose(self) -> None:
         """Stop all tasks, wait for their ends, and forget them."""
@@ -315,7 +315,7 @@ class BackgroundTasks:
             status = "lost"
         if status not in {"success", WAITING}:
             with anyio.CancelScope(shield=True), suppress(BaseException):
-                run.values = await _reached(task, run)
+                run.values = await _reached_state(task, run)
         with self._lock:
             if status == "lost":
                 task.lose()
@@ -338,10 +338,10 @@ class BackgroundTasks:
                 with suppress(RuntimeError):
                     loop.call(scope.cancel)
             with anyio.move_on_after(_STOP_SECONDS):
-                await self._ended(run)
+                await self._wait_for_run(run)
         return all(run.has_ended for run in runs)
 
-    async def _ended(self, run: _Run) -> None:
+    async def _wait_for_run(self, run: _Run) -> None:
         ended = loop_callbacks().event()
         with self._lock:
             if run.has_ended:
@@ -365,7 +365,7 @@ def _unknown(task: AsyncTask) -> Observation:
     return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
-async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
+async def _reached_state(task: _Task, run: _Run) -> Mapping[str, Any]:
     """The state that a run without an outcome has reached, with what its unfinished step has written."""
     if not isinstance(task.runnable, Pregel):
         return run.values

@@ -295,7 +295,7 @@ class ArgumentLimit:
         first_kept = self._first_kept(messages)
         if first_kept >= _STEP:  # So it stays the same for several turns: each change costs a cached prompt.
             first_kept -= first_kept % _STEP
-        return [*map(self._shortened, messages[:first_kept]), *messages[first_kept:]]
+        return [*map(self._shorten, messages[:first_kept]), *messages[first_kept:]]
 
     def _is_reached(self, count: int, tokens: int) -> bool:
         if self._trigger is None:
@@ -323,7 +323,7 @@ class ArgumentLimit:
                 return place + 1
         return 0
 
-    def _shortened(self, message: AnyMessage) -> AnyMessage:
+    def _shorten(self, message: AnyMessage) -> AnyMessage:
         if not isinstance(message, AIMessage) or not message.tool_calls:
             return message
         calls: list[ToolCall] = []

@@ -263,7 +263,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         result: ToolResult = yield calling(handler, request)
         if self._has_work(request, result):
-            result = yield waiting(self.backend, partial(self._settled, request, result), self.name)
+            result = yield waiting(self.backend, partial(self._settle, request, result), self.name)
         return result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
@@ -273,8 +273,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             return any(isinstance(message.content, list) for message in messages_of(result))
         return self._results is not None and any(map(self._results.is_oversized, messages_of(result)))
 
-    async def _settled(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
-        evict = _typed if request.tool_call["name"] in FILE_TOOLS else self._evicted
+    async def _settle(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
+        evict = _type_blocks if request.tool_call["name"] in FILE_TOOLS else self._evict
 
         async def settle(message: ToolMessage) -> ToolMessage:
             settled = await evict(message)
@@ -282,7 +282,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
         return await map_messages(result, settle)  # type: ignore[no-any-return]
 
-    async def _evicted(self, message: ToolMessage) -> ToolMessage:
+    async def _evict(self, message: ToolMessage) -> ToolMessage:
         message = with_parsed_blocks(message)
         if self._results is None:
             return message
@@ -351,7 +351,7 @@ def rename_arguments(response: ModelResponse[Any], tools: Sequence[Any]) -> Mode
     return response
 
 
-async def _typed(message: ToolMessage) -> ToolMessage:
+async def _type_blocks(message: ToolMessage) -> ToolMessage:
     """Turn file blocks with audio or video into audio or video blocks."""
     if isinstance(message.content, str):
         return message

@@ -192,14 +192,14 @@ class _ToolExclusion(RequestMiddleware):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Refuse a call of a hidden tool."""
-        return handler(request) if request.tool_call["name"] not in self._names else _refused(request.tool_call)
+        return handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
 
     async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        return await handler(request) if request.tool_call["name"] not in self._names else _refused(request.tool_call)
+        return await handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
 
 
-def _refused(call: ToolCall) -> ToolMessage:
+def _refuse(call: ToolCall) -> ToolMessage:
     text = f"Error: There is no tool {call['name']!r} here. Use one of those that you are offered."
     return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
 

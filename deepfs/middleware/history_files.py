@@ -134,16 +134,16 @@ class Transcript:
         if isinstance(value, (list, tuple)):
             return [self._without_media(each, files) for each in value]
         url = _DATA_URL.match(value) if isinstance(value, str) else None
-        return value if url is None else self._extracted(value, value[url.end() :], url[1], files)
+        return value if url is None else self._extract(value, value[url.end() :], url[1], files)
 
     def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
         value = block[key]
         is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
         if is_payload and not value.startswith("data:"):
-            return self._extracted(value, value, block.get("mime_type") or block.get("media_type"), files)
+            return self._extract(value, value, block.get("mime_type") or block.get("media_type"), files)
         return self._without_media(value, files)
 
-    def _extracted(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
+    def _extract(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
         """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
         try:
             content = b64decode(payload, validate=True)
@@ -297,14 +297,14 @@ class HistoryFiles:
             new = [each for each in passages if not each.is_in(content or "")]
             if not new:
                 return path
-            result = await self._changed(path, content, _section(new))
+            result = await self._changed_messages(path, content, _section(new))
             if result.error is None:
                 return path
             if result.code not in _CHANGED_MEANWHILE:
                 break
         raise NotKeptError(result.error if result and result.error else "no attempt")
 
-    async def _changed(self, path: str, content: str | None, section: str) -> Result:
+    async def _changed_messages(self, path: str, content: str | None, section: str) -> Result:
         if content is None:
             return await self._backend.awrite(path, section)
         # The anchor must be unique: if the end occurs twice, it is the whole text. The condition keeps two runs from

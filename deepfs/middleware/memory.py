@@ -118,16 +118,16 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return await handler(await self._prepared(request))
+        return await handler(await self._prepare(request))
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with the files at the end of its system message."""
-        return wait_for(self.backend, partial(self._prepared, request), self.name)
+        return wait_for(self.backend, partial(self._prepare, request), self.name)
 
-    async def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    async def _prepare(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         system = request.system_message
         if self.system_prompt is not None:
-            shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
         if self._add_cache_control and _is_anthropic(request.model) and has_room_for_breakpoint(request):
             system = _with_breakpoint(system)
@@ -164,7 +164,7 @@ def _with_breakpoint(message: SystemMessage | None) -> SystemMessage | None:
     return message.model_copy(update={"content": [*blocks, {**block, "cache_control": {"type": "ephemeral"}}]})
 
 
-def _shown(path: str, read: ReadResult) -> str:
+def _show(path: str, read: ReadResult) -> str:
     data = read.file_data
     if data is None:
         missing = read.code is ErrorCode.FILE_NOT_FOUND

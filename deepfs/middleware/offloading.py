@@ -173,7 +173,7 @@ class Blobs:
             The messages; copies with references for those with media.
         """
         blocks = (block for message in messages for block in blocks_of(message) if family(block))
-        found = await _computed(sum(inline_size(block) or 0 for block in blocks), _inline_rows, messages)
+        found = await _compute(sum(inline_size(block) or 0 for block in blocks), _inline_rows, messages)
         contents = {each.digest: each.content for row in found for each in row if each is not None}
         known = await self._uploaded(contents) if contents else set()
         return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
@@ -222,13 +222,13 @@ class Blobs:
         try:
             scope = await self._scope()
             # Each upload to graph state adds to its checkpoints, even of content that it already holds.
-            known = await self._verified(contents) if scope.is_state else set()
+            known = await self._verify(contents) if scope.is_state else set()
             missing = {digest: content for digest, content in contents.items() if digest not in known}
             known |= await self._upload(missing, scope) if missing else set()
         except Exception as error:  # The messages must not be lost with a failing storage.
             _log.warning("Media stay in the messages, because they cannot be stored: %s", type(error).__name__)
             return set()
-        await _computed(sum(map(len, contents.values())), _remember, scope, contents, known)
+        await _compute(sum(map(len, contents.values())), _remember, scope, contents, known)
         return known
 
     async def _upload(self, contents: Mapping[str, bytes], scope: "_Scope") -> set[str]:
@@ -237,12 +237,12 @@ class Blobs:
         failed = {digest: each.error for digest, each in zip(contents, uploaded, strict=True) if each.error}
         lost = {digest for digest, error in failed.items() if error not in _STORED_MEANWHILE}
         if not scope.is_state:  # In state, this task does not see what another one stored.
-            lost = failed.keys() - await self._verified(failed) if failed else set()
+            lost = failed.keys() - await self._verify(failed) if failed else set()
         if lost:
             _log.warning("Media stay in the messages, because they cannot be stored: %s", failed[min(lost)])
         return contents.keys() - lost
 
-    async def _verified(self, digests: Mapping[str, Any]) -> set[str]:
+    async def _verify(self, digests: Mapping[str, Any]) -> set[str]:
         """Those of the hashes whose files exist and have that hash."""
         found = await self._backend.adownload_files([self._path(digest) for digest in digests])
         return {digest for digest, each in zip(digests, found, strict=True) if _fault(digest, each) is None}
@@ -256,14 +256,14 @@ class Blobs:
         scope = await self._scope()
         found = {digest: Payload(text) for digest in digests if (text := _CACHE.get(scope, digest)) is not None}
         missing = [digest for digest in digests if digest not in found]
-        downloads = await self._downloaded(missing) if missing else ()
+        downloads = await self._download(missing) if missing else ()
         size = sum(len(each.content or b"") for each in downloads)
-        loaded = await _computed(size, _loaded, missing, downloads)
+        loaded = await _compute(size, _load, missing, downloads)
         for digest, payload in loaded.items():
             _CACHE.put(scope, digest, payload.text)
         return {**found, **loaded}
 
-    async def _downloaded(self, digests: Sequence[str]) -> Sequence[FileDownloadResponse]:
+    async def _download(self, digests: Sequence[str]) -> Sequence[FileDownloadResponse]:
         files = [self._path(digest) for digest in digests]
         try:
             downloads = await self._backend.adownload_files(files)
@@ -341,7 +341,7 @@ _SHORT: Final = 500_000
 """The most bytes that are hashed and encoded on the event loop."""
 
 
-async def _computed(size: int, function: Callable[..., T], *args: Any) -> T:
+async def _compute(size: int, function: Callable[..., T], *args: Any) -> T:
     """Call a function that hashes or encodes content of that size; off the event loop if this takes long."""
     return function(*args) if is_inline() or size <= _SHORT else await pool.run(function, *args)
 
@@ -355,7 +355,7 @@ def _remember(scope: _Scope, contents: Mapping[str, bytes], known: Iterable[str]
         _CACHE.put(scope, digest, encoded(contents[digest]))
 
 
-def _loaded(digests: Sequence[str], downloads: Sequence[FileDownloadResponse]) -> dict[str, Payload]:
+def _load(digests: Sequence[str], downloads: Sequence[FileDownloadResponse]) -> dict[str, Payload]:
     loaded: dict[str, Payload] = {}
     for digest, download in zip(digests, downloads, strict=True):
         fault = _fault(digest, download)

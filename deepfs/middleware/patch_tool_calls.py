@@ -29,14 +29,14 @@ class UnansweredCallsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Add the missing results to the request, and the missing ids to the answer."""
-        return give_ids(handler(request.override(messages=_answered(request.messages))))
+        return give_ids(handler(request.override(messages=_add_answers(request.messages))))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return give_ids(await handler(request.override(messages=_answered(request.messages))))
+        return give_ids(await handler(request.override(messages=_add_answers(request.messages))))
 
 
-def _answered(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+def _add_answers(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """The messages with a result for each call. Some models use their ids again, so each result answers one call."""
     reverse: list[AnyMessage] = []
     results: Counter[str] = Counter()

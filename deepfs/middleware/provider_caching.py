@@ -34,14 +34,14 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
     def __init__(self, package: str, class_name: str) -> None:
         super().__init__()
         self._package, self._class_name = package, class_name
-        self._middleware: Lazy[AgentMiddleware[Any, Any, Any] | None] = Lazy(self._made)
+        self._middleware: Lazy[AgentMiddleware[Any, Any, Any] | None] = Lazy(self._make)
 
     @property
     def name(self) -> str:
         """The name of the class, so that middleware of that name replaces this one."""
         return self._class_name
 
-    def _made(self) -> AgentMiddleware[Any, Any, Any] | None:
+    def _make(self) -> AgentMiddleware[Any, Any, Any] | None:
         try:
             module = import_module(f"{self._package}.middleware.prompt_caching")
             made: AgentMiddleware[Any, Any, Any] = getattr(module, self._class_name)(
@@ -61,14 +61,14 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
         middleware = self._for(request.model)
         if middleware is None:
             return handler(request)
-        return middleware.wrap_model_call(request, lambda marked: handler(_limited(marked, request)))
+        return middleware.wrap_model_call(request, lambda marked: handler(_limit(marked, request)))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
         if middleware is None:
             return await handler(request)
-        return await middleware.awrap_model_call(request, lambda marked: handler(_limited(marked, request)))
+        return await middleware.awrap_model_call(request, lambda marked: handler(_limit(marked, request)))
 
 
 # --- limits of a request ---------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def has_room_for_breakpoint(request: ModelRequest[Any]) -> bool:
     return len(list(_breakpoints(request))) + (_KEY in request.model_settings) < _MAX_BREAKPOINTS
 
 
-def _limited(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
+def _limit(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
     """The request with the breakpoints that fit beside those of `given`.
 
     The one at the end of the conversation is worth most. Tools come first in a request, so the one of the system

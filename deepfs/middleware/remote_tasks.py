@@ -41,7 +41,7 @@ class RemoteTasks:
         given = [_full(message) for message in messages] if spec.get("mode") == "fork" else _plain(messages)
         async with _client(spec, "start", in_sync=in_sync) as client:
             thread = await client.threads.create(metadata=_metadata(spec, runtime))
-            run = await _begun(client, spec, thread["thread_id"], given, runtime)
+            run = await _begin(client, spec, thread["thread_id"], given, runtime)
             return str(thread["thread_id"]), str(run["run_id"])
 
     async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
@@ -50,7 +50,7 @@ class RemoteTasks:
             return Observation("cancelled", task["run_id"])
         async with _client(spec, "look at", in_sync=in_sync) as client:
             try:
-                return await _observed(client, task)
+                return await _observe(client, task)
             except _not_found():
                 return Observation("error", task["run_id"], error=_GONE)
 
@@ -61,14 +61,14 @@ class RemoteTasks:
         strategy = spec.get("update_strategy", "interrupt")
         async with _client(spec, "send a message to", in_sync=in_sync) as client:
             given = _plain([HumanMessage(message)])
-            run = await _begun(client, spec, task["thread_id"], given, runtime, multitask_strategy=strategy)
+            run = await _begin(client, spec, task["thread_id"], given, runtime, multitask_strategy=strategy)
             # Servers begin a run in a moment: only one that waits for another is told to be pending.
             return str(run["run_id"]), "pending" if strategy == "enqueue" and run["status"] == "pending" else "running"
 
     async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
         """Stop all runs of the task; return what became of it, which may have ended before."""
         async with _client(spec, "cancel", in_sync=in_sync) as client:
-            stopped = [run for run in await _runs(client, task) if await _stopped(client, task["thread_id"], run)]
+            stopped = [run for run in await _runs(client, task) if await _stop(client, task["thread_id"], run)]
         seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
         if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
             return Observation("cancelled", task["run_id"])
@@ -95,14 +95,14 @@ def _plain(messages: Sequence[AnyMessage]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": message.content} for message in messages]
 
 
-async def _begun(
+async def _begin(
     client: "LangGraphClient", spec: AsyncSubAgent, thread: str, messages: Sequence[Any], runtime: Any, **options: Any
 ) -> Any:
     given: Any = {"messages": messages}
     return await client.runs.create(thread, spec["graph_id"], input=given, **options, **_options(spec, runtime))
 
 
-async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
+async def _observe(client: "LangGraphClient", task: AsyncTask) -> Observation:
     """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
     run: Any = await client.runs.get(task["thread_id"], task["run_id"])
     if run["status"] in _ACTIVE:
@@ -110,10 +110,10 @@ async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
         run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
-    return _seen(run, thread)
+    return _look_at(run, thread)
 
 
-def _seen(run: Any, thread: Any) -> Observation:
+def _look_at(run: Any, thread: Any) -> Observation:
     run_id = str(run["run_id"])
     match run["status"], thread["status"]:
         case "success", "interrupted":  # A run that asks a person ends so.
@@ -152,7 +152,7 @@ async def _runs(client: "LangGraphClient", task: AsyncTask) -> list[str]:
     return [*dict.fromkeys([*newest, task["run_id"], *reversed(task.get("superseded_run_ids", []))])]
 
 
-async def _stopped(client: "LangGraphClient", thread: str, run_id: str) -> bool:
+async def _stop(client: "LangGraphClient", thread: str, run_id: str) -> bool:
     """Stop a run. Return whether it was active."""
     try:
         run = await client.runs.get(thread, run_id)

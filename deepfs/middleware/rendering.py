@@ -219,7 +219,7 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     if seconds is not None:
         output = output.removesuffix(stop_note(time_up(seconds))).removesuffix("\n")
     output = output_text(output)
-    outcome = f"Exit code {code}" if code is not None else _stopped(seconds, longest)
+    outcome = f"Exit code {code}" if code is not None else _stopping_note(seconds, longest)
     notes = [
         "" if output.strip() else "Only white space" if output else "No output",
         "Output was cut off: write it to a file, and read that" if response.truncated else "",
@@ -229,7 +229,7 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
 
 
-def _stopped(seconds: float | None, longest: float) -> str:
+def _stopping_note(seconds: float | None, longest: float) -> str:
     """The note for a command that was stopped, after `seconds` if its time was up."""
     if seconds is None:
         return "No exit code: it is not known whether the command ended. If it was stopped, do less at once"
@@ -329,7 +329,7 @@ class Advisor:
             error.kind = _KINDS.get(tool, error.kind)
             steps += [await self._missing(tool, paths[0])] if paths and better is None else []
         elif isinstance(error, InvalidPathError) and better is None:
-            steps += [await self._meant(tool, paths)]
+            steps += [await self._find_meant(tool, paths)]
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
             hint = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
             steps = [Advice(hint)]
@@ -369,9 +369,7 @@ class Advisor:
                 name, *rest = relative(wanted, directory).split("/")
                 close = [] if name in here else closest(name, here)
                 if close:
-                    return Advice(
-                        f"Did you mean {' or '.join(_shown(here[each], name, each) for each in close)}?"
-                    ), True
+                    return Advice(f"Did you mean {' or '.join(_show(here[each], name, each) for each in close)}?"), True
                 if not rest:
                     return None, False
                 if name in here:
@@ -401,12 +399,12 @@ class Advisor:
         path = "/" + "/".join(names[place:])
         return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
 
-    async def _meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
+    async def _find_meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
         """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
         spelt = next((path for path in paths if _FOREIGN.search(path)), None)
         if spelt is None:
             return None
-        names = _resolved(spelt)
+        names = _resolve(spelt)
         listed = await self._backend.als("/")
         is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
         here = {_name(info.path): info.path for info in listed.entries or ()}
@@ -440,24 +438,24 @@ _LONGEST_NAME: Final = 100
 
 def closest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     """The names that are most like `name`, the best first; names that look the same come before all others."""
-    wanted = _folded(name)
+    wanted = _fold(name)
     by_form: dict[str, str] = {}
     for each in islice(names, _MOST_NAMES):
-        by_form.setdefault(_folded(each), each)
+        by_form.setdefault(_fold(each), each)
     if wanted in by_form:
         return [by_form[wanted]]
-    likely = sorted(by_form, key=lambda form: -_shared(wanted, form))[:_MOST_COMPARED]
+    likely = sorted(by_form, key=lambda form: -_count_shared(wanted, form))[:_MOST_COMPARED]
     # Many names share their extensions.
     stems = {form: form.rpartition(".")[0] or form for form in [wanted, *likely]}
     near = get_close_matches(stems.pop(wanted), [*dict.fromkeys(stems.values())], most, 0.6)
     return [by_form[form] for stem in near for form in likely if stems[form] == stem][:most]
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return unicodedata.normalize("NFKC", name[:_LONGEST_NAME]).casefold()
 
 
-def _shared(first: str, second: str) -> int:
+def _count_shared(first: str, second: str) -> int:
     """How many characters both have in common at the start and at the end, and of those that they consist of."""
     return _prefix(first, second) + _prefix(first[::-1], second[::-1]) + len(set(first) & set(second))
 
@@ -471,7 +469,7 @@ _FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|^\\|(?:(?<=[/\\])|^)\.\.
 _OWN_HOME_OR_DRIVE: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])")
 
 
-def _resolved(path: str) -> list[str]:
+def _resolve(path: str) -> list[str]:
     """The names of a path without `~` and without a drive, each `..` applied."""
     names: list[str] = []
     for name in re.split(r"[/\\]", _OWN_HOME_OR_DRIVE.sub("", path)):
@@ -493,9 +491,9 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _shown(path: str, wanted: str, name: str) -> str:
+def _show(path: str, wanted: str, name: str) -> str:
     """The path; as a JSON string of ASCII if its name looks like the one that was given."""
-    return dumps(path) if not path.isascii() and _folded(wanted) == _folded(name) else shown_path(path)
+    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else shown_path(path)
 
 
 def into_directory(source: str, destination: str) -> Advice:

@@ -226,14 +226,14 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Grade the work. Unless it is done, ask for a revision and go back to the model."""
-        return run_steps(self._graded(state, runtime))
+        return run_steps(self._grade(state, runtime))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
-        return await arun_steps(self._graded(state, runtime))
+        return await arun_steps(self._grade(state, runtime))
 
-    def _graded(self, state: Mapping[str, Any], runtime: Any) -> Steps[dict[str, Any] | None]:
+    def _grade(self, state: Mapping[str, Any], runtime: Any) -> Steps[dict[str, Any] | None]:
         if not state.get("rubric"):
             return None
         expected: list[str] = state.get("_rubric_criteria") or []  # Those that an earlier grading of this run found.

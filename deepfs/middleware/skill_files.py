@@ -177,11 +177,11 @@ def _metadata(given: Mapping[Any, Any], path: str, note: Callable[[str], None]) 
         raise _UnusableError(f"its name has {len(name):,} characters, and {MAX_SKILL_NAME_LENGTH} are allowed")
     if problem := _problem_of_name(name, paths.parent(path).rpartition("/")[2]):
         note(problem)
-    compatibility = _clipped("compatibility", _text(given.get("compatibility")), MAX_SKILL_COMPATIBILITY_LENGTH, note)
+    compatibility = _clip("compatibility", _text(given.get("compatibility")), MAX_SKILL_COMPATIBILITY_LENGTH, note)
     return SkillMetadata(
         path=path,
         name=name,
-        description=_clipped("description", description, MAX_SKILL_DESCRIPTION_LENGTH, note),
+        description=_clip("description", description, MAX_SKILL_DESCRIPTION_LENGTH, note),
         license=_text(given.get("license")) or None,
         compatibility=compatibility or None,
         metadata=_strings(given.get("metadata"), note),
@@ -204,7 +204,7 @@ def _problem_of_name(name: str, directory: str) -> str | None:
     return None if name == directory else f"the name {shown} differs from that of the directory, {one_line(directory)}"
 
 
-def _clipped(key: str, text: str, most: int, note: Callable[[str], None]) -> str:
+def _clip(key: str, text: str, most: int, note: Callable[[str], None]) -> str:
     """The first `most` characters of the value of a key, with a warning if it has more."""
     if len(text) <= most:
         return text
@@ -388,13 +388,13 @@ class SkillReader:
 
     async def _read(self, source: str, with_files: bool) -> Source:
         warnings: list[str] = []
-        found = await self._listed(source, "*" if with_files else f"*/{SKILL_FILE}", warnings)
+        found = await self._list_files(source, "*" if with_files else f"*/{SKILL_FILE}", warnings)
         if found is None:
             return Source(source)
         is_whole = not warnings
         wanted = {path: info for path, info in found.items() if self._is_fit(path, info, source, warnings)}
         count = len(warnings)
-        seen = await self._known(source, wanted, warnings)
+        seen = await self._find_known(source, wanted, warnings)
         is_whole = is_whole and count == len(warnings)
         has_none = not any(_is_skill(path, source) for path in found)
         if has_none and (await self._backend.aread(paths.join(source, SKILL_FILE), 0, 1)).ok:
@@ -409,7 +409,7 @@ class SkillReader:
 
     # --- listing ---
 
-    async def _listed(self, source: str, pattern: str, warnings: list[str]) -> dict[str, FileInfo] | None:
+    async def _list_files(self, source: str, pattern: str, warnings: list[str]) -> dict[str, FileInfo] | None:
         """The files that `pattern` finds, with those of linked directories; None if the source does not exist."""
         calls: list[Callable[[], Awaitable[Any]]] = [partial(self._backend.aglob, pattern, source)]
         if self._has_links:
@@ -458,7 +458,7 @@ class SkillReader:
 
     # --- reading ---
 
-    async def _known(self, source: str, found: Mapping[str, FileInfo], warnings: list[str]) -> dict[str, _Seen]:
+    async def _find_known(self, source: str, found: Mapping[str, FileInfo], warnings: list[str]) -> dict[str, _Seen]:
         """What is known of each file that exists, after reading those that changed in one call."""
         place = await self._backend.astorage_place(source)
         kind = place.storage[0] if isinstance(place.storage, tuple) and place.storage else place.storage
@@ -471,7 +471,7 @@ class SkillReader:
                 known[path] = seen
         stale = {path: info for path, info in found.items() if path not in known}
         if stale:
-            fresh = await self._fetched(stale, source, warnings)
+            fresh = await self._fetch(stale, source, warnings)
             if len(self._seen) > _MAX_REMEMBERED:
                 self._seen = {}
             if key is not None:
@@ -479,7 +479,7 @@ class SkillReader:
             known |= fresh
         return known
 
-    async def _fetched(self, stale: Mapping[str, FileInfo], source: str, warnings: list[str]) -> dict[str, _Seen]:
+    async def _fetch(self, stale: Mapping[str, FileInfo], source: str, warnings: list[str]) -> dict[str, _Seen]:
         now = datetime.now(UTC)
         contents: list[tuple[str, bytes]] = []
         for path, response in zip(stale, await self._backend.adownload_files([*stale]), strict=True):
@@ -488,9 +488,9 @@ class SkillReader:
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
                 reason = one_line(str(response.error or "it has no content"))
                 warnings.append(f"{one_line(path)} cannot be read: {reason}")
-        return await in_thread(partial(self._digested, contents, stale, source, now))
+        return await in_thread(partial(self._digest, contents, stale, source, now))
 
-    def _digested(
+    def _digest(
         self, contents: Sequence[tuple[str, bytes]], infos: Mapping[str, FileInfo], source: str, now: datetime
     ) -> dict[str, _Seen]:
         if len(self._skills) > _MAX_REMEMBERED:

@@ -146,7 +146,7 @@ class _SkillTools:
 
     def offer(self, request: Any) -> Steps["_Offer"]:
         """The tools of the skills that were read, for a request to the model."""
-        wanted = list(_wanted(request))
+        wanted = list(_find_wanted(request))
         found: dict[str, list[BaseTool]] = {}
         for name, refusals in _names_to_resolve(wanted, request).items():
             with suppress(*refusals):
@@ -175,7 +175,7 @@ class _Wanted(NamedTuple):
     """Whether it is in `metadata.include_tools`. Others may be those of the whole agent, or of other programs."""
 
 
-def _wanted(request: Any) -> Iterator[_Wanted]:
+def _find_wanted(request: Any) -> Iterator[_Wanted]:
     """The names of the skills that were read, in the order of reading."""
     listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
     if any(listed.values()):
@@ -263,7 +263,7 @@ class _Offer(NamedTuple):
             return request
         build = _inline_builder(request.model)
         if build is not None:
-            return request.override(messages=[*self._inserted(request.messages, build)])
+            return request.override(messages=[*self._insert_tools(request.messages, build)])
         own = list(request.tools)
         for place, tool in enumerate(own):
             found = self.found.get(_name_of(tool) or "")
@@ -272,7 +272,7 @@ class _Offer(NamedTuple):
                 own[place] = found.tool.model_copy(update={"extras": extras})
         return request.override(tools=[*own, *(self.found[name].tool for name in self.record)])
 
-    def _inserted(
+    def _insert_tools(
         self, messages: Sequence[AnyMessage], build: Callable[[BaseTool], dict[str, Any]]
     ) -> Iterator[AnyMessage]:
         """The messages, with the tools of each skill after the turn that read it, at every request the same."""
@@ -385,14 +385,14 @@ SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
 _READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
 
 
-def _added(left: list[str] | None, right: list[str] | None) -> list[str]:
+def _add(left: list[str] | None, right: list[str] | None) -> list[str]:
     return [name for names in (left, right) for name in names or ()]
 
 
 class SkillsState(AgentState[Any]):
     """The state of an agent with skills."""
 
-    pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, _added]]
+    pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, _add]]
     """Names of skills whose text is added to the conversation before the next request to the model."""
     skills_metadata: NotRequired[Annotated[list[SkillMetadata] | None, OmitFromOutput]]
     """The skills, as they were when the agent was last called."""
@@ -473,13 +473,13 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Load the skills that changed."""
-        return wait_for(self.backend, partial(self._loaded, state), self.name)
+        return wait_for(self.backend, partial(self._load, state), self.name)
 
     async def abefore_agent(
         self, state: Any, runtime: Any, config: RunnableConfig | None = None
     ) -> dict[str, Any] | None:
         """As `before_agent`."""
-        return await self._loaded(state)
+        return await self._load(state)
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Add pinned skills to the conversation, and load the skills that the last tool calls may have changed."""
@@ -489,9 +489,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`."""
-        update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
+        update = dict(await self._load(state) or {}) if self._may_have_changed(state) else {}
         if state.get("pinned_skills"):
-            update |= await self._pinned({**state, **update})
+            update |= await self._pin({**state, **update})
         return update or None
 
     def _may_have_changed(self, state: Any) -> bool:
@@ -503,7 +503,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         sources = [normal_path(source).strip("/") for source in self.sources]
         return any(source in value for source in sources for value in values)
 
-    async def _loaded(self, state: Any) -> dict[str, Any] | None:
+    async def _load(self, state: Any) -> dict[str, Any] | None:
         """The update of the state for what is loaded now; None if the state has it already."""
         before = state.get("skills_metadata")
         loaded = await gather([partial(self._read, source) for source in self.sources])
@@ -528,7 +528,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         if not source.is_whole:
             warning = f"Commands get no changes of {one_line(source.path)} while some of its files cannot be read"
             return source._replace(warnings=[*source.warnings, warning])
-        return source._replace(warnings=[*source.warnings, *await self._copied(self._mirrors[path], source)])
+        return source._replace(warnings=[*source.warnings, *await self._copy(self._mirrors[path], source)])
 
     # --- copies for commands ---
 
@@ -548,7 +548,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             self._command_paths[path] = found
         return is_copied
 
-    async def _copied(self, mirror: SandboxMirror, source: Source) -> list[str]:
+    async def _copy(self, mirror: SandboxMirror, source: Source) -> list[str]:
         """Copy what changed; return warnings."""
         files = {
             paths.relative(path, source.path): MirroredFile(digest, is_script)
@@ -566,7 +566,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- pinned skills ---
 
-    async def _pinned(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    async def _pin(self, state: Mapping[str, Any]) -> dict[str, Any]:
         known = {skill["name"]: skill for skill in known_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
         places = [skill["path"] for skill in skills]

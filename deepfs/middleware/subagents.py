@@ -178,7 +178,7 @@ class SubAgentMiddleware(PromptMiddleware):
             named = RunnableConfig(metadata={"lc_agent_name": name}, run_name=name)
             return Lazy(lambda: given.with_config(named))
         agent = self._complete(spec)
-        return Lazy(lambda: self._built(agent))
+        return Lazy(lambda: self._build(agent))
 
     def _complete(self, spec: SubAgent) -> SubAgent:
         """The specification with the defaults for what it leaves out."""
@@ -190,7 +190,7 @@ class SubAgentMiddleware(PromptMiddleware):
         defaults: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on}
         return cast("SubAgent", {**defaults, **spec, "model": construct_model(model), "permissions": rules})
 
-    def _built(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
+    def _build(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
         middleware = self._with_files(spec)
         prompt: Any = spec.get("system_prompt")
         if spec.get("mode") == "fork":
@@ -223,19 +223,19 @@ class SubAgentMiddleware(PromptMiddleware):
     # --- running subagents ---
 
     def _task(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = self._chosen(subagent_type, description, runtime)
-        with _traced():
+        runnable = self._choose(subagent_type, description, runtime)
+        with _trace_inside():
             result = runnable.invoke(self._initial(subagent_type, description, runtime), {"configurable": {**_MARK}})
         return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
 
     async def _atask(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = self._chosen(subagent_type, description, runtime)
-        with _traced():
+        runnable = self._choose(subagent_type, description, runtime)
+        with _trace_inside():
             given = self._initial(subagent_type, description, runtime)
             result = await runnable.ainvoke(given, {"configurable": {**_MARK}})
         return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
 
-    def _chosen(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
+    def _choose(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")
         if name not in self._runnables:
@@ -248,7 +248,7 @@ class SubAgentMiddleware(PromptMiddleware):
             raise ToolException(
                 f"Error: {name!r} is already built, and cannot answer in another form. Use another one."
             )
-        return self._built(self._complete(spec), asked)
+        return self._build(self._complete(spec), asked)
 
     def _initial(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
         spec = self._specs[name]
@@ -348,7 +348,7 @@ _MARK: Final = {"ls_agent_type": "subagent"}
 """By this, LangSmith knows a subagent."""
 
 
-def _traced() -> AbstractContextManager[None]:
+def _trace_inside() -> AbstractContextManager[None]:
     """The tracing of the supervisor, with the mark in addition."""
     outer = dict(get_tracing_context())
     outer["metadata"] = (outer["metadata"] or {}) | _MARK

@@ -196,24 +196,24 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Show the summary, summarise a conversation that is too long, and store what the summary stands for."""
-        return run_steps(self._called(request, handler))
+        return run_steps(self._call(request, handler))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
-        return await arun_steps(self._called(request, handler))
+        return await arun_steps(self._call(request, handler))
 
-    def _called(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
+    def _call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
         conversation = Conversation.of(request.state, request.messages)
         if self._is_due(request, conversation):
-            yield from self._summarized(conversation, forced=False)
-        reductions = iter((self._summarized, self._clipped))
+            yield from self._summarize(conversation, forced=False)
+        reductions = iter((self._summarize, self._move_long_texts))
         while True:
             try:
                 response = yield calling(handler, request.override(messages=conversation.seen))
             except Exception as error:
                 if not is_context_overflow(error):
                     raise
-                yield from self._reduced(conversation, reductions, error)
+                yield from self._reduce(conversation, reductions, error)
             else:
                 return conversation.answered(response)
 
@@ -232,7 +232,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         tools: dict[str, Any] = {"tools": request.tools} if self._takes_tools else {}
         return self.token_counter(counted, **tools)
 
-    def _reduced(self, conversation: Conversation, reductions: Any, error: Exception) -> Steps[None]:
+    def _reduce(self, conversation: Conversation, reductions: Any, error: Exception) -> Steps[None]:
         """Make the conversation smaller after a refusal. Raises ContextOverflowError if nothing is left to do."""
         before = self._partial_token_counter(conversation.seen)
         for reduce in reductions:
@@ -247,7 +247,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     # --- summaries ---
 
-    def _summarized(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+    def _summarize(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
         """Summarise, unless this was done already. If it fails, the conversation stays as it is."""
         cut = self.cut(conversation, forced=forced)
         if SUMMARIZATION_EVENT_KEY in conversation.update or not cut:
@@ -321,7 +321,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     # --- long messages ---
 
-    def _clipped(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+    def _move_long_texts(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
         """Move long texts of tools and people to files."""
         move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
         clipped, stored = yield waiting(self.backend, move, self.name)
@@ -370,16 +370,16 @@ class SummarizationToolMiddleware(PromptMiddleware):
         self.system_prompt = system_prompt
 
         def compact(runtime: ToolRuntime[Any, Any]) -> Any:
-            return run_steps(self._compacted(runtime))
+            return run_steps(self._compact(runtime))
 
         async def acompact(runtime: ToolRuntime[Any, Any]) -> Any:
-            return await arun_steps(self._compacted(runtime))
+            return await arun_steps(self._compact(runtime))
 
         # With a schema that has no fields, LangChain would not pass the runtime either.
         tool = StructuredTool.from_function(compact, acompact, _TOOL, PROMPTS["compact_conversation"])
         self.tools: list[BaseTool] = [tool]
 
-    def _compacted(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
+    def _compact(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
         messages = runtime.state.get("messages", [])
         conversation, half = Conversation.of(runtime.state, messages), self._half
         seen = conversation.seen

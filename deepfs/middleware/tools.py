@@ -211,12 +211,12 @@ class FileOperations:
         other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
             return Answer(f"[{one_line(read.error or '')}. {other_ways}]", read)
-        data = (await self._done("read_file", read, file_path)).file_data
+        data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
-            shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
+            shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
             return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
-            return number_lines(_rooted(file_path), read, offset, column, self._chars)
+            return number_lines(_from_root(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
             raise await self._failure("read_file", error, Advice("Give a smaller column.")) from None
 
@@ -232,7 +232,7 @@ class FileOperations:
             named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
-        done = await self._done("write_file", written, file_path)
+        done = await self._check_done("write_file", written, file_path)
         return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> Answer:
@@ -241,7 +241,7 @@ class FileOperations:
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
         result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
-        done = await self._done("edit_file", result, file_path)
+        done = await self._check_done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
         return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
@@ -293,7 +293,7 @@ class FileOperations:
         return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> Answer:
-        done = await self._done("delete", await approved_delete(self.backend, file_path), file_path)
+        done = await self._check_done("delete", await approved_delete(self.backend, file_path), file_path)
         return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
 
     async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
@@ -305,7 +305,7 @@ class FileOperations:
         is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
         is_directory |= moved.code is ErrorCode.IS_DIRECTORY
         better = into_directory(source, destination) if is_directory else None
-        done = await self._done("move", moved, source, destination, better=better)
+        done = await self._check_done("move", moved, source, destination, better=better)
         return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
     async def execute(self, command: str, timeout: float) -> Answer:
@@ -327,10 +327,10 @@ class FileOperations:
     async def _partial(self, tool: str, result: Result, found: object, path: str, better: Advice | None = None) -> str:
         """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
         if not found:
-            await self._done(tool, result, path, better=better)
+            await self._check_done(tool, result, path, better=better)
         return one_line(result.error or "", ERROR_CHARS)
 
-    async def _done(self, tool: str, result: ResultT, *paths: str, better: Advice | None = None) -> ResultT:
+    async def _check_done(self, tool: str, result: ResultT, *paths: str, better: Advice | None = None) -> ResultT:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
@@ -373,10 +373,10 @@ def _in_brackets(result: Result, pattern: str) -> Advice | None:
 
 def _absolute(path: str) -> str:
     """A path for a line of a prompt, as the tools take it."""
-    return shown_path(_rooted(path))
+    return shown_path(_from_root(path))
 
 
-def _rooted(path: str) -> str:
+def _from_root(path: str) -> str:
     return path if path.startswith("/") else f"/{path.removeprefix('./')}"
 
 

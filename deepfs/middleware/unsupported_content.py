@@ -164,7 +164,7 @@ class _Accepted(NamedTuple):
     answers: _Limits
 
 
-def _accepted(model: object) -> _Accepted:
+def _accepted_limits(model: object) -> _Accepted:
     profile = getattr(model, "profile", None) or {}
     limits = _LIMITS.get(str(getattr(model, "_llm_type", "")), _Limits())
     refused = {name for name, key in _PROFILE_KEYS.items() if profile.get(key) is False}
@@ -193,7 +193,7 @@ def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage
 
     One refused block breaks the conversation for good, since it is sent again with every request.
     """
-    return list(_acceptable(_in_order(messages), _accepted(model)))
+    return list(_acceptable(_in_order(messages), _accepted_limits(model)))
 
 
 def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -225,14 +225,14 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
             own = message.response_metadata.get("model_provider")
             if accepted.answers.provider not in (None, own):  # Few providers take media in answers.
                 answer = _without_refused(answer, accepted.answers)
-            yield _filled(answer, "[No answer]") if is_filled else answer
+            yield _fill(answer, "[No answer]") if is_filled else answer
         elif isinstance(message, ToolMessage):
             # The name is that of the call; they differ if a person chose another tool.
             name = names.get(message.tool_call_id, message.name)
             named = message if name == message.name else message.model_copy(update={"name": name})
-            yield _filled(_suited(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
+            yield _fill(_suit(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
         elif isinstance(message, HumanMessage):
-            yield _filled(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
+            yield _fill(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
         else:
             yield message
     if behind:
@@ -248,11 +248,11 @@ def _filled_or_without_blanks(message: Any) -> Any:
     return message if seen == content else message.model_copy(update={"content": seen or ""})
 
 
-def _filled(message: Any, text: str) -> Any:
+def _fill(message: Any, text: str) -> Any:
     return message.model_copy(update={"content": text}) if is_blank(message.content) else message
 
 
-def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
+def _suit(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
     """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
     message = _without_refused(message, limits)
     is_failure = message.status == "error"  # Failed results hold only text.
@@ -266,13 +266,13 @@ def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMes
 
 def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
     """Replace media that the model refuses by notes, and give the others a form that LangChain's class takes."""
-    content = [_taken(block, limits) for block in blocks_of(message)]
+    content = [_take(block, limits) for block in blocks_of(message)]
     if all(new is old for new, old in zip(content, blocks_of(message), strict=True)):
         return message
     return message.model_copy(update={"content": content})
 
 
-def _taken(block: Any, limits: _Limits) -> Any:
+def _take(block: Any, limits: _Limits) -> Any:
     if isinstance(block, str):
         return text_block(block)  # OpenAI's class does not take a bare one.
     text = document_text(block)

@@ -97,7 +97,7 @@ class DeniedError(PermissionDeniedError):
         self.operation: str = operation
         self._set(path, reason)
 
-    def _rendered(self) -> str:
+    def _render(self) -> str:
         where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
         why = f": {self.reason}" if self.reason else ""
         return f"permission denied for {self.operation}{where}{why}"
@@ -271,7 +271,7 @@ class PermissionedBackend(WrapperBackend):
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
         return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
 
-    def _hidden(self, also: PathFilter | None) -> PathFilter | None:
+    def _hiding_filter(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
         if not self._only_restricted(["read"]):
             return also
@@ -300,7 +300,7 @@ class PermissionedBackend(WrapperBackend):
                 )
             case Search(path=path):
                 operation = replace(operation, path=await self._begin_of_search(path))
-                operation = replace(operation, hidden=self._hidden(operation.hidden))
+                operation = replace(operation, hidden=self._hiding_filter(operation.hidden))
             case Copy(src, dst):
                 src, dst = await self._check_transfer(src, dst, source)
                 operation = replace(operation, src=src, dst=dst)
@@ -425,7 +425,7 @@ class PermissionedBackend(WrapperBackend):
         path = event.path
         if await self._may_read(path):
             return event
-        hidden = self._hidden(None)
+        hidden = self._hiding_filter(None)
         if event.kind != "resync" or (hidden is not None and hidden(path, is_dir=True)):
             return None
         while path != top and not await self._may_read(path):

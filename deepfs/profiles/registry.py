@@ -151,7 +151,7 @@ class HarnessProfileConfig:
             raise ValueError("extra_middleware cannot be exported: keep it in a HarnessProfile")
         settings = {each.name: getattr(profile, each.name) for each in fields(cls)}
         settings["tool_description_overrides"] = _strings_by_name(profile.tool_description_overrides)
-        settings["excluded_middleware"] = frozenset(map(_serialized, profile.excluded_middleware))
+        settings["excluded_middleware"] = frozenset(map(_serialized_name, profile.excluded_middleware))
         return cls(**settings)
 
 
@@ -220,7 +220,7 @@ def _check_excluded(entries: "frozenset[type[Middleware] | str]") -> None:
         )
 
 
-def _serialized(entry: "type[Middleware] | str") -> str:
+def _serialized_name(entry: "type[Middleware] | str") -> str:
     name = entry if isinstance(entry, str) else getattr(entry, "serialized_name", None)
     if not isinstance(name, str) or not name:
         raise ValueError(f"excluded_middleware: {entry!r} has no serialized_name. Exclude it by its name.")
@@ -434,12 +434,12 @@ def harness_profile_of(model: Any, spec: str | None = None) -> HarnessProfile:
         model: The chat model. It is looked up by the provider and the name that it reports.
         spec: The string that it was constructed from; None if it was given as an object.
     """
-    keys = [spec] if spec is not None else [key for key in _reported(model) if ":" not in key or key in _HARNESS]
+    keys = [spec] if spec is not None else [key for key in _reported_keys(model) if ":" not in key or key in _HARNESS]
     found = next(filter(None, map(_HARNESS.get, keys)), None)
     return found or HarnessProfile()
 
 
-def _reported(model: Any) -> Iterator[str]:
+def _reported_keys(model: Any) -> Iterator[str]:
     """Yield the keys of a model object: its provider and name, its name if that has a provider, and the provider."""
     name = next((each for attr in ("model_name", "model") if _is_text(each := getattr(model, attr, None))), None)
     provider = _provider(model)

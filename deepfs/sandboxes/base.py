@@ -340,10 +340,10 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Write `data` between the first `before` and the last `after` bytes of the file."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
-        staged, payload = await self._sent(data, words)
+        staged, payload = await self._send_content(data, words)
         await self._change("write", *words, staged, payload=payload, about=path)
 
-    async def _sent(self, data: bytes, words: list[bytes]) -> tuple[bytes, bytes]:
+    async def _send_content(self, data: bytes, words: list[bytes]) -> tuple[bytes, bytes]:
         """The name of content that was sent to the sandbox, and what goes with the command: one of them is empty."""
         return (await self._bring(data), b"") if len(data) > self._calls.room(*words) else (b"", data)
 
@@ -450,7 +450,7 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
         content = b"".join(content for _, content in files)
         words = [word for file in files for word in self._put_words(file)]
-        staged, payload = await self._sent(content, words)
+        staged, payload = await self._send_content(content, words)
         answer = await self._calls.change("put", staged, *words, payload=payload, about=files[0][0], records=len(files))
         return outcomes(answer, [path for path, _ in files])
 

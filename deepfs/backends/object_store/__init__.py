@@ -292,14 +292,14 @@ class ObjectStoreBackend(StorageBackend):
             check_key(self._keys, target)
             await call_on_asyncio(self._check_conditions)
             before = await self._look(lambda: self._replaceable(target))
-            async with self._indexed(target):
+            async with self._announce_to_index(target):
                 await self._upload(target, before, start, rest)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         return FileUploadResponse(path)
 
     @asynccontextmanager
-    async def _indexed(self, path: str) -> AsyncIterator[None]:
+    async def _announce_to_index(self, path: str) -> AsyncIterator[None]:
         """Have the search index look at an object whose content it is not given, once it is stored or not."""
         index = self._shared.index
         if index is None:

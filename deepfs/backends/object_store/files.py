@@ -342,7 +342,7 @@ class ObjectFiles(AsyncStorage):
 
     async def _remove_all(self, removals: Sequence[Change], additions: Sequence[Change]) -> None:
         # Deleting has no condition, so files whose content was read, for a copy or for `if_match`, are looked at first.
-        if failure := await self._changed(removals):
+        if failure := await self._change_error(removals):
             done = dict(self._tags)
             await self._take_back(additions, done)
             _raise_partly([failure], done)
@@ -350,7 +350,7 @@ class ObjectFiles(AsyncStorage):
         if failures:
             _raise_partly(failures, [*deleted, *(change.path for change in additions)])
 
-    async def _changed(self, removals: Sequence[Change]) -> DeepFSError | None:
+    async def _change_error(self, removals: Sequence[Change]) -> DeepFSError | None:
         """The error to raise if a file whose content was read is no longer what was read."""
         read = {change.path: change.origin for change in removals if change.before is not None}
         if not read:

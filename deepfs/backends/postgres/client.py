@@ -163,7 +163,7 @@ _WARNED: Final[set[str]] = set()
 """The tables whose missing index was logged."""
 
 
-async def _unchanged(connection: Any) -> None:
+async def _reset_nothing(connection: Any) -> None:
     """Replaces asyncpg's reset of a returned connection, which takes a round trip: nothing here needs it."""
 
 
@@ -263,7 +263,7 @@ class Client:
 
         assert self._dsn is not None
         options = {**self._options, **await anyio.to_thread.run_sync(_login, self._dsn)}
-        return await asyncpg.create_pool(self._dsn, min_size=0, init=_without_jit, reset=_unchanged, **options)
+        return await asyncpg.create_pool(self._dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **options)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:

@@ -95,9 +95,9 @@ class _Listener:
     async def _connect(self) -> None:
         await self._client.known(self._namespace)
         connection = await self._stack.enter_async_context(self._client.listener())
-        connection.add_termination_listener(self._lost)
+        connection.add_termination_listener(self._resync)
         self._buffer = ChangeBuffer(self._path)
-        await connection.add_listener(self._channel, self._announced)
+        await connection.add_listener(self._channel, self._add_event)
         async with self._client.acting_for(self._namespace, connection, changes=True):
             await self._register(connection)
         self._connection = connection
@@ -115,7 +115,7 @@ class _Listener:
         remove = f"DELETE FROM {self._client.names.watchers} WHERE namespace = $1 AND pid = pg_backend_pid()"
         async with self._client.acting_for(self._namespace, connection, changes=False):
             await connection.execute(remove, self._namespace)
-        await connection.remove_listener(self._channel, self._announced)
+        await connection.remove_listener(self._channel, self._add_event)
 
     async def _test(self) -> None:
         try:
@@ -124,11 +124,11 @@ class _Listener:
         except Exception:
             self._connection = None
 
-    def _lost(self, _: Any) -> None:
+    def _resync(self, _: Any) -> None:
         self._connection = None
         self._buffer.resync()  # It wakes the reader, who connects anew.
 
-    def _announced(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+    def _add_event(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         event = _event(payload)
         if event is not None and self._buffer.covers(event.path):
             self._buffer.add(event)
@@ -137,7 +137,7 @@ class _Listener:
         """Give back the connection."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
-            connection.remove_termination_listener(self._lost)
+            connection.remove_termination_listener(self._resync)
             with anyio.move_on_after(1), suppress(Exception):
                 await self._unregister(connection)
         await self._stack.aclose()

@@ -297,7 +297,7 @@ class SqliteBackend(StorageBackend):
             self._known = database_at(self._file, self._durability)
         return self._known
 
-    async def _opened(self) -> Database:
+    async def _open_database(self) -> Database:
         """The connections to the file."""
         if self._known is None and not is_inline():
             await pool.run(self._database)
@@ -311,13 +311,13 @@ class SqliteBackend(StorageBackend):
         return "sqlite", self._file if known is None else known.file, self._namespace()
 
     async def astorage_place(self, path: str) -> StoragePlace:
-        database = await self._opened()
+        database = await self._open_database()
         scope = self._scope()
         return flat_place(scope, paths.normalize(path), storage=("sqlite", database.file))
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
-        await self._opened()  # The locks are those of the file that links lead to.
+        await self._open_database()  # The locks are those of the file that links lead to.
         locks = path_locks(self._scope())
         if is_inline():
             with locks.hold_blocking(*held):

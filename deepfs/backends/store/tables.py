@@ -295,7 +295,7 @@ async def _roll_back(session: Session) -> None:
         await session.rows("ROLLBACK", ())
 
 
-def _stored(record: Any) -> bytes | None:
+def _encode_value(record: Any) -> bytes | None:
     """The value of a row, as the store writes it."""
     return None if record is None else msgspec.json.encode(record)
 
@@ -339,8 +339,8 @@ async def _is_made(session: Session, prefix: str, puts: Sequence[Put]) -> bool:
     [put, *others] = puts
     if others:
         return False
-    parameters = {"prefix": prefix, "key": put.path, "after": _stored(put.after)}
+    parameters = {"prefix": prefix, "key": put.path, "after": _encode_value(put.after)}
     if put.before is None:
         return bool(await session.rows(_CREATE, parameters))
     statement = _REMOVE if put.after is None else _REPLACE
-    return bool(await session.rows(statement, {**parameters, "before": _stored(put.before)}))
+    return bool(await session.rows(statement, {**parameters, "before": _encode_value(put.before)}))

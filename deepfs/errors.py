@@ -53,7 +53,7 @@ __all__ = [
     "PermissionDeniedError",
     "QuotaExceededError",
     "TooLargeError",
-    "clipped",
+    "clip",
     "error_about",
     "error_class",
     "error_of",
@@ -91,19 +91,19 @@ _MOST_FOREIGN: Final = 10_000
 """The most characters of an error that another library made: it may quote all that it was given."""
 
 
-def clipped(text: str, most: int = _MOST_SHOWN) -> str:
+def clip(text: str, most: int = _MOST_SHOWN) -> str:
     """`text`, cut after `most` characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def foreign_text(text: str) -> str:
     """The text of an error that another library made, cut if it is very long, with lone surrogates as escapes."""
-    return clipped(text, _MOST_FOREIGN).encode("utf-8", "backslashreplace").decode()
+    return clip(text, _MOST_FOREIGN).encode("utf-8", "backslashreplace").decode()
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """`name` in quotes, cut if it is very long; escaped to printable ASCII if it has unprintable characters."""
-    shown = clipped(name)
+    shown = clip(name)
     if not shown.isprintable():
         shown = shown.encode("unicode_escape").decode("ascii")
     return f"'{shown}'"
@@ -183,7 +183,7 @@ class DeepFSError(Exception):
         fact = self._named.get(name[1])
         if fact is None:
             return name[0]
-        return quoted(fact)[1:-1] if isinstance(fact, str) else str(fact).removeprefix(_MARK)
+        return quote(fact)[1:-1] if isinstance(fact, str) else str(fact).removeprefix(_MARK)
 
     @property
     def is_foreign(self) -> bool:
@@ -217,13 +217,13 @@ class DeepFSError(Exception):
     def __str__(self) -> str:
         if self._given is None:
             return f"{_MARK}{self._render()}"
-        return quoted(self.path or "").join(self._given)
+        return quote(self.path or "").join(self._given)
 
     def _render(self) -> str:
         """The text without the leading `Error: `."""
         if self.path is None:
             return self.reason
-        condition = self._text.format(path=quoted(self.path), self=self)
+        condition = self._text.format(path=quote(self.path), self=self)
         return f"{condition}{self._joint}{self.reason}" if self._reason else f"{condition}{self._advice}"
 
     def __repr__(self) -> str:
@@ -376,7 +376,7 @@ class InvalidPatternError(DeepFSError, ValueError):
         if not self.kind:
             return super()._render()
         is_hidden = self.pattern is None or self.kind in ("regex pattern", "search", "search pattern")
-        return f"Invalid {self.kind}{'' if is_hidden else f' {quoted(str(self.pattern))}'}: {self.reason}"
+        return f"Invalid {self.kind}{'' if is_hidden else f' {quote(str(self.pattern))}'}: {self.reason}"
 
 
 class TooLargeError(DeepFSError):

@@ -39,8 +39,8 @@ from deepfs.types import (
     WriteResult,
     error_told,
     failure,
-    renamed,
-    replaced,
+    rename_paths,
+    replace_fields,
 )
 
 __all__ = [
@@ -71,8 +71,8 @@ __all__ = [
     "UploadStream",
     "Watch",
     "Write",
-    "checked_arguments",
-    "located",
+    "arguments_to_check",
+    "locate_error",
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -188,11 +188,11 @@ class Operation(Struct, frozen=True):
         if not isinstance(answer, Result):
             return answer
         if answer.error is not None:
-            answer = renamed(answer, located(error_told(answer), self.paths), rename)
+            answer = rename_paths(answer, locate_error(error_told(answer), self.paths), rename)
         return self._rename_answer(answer, rename)
 
     def _rename_answer(self, answer: Any, rename: Rename) -> Any:
-        return replaced(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
+        return replace_fields(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
 
 
 _NAMES_A_PATH: Final = re.compile(
@@ -201,7 +201,7 @@ _NAMES_A_PATH: Final = re.compile(
 """Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
 
 
-def located(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
+def locate_error(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
     """`error` of an operation on the paths `inner`; one that a backend of others has as a text only gets its path.
 
     The path is the first quoted part of the text, if that is one of `inner` or above them. Other quoted parts may be
@@ -226,7 +226,7 @@ class Ls(Operation, frozen=True):
     def _rename_answer(self, answer: LsResult, rename: Rename) -> LsResult:
         if answer.entries is None:
             return answer
-        return replaced(
+        return replace_fields(
             answer, entries=[replace(info, path=_rename_entry(rename, info.path)) for info in answer.entries]
         )
 
@@ -381,7 +381,7 @@ class Search(_Searched, frozen=True, kw_only=True):
     def _rename_answer(self, answer: Any, rename: Rename) -> Any:
         if answer.matches is None:
             return answer
-        return replaced(answer, matches=[replace(match, path=rename(match.path)) for match in answer.matches])
+        return replace_fields(answer, matches=[replace(match, path=rename(match.path)) for match in answer.matches])
 
 
 class Glob(Search, frozen=True):
@@ -553,7 +553,7 @@ class Streamed(Operation, frozen=True):
                 async for item in items:
                     yield replace(item, path=rename(item.path)) if isinstance(item, ChangeEvent) else item
         except DeepFSError as error:
-            raise located(error, self.paths).renamed(rename) from error
+            raise locate_error(error, self.paths).renamed(rename) from error
 
 
 class DownloadStream(Streamed, frozen=True):
@@ -651,14 +651,14 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
 """The operations by their sync names. The first thirteen have a sync method."""
 
 
-def checked_arguments(kind: type[Operation]) -> list[tuple[str, Argument]]:
+def arguments_to_check(kind: type[Operation]) -> list[tuple[str, Argument]]:
     """The arguments with a plain type, each with its check."""
     return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
 
 
 def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
     """A function that raises unless the arguments of an operation have the right types."""
-    arguments = checked_arguments(kind)
+    arguments = arguments_to_check(kind)
     if not arguments:
         return lambda operation: None
     given = attrgetter(*(name for name, _ in arguments), "__class__")  # Always several, so that it returns a tuple.

@@ -31,9 +31,9 @@ __all__ = [
     "call_sync",
     "in_thread",
     "is_inline",
-    "named",
+    "name_like",
+    "run_shielded",
     "run_sync",
-    "shielded",
     "shim",
     "sync_shims",
     "yield_to_loop",
@@ -185,7 +185,7 @@ async def yield_to_loop() -> None:
         await checkpoint()
 
 
-async def shielded(change: Callable[[], Awaitable[T]]) -> T:
+async def run_shielded(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change of storage to its end, even if the calling task is cancelled meanwhile.
 
     So a change that has begun is made as a whole. In a call without an event loop nothing can be cancelled.
@@ -273,7 +273,7 @@ def _on_served_loop(loop: LoopCallbacks, coroutine: Callable[[], Coroutine[Any, 
 # --- the generated methods ---
 
 
-def named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
+def name_like(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
     """`method` with the metadata and signature of `like`, and the name `name`."""
     functools.update_wrapper(method, like)
     method.__dict__.pop("__wrapped__")
@@ -331,8 +331,8 @@ def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callabl
         return (call if runs_loop() else call_inline)(self, *args, **kwargs)
 
     if getattr(amethod, BLOCKS_INLINE, False):
-        return named(call_off_loops, amethod, name)
-    return named(call_inline if getattr(amethod, RUNS_INLINE, False) else call, amethod, name)
+        return name_like(call_off_loops, amethod, name)
+    return name_like(call_inline if getattr(amethod, RUNS_INLINE, False) else call, amethod, name)
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -341,7 +341,7 @@ def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await in_thread(functools.partial(method, self, *args, **kwargs))
 
-    return named(call, method, f"a{name}")
+    return name_like(call, method, f"a{name}")
 
 
 def sync_shims(cls: ClassT) -> ClassT:

@@ -522,7 +522,7 @@ def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     return carrying(result(error=str(error), code=error.code), error)
 
 
-def failed_as(result: type[ResultT], failed: Result) -> ResultT:
+def convert_failure(result: type[ResultT], failed: Result) -> ResultT:
     """The failure in `failed`, as a Result of the type `result`."""
     error = error_behind(failed)
     made = result(error=failed.error, code=failed.code)
@@ -540,13 +540,13 @@ def error_told(result: Result) -> DeepFSError:
     return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 
 
-def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
+def rename_paths(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
     """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
     shown = error.renamed(name)
     return carrying(replace(result, error=str(shown)), shown)
 
 
-def replaced(result: ResultT, **fields: Any) -> ResultT:
+def replace_fields(result: ResultT, **fields: Any) -> ResultT:
     """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
     copied = replace(result, **fields)

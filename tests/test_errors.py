@@ -8,7 +8,7 @@ import re
 import pytest
 
 from deepfs import errors
-from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quoted
+from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quote
 from deepfs.types import ReadResult, error_told, failure
 
 LEAVES = DeepFSError.__subclasses__()
@@ -122,7 +122,7 @@ class TestData:
 
     @each_error
     def test_path_and_reason_are_in_the_text(self, error: DeepFSError, text: str) -> None:
-        assert error.path is None or quoted(error.path) in str(error)
+        assert error.path is None or quote(error.path) in str(error)
         assert error.reason in str(error)
         assert error.args == (str(error),)
         assert repr(error) == f"{type(error).__name__}({str(error)!r})"
@@ -224,10 +224,10 @@ class TestNames:
         ],
     )
     def test_unprintable_characters_are_escaped(self, name: str, shown: str) -> None:
-        assert quoted(name) == shown
+        assert quote(name) == shown
         assert str(errors.NotFoundError(name)) == f"Error: File {shown} not found"
         str(errors.NotFoundError(name)).encode()
 
     def test_a_very_long_name_is_truncated(self) -> None:
-        assert len(quoted("/" + "x" * 10_000)) < 320
-        assert quoted("/" + "x" * 299) == "'/" + "x" * 299 + "'"
+        assert len(quote("/" + "x" * 10_000)) < 320
+        assert quote("/" + "x" * 299) == "'/" + "x" * 299 + "'"

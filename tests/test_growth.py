@@ -145,7 +145,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "paths.visible_in": lambda text: paths.visible_in("", list(filter(None, text.split("/")))),
     "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
     "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
-    "records.described": lambda text: records.described({"content": text.split("\n")}, "/a"),
+    "records.describe_record": lambda text: records.describe_record({"content": text.split("\n")}, "/a"),
     "records.encode_file": lambda text: records.encode_file(_as_data(text), "v1"),
     "records.new_file": records.new_file,
     "records.read_binary": lambda text: records.read_binary(
@@ -158,8 +158,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "records.size_of": lambda text: records.size_of(_as_data(text)),
     "records.text_of": lambda text: records.text_of(_as_data(text), "/a"),
     "records.to_v1": lambda text: records.to_v1(_as_data(text)),
-    "visible.escaped": visible.escaped,
-    "visible.fenced": lambda text: visible.fenced("a", text),
+    "visible.escape_controls": visible.escape_controls,
+    "visible.fence": lambda text: visible.fence("a", text),
     "visible.one_line": visible.one_line,
     "visible.output_text": visible.output_text,
     "visible.shown_path": visible.shown_path,
@@ -245,7 +245,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "messages.document_text": lambda text: messages.document_text(
         {"type": "document", "source": {"type": "text", "data": text}}
     ),
-    "messages.encoded": lambda text: messages.encoded(text.encode()),
+    "messages.encode": lambda text: messages.encode(text.encode()),
     "messages.may_be_json": lambda text: messages.may_be_json(AIMessage(text)),
     "messages.with_parsed_blocks": lambda text: messages.with_parsed_blocks(ToolMessage(text, tool_call_id="a")),
     "messages.media_type": lambda text: messages.media_type({"type": "image", "mime_type": text}),
@@ -272,19 +272,19 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
     "backend_answers.code_told": backend_answers.code_told,
-    "backend_answers.unnumbered": backend_answers.unnumbered,
-    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.unnumbered(f"1\t{text}"),
-    "backend_answers.unnumbered of one long line": lambda text: backend_answers.unnumbered(
+    "backend_answers.parse_numbered": backend_answers.parse_numbered,
+    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.parse_numbered(f"1\t{text}"),
+    "backend_answers.unnumbered of one long line": lambda text: backend_answers.parse_numbered(
         "1\ta\n" + "".join(f"1.1\t{part}\n" for part in text.split())
     ),
-    "backend_answers.completed": lambda text: backend_answers.completed(
+    "backend_answers.complete_answer": lambda text: backend_answers.complete_answer(
         "read", _read(text), {"path": "/a", "offset": 0, "limit": 1000}
     ),
     "backend_answers.read_result": lambda text: backend_answers.read_result(text, "/a", 0, 1000),
-    "backend_answers.changed": lambda text: backend_answers.changed(text, ReadResult, "/a"),
+    "backend_answers.change_result": lambda text: backend_answers.change_result(text, ReadResult, "/a"),
     # others
-    "errors.clipped": errors.clipped,
-    "errors.quoted": errors.quoted,
+    "errors.clip": errors.clip,
+    "errors.quote": errors.quote,
     "errors.error_about": lambda text: str(errors.error_about("file_not_found", text, text)),
     "errors.error_of": lambda text: str(errors.error_of("file_not_found", text)),
     "errors.foreign_text": errors.foreign_text,
@@ -420,7 +420,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
     ),
     "backend_answers.completed of many": _with_rows(
-        lambda rows: backend_answers.completed(
+        lambda rows: backend_answers.complete_answer(
             "ls", LsResult(entries=[FileInfo(f"/{row}", is_dir=False) for row in rows]), {"path": "/"}
         )
     ),
@@ -468,7 +468,7 @@ FIXED: Final = {
     *("urls.inert_serializer", "urls.open_url"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
-    "resources.fetched",
+    "resources.fetch",
     *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),
     *("anthropic_memory." + name for name in (
         "async_memory_tool_of_sdk", "line_range", "memory_function", "memory_tool", "memory_tool_of_sdk", "size_text",
@@ -480,7 +480,7 @@ FIXED: Final = {
     )),
     *("messages.map_messages", "messages.messages_of", "messages.typed_block", "errors.error_class"),
     *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
-    *("backend_answers.refused", "backend_answers.shows_file"),
+    *("backend_answers.refusal_of", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),
 }  # fmt: skip

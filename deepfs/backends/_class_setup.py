@@ -13,14 +13,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import fields, replace
 
-from deepfs.backends.answers import MISSING, completed, shows_file
+from deepfs.backends.answers import MISSING, complete_answer, shows_file
 from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, is_v1
 from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
 from deepfs.operations import KINDS, SPELLINGS, Operation, Streamed, UploadStream, Write
-from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, named, shielded, shim, sync_shims
+from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, name_like, run_shielded, shim, sync_shims
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
-from deepfs.types import Capabilities, GrepResult, ReadResult, replaced
+from deepfs.types import Capabilities, GrepResult, ReadResult, replace_fields
 
 __all__ = ["answer", "complete", "complete_protocol"]
 
@@ -70,7 +70,7 @@ async def answer(run: Run, backend: Any, operation: Operation) -> Any:
         return operation.failed(error)
     finally:
         if type(operation) is UploadStream and isinstance(operation.chunks, AsyncGenerator):
-            await shielded(operation.chunks.aclose)  # It may not have been read to its end.
+            await run_shielded(operation.chunks.aclose)  # It may not have been read to its end.
 
 
 # --- both forms ------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
         operation, more = defined.operation(self, args, kwargs)
         return await answer(functools.partial(defined.acall, **more) if more else defined.acall, self, operation)
 
-    return functools.wraps(defined.method)(call) if defined.is_async else named(call, defined.method, name)
+    return functools.wraps(defined.method)(call) if defined.is_async else name_like(call, defined.method, name)
 
 
 def _make_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
@@ -363,7 +363,7 @@ class _Defined:
         limit = operation.max_count if "max_count" in self._lacks else None
         if limit is None or not isinstance(answered, GrepResult) or len(answered.matches or ()) <= max(limit, 0):
             return answered
-        return replaced(answered, matches=(answered.matches or [])[: max(limit, 0)], truncated=True)
+        return replace_fields(answered, matches=(answered.matches or [])[: max(limit, 0)], truncated=True)
 
 
 _ADDED: Final = frozenset({"max_count", "if_match", "overwrite"})
@@ -374,7 +374,7 @@ def _complete(operation: Operation, answered: Any) -> Any:
     """The answer of a class outside of deepfs, as those of deepfs answer."""
     if operation.name not in OPERATIONS:
         return answered
-    return completed(operation.name, answered, {**operation.arguments, "paths": operation.paths})
+    return complete_answer(operation.name, answered, {**operation.arguments, "paths": operation.paths})
 
 
 def _replaces(operation: Any) -> bool:

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from deepfs.errors import BackendError, ErrorCode, InvalidPathError, NotFoundError, error_about
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import (
     EntryChange,
@@ -222,7 +222,7 @@ async def _change_probe(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change to its end, marked as one of a temporary file, so that no version of it is kept."""
     token = is_probing.set(True)
     try:
-        return await shielded(change)
+        return await run_shielded(change)
     finally:
         is_probing.reset(token)
 

@@ -42,7 +42,7 @@ from deepfs.types import (
     GlobResult,
     LsResult,
     WriteResult,
-    replaced,
+    replace_fields,
 )
 
 __all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
@@ -284,7 +284,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
             return shown
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
-        return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+        return replace_fields(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
     # --- streams ---
 

@@ -60,7 +60,7 @@ from deepfs.search.batching import BatchedCall, Batcher
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import SearchRequest
-from deepfs.sync import is_inline, shielded
+from deepfs.sync import is_inline, run_shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
@@ -375,7 +375,7 @@ class FilesystemBackend(BackendProtocol):
             while chunk := await pool.run(opened[0].read, chunk_size, storage=self._storage):
                 yield chunk
         finally:
-            await shielded(partial(pool.run, _close, opened))
+            await run_shielded(partial(pool.run, _close, opened))
 
     # --- changing ---
 
@@ -432,7 +432,7 @@ class FilesystemBackend(BackendProtocol):
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
                 await self._change([path], _put, begun[0])
         finally:
-            await shielded(partial(pool.run, _close, begun))
+            await run_shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
 
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
@@ -507,7 +507,7 @@ async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[Chan
             while (told := buffer.pop()) is not None:
                 yield told
     finally:
-        await shielded(partial(pool.run, watch.close))
+        await run_shielded(partial(pool.run, watch.close))
 
 
 def _start(request: SearchRequest) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
-from deepfs.operations import Operation, located
+from deepfs.operations import Operation, locate_error
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
 from deepfs.storage.gathering import gather
@@ -21,7 +21,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.text.judging import rebased
 from deepfs.threads.loop_bridge import is_stray
-from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replaced
+from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replace_fields
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -64,7 +64,7 @@ class Mount:
 
     def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error` of an operation on the paths `inner`, with paths in the tree."""
-        return located(error, inner).renamed(self.outer)
+        return locate_error(error, inner).renamed(self.outer)
 
 
 class MountTable:
@@ -195,7 +195,9 @@ class MountSearch:
             return type(result)(matches=[])
         shown: SearchT = query.mount.outward(query.request, result)
         if leads_to_mounts and shown.matches is not None:
-            return replaced(shown, matches=[each for each in shown.matches if self._table.owns(query.mount, each.path)])
+            return replace_fields(
+                shown, matches=[each for each in shown.matches if self._table.owns(query.mount, each.path)]
+            )
         return shown
 
 

@@ -16,7 +16,7 @@ from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, m
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES, Operation
 from deepfs.search.results import SEARCH_SECONDS
-from deepfs.sync import call_sync, shielded, sync_shims
+from deepfs.sync import call_sync, run_shielded, sync_shims
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
@@ -43,7 +43,7 @@ from deepfs.types import (
     Result,
     TruncationReason,
     WriteResult,
-    failed_as,
+    convert_failure,
 )
 
 __all__ = [
@@ -437,7 +437,7 @@ class BackendProtocol(SyncSurface):
             See the contract under "read and read_raw".
         """
         read = await self.aread(path, 0, 2**31 - 1)
-        return ReadRawResult(data=read.file_data) if read.ok else failed_as(ReadRawResult, read)
+        return ReadRawResult(data=read.file_data) if read.ok else convert_failure(ReadRawResult, read)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
         """Copy a file, or a directory with all that is in it.
@@ -589,7 +589,7 @@ class BackendProtocol(SyncSurface):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await shielded(self.aclose)
+        await run_shielded(self.aclose)
 
     def close(self) -> None:
         """`aclose`, for code without an event loop."""
@@ -695,7 +695,7 @@ async def close_each(backends: Iterable[BackendProtocol]) -> None:
     Raises:
         Exception: The first error of a backend, raised after `aclose` of all backends was called.
     """
-    errors = await shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
+    errors = await run_shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
     if errors:
         raise errors[0]
 

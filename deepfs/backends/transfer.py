@@ -37,7 +37,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.storage.gathering import batched, gather_each
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import (
@@ -531,7 +531,7 @@ class TreeCopy:
 async def _remove_directories(backend: "BackendProtocol", made: Iterable[str]) -> list[CopyFailure]:
     """Remove empty directories, the deepest first. Returns those that remain."""
     changes = [EntryChange(path, "remove_directory") for path in sorted(made, reverse=True)]
-    outcomes = await shielded(partial(backend.achange_entries, changes)) if changes else []
+    outcomes = await run_shielded(partial(backend.achange_entries, changes)) if changes else []
     return [
         CopyFailure("remove_directory", change.path, _item_error(outcome.error, change.path, "removed"))
         for change, outcome in zip(changes, outcomes, strict=True)

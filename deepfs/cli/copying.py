@@ -29,7 +29,7 @@ from deepfs.backends.transfer import (
     TreeTerms,
     Verify,
 )
-from deepfs.cli.screen import counted
+from deepfs.cli.screen import count_noun
 from deepfs.cli.session import (
     Place,
     Session,
@@ -41,7 +41,7 @@ from deepfs.cli.session import (
     run_command,
     told_text,
 )
-from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quoted
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
@@ -174,7 +174,7 @@ async def copy(session: Session, options: CopyOptions) -> None:
         from rich.filesize import decimal
 
         failed = f", {totals.failed:,} failed" if totals.failed else ""
-        done = f"{counted(totals.files, 'file')}, {decimal(totals.bytes)} in {seconds:.1f} s"
+        done = f"{count_noun(totals.files, 'file')}, {decimal(totals.bytes)} in {seconds:.1f} s"
         session.screen.note(f"{done} ({totals.skipped:,} skipped{failed})")
 
 
@@ -366,7 +366,7 @@ class _Copying:
 
 
 def _name(place: Place) -> str:
-    return quoted(place.shown(place.path))
+    return quote(place.shown(place.path))
 
 
 def _no_directory(kind: str | None) -> str:
@@ -488,7 +488,7 @@ class TreeMerge:
         # directory that the user named may be one.
         is_named = entry.path == self._source.path and not self._is_put_into
         if there.kind == "link" and (there.leads_to != entry.kind or (entry.kind == "directory" and not is_named)):
-            return f"{quoted(self._target.shown(there.path))} is a symbolic link, which is not followed"
+            return f"{quote(self._target.shown(there.path))} is a symbolic link, which is not followed"
         if there.kind in (entry.kind, "link"):
             return None
         if entry.kind == "file":
@@ -513,8 +513,8 @@ class TreeMerge:
 
     def _tell_failure(self, failure: CopyFailure) -> None:
         step, path, error, file = failure
-        here = quoted(self._source.shown(path if file is None else file.path))
-        there, reason = quoted(self._target.shown(path)), error_text(error.code)
+        here = quote(self._source.shown(path if file is None else file.path))
+        there, reason = quote(self._target.shown(path)), error_text(error.code)
         if step == "make_directory" and error.code is ErrorCode.UNSUPPORTED:
             self._lost += 1
         elif step != "make_directory" or error.code is not ErrorCode.ALREADY_EXISTS:
@@ -529,7 +529,7 @@ class TreeMerge:
             self._tell_problem(texts[step])
 
     def _tell(self, path: str, reason: str) -> None:
-        self._tell_problem(f"cannot {self._options.verb} {quoted(self._source.shown(path))}: {reason}")
+        self._tell_problem(f"cannot {self._options.verb} {quote(self._source.shown(path))}: {reason}")
 
     def _tell_problem(self, problem: str) -> None:
         """Tell a problem, after which the command ends with status 1. Many of them are only counted."""

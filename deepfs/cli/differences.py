@@ -12,7 +12,7 @@ from deepfs.cli.session import Place, Session, json_option, not_empty, run_comma
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
-from deepfs.text.diff import quoted_label, unified
+from deepfs.text.diff import quoted_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
 from deepfs.text.unified import parse_unified
 
@@ -165,7 +165,7 @@ def _write_difference(
             head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
             head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        screen.diff(head + unified(before or b"", after or b"", *titles, spaces=not is_alone))
+        screen.diff(head + unified_diff(before or b"", after or b"", *titles, spaces=not is_alone))
 
 
 _HEADS: Final[dict[tuple[bytes | None, bytes | None], str]] = {

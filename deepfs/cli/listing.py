@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.cli.screen import counted, human_size
+from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
     Place,
     Session,
@@ -122,7 +122,9 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
     if not session.as_json and place.path in found:
         inside = [entry for entries in found.values() for entry in entries]
         directories = sum(bool(entry.is_dir) for entry in inside)
-        session.screen.line(f"\n{counted(directories, 'directory')}, {counted(len(inside) - directories, 'file')}")
+        session.screen.line(
+            f"\n{count_noun(directories, 'directory')}, {count_noun(len(inside) - directories, 'file')}"
+        )
 
 
 async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:

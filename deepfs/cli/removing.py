@@ -20,7 +20,7 @@ from deepfs.cli.session import (
     run_command,
     told_text,
 )
-from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text.entries import Relation, relation
 from deepfs.types import error_told
 
@@ -43,7 +43,7 @@ class _RefusedError(Exception):
 
 
 def _name(place: Place) -> str:
-    return quoted(place.shown(place.path))
+    return quote(place.shown(place.path))
 
 
 class RemoveOptions(Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
         place = await session.place(text)
         try:
             if text.rstrip("/").rpartition("/")[2] in (".", ".."):
-                raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
+                raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
             if place.path == "/":
                 await _check_root(session, place, options)
             await _remove(place, options)
@@ -122,4 +122,4 @@ async def _remove(place: Place, options: RemoveOptions) -> None:
     for path in wanted:
         result = await place.backend.adelete(path)
         if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
-            raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {reason_text(result)}")
+            raise _RefusedError(f"cannot remove {quote(place.shown(path))}: {reason_text(result)}")

@@ -50,7 +50,7 @@ def human_size(size: int) -> str:
     return f"{value:.1f}{unit}" if unit and value < 10 else f"{value:.0f}{unit}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """A number with its noun, such as `1 file` and `1,200 directories`."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"

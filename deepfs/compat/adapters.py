@@ -38,7 +38,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
-from deepfs.search.flat import grep_tree, searched
+from deepfs.search.flat import grep_tree, run_search
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.sync import in_thread
@@ -181,7 +181,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
         answer = await self._require("ls")(path)
-        failed = answers.refused(answer, LsResult, path)
+        failed = answers.refusal_of(answer, LsResult, path)
         if failed is not None:
             return failed
         entries = answers.children(answer, path)
@@ -221,7 +221,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         files = FileFilter(request)
         path = files.root
         answer = await self._require("glob")(request.pattern, path)
-        failed = answers.refused(answer, GlobResult, path)
+        failed = answers.refusal_of(answer, GlobResult, path)
         if failed is not None:
             return failed
         matches = [info for info in answers.infos(answer, "matches", path) if not info.is_dir and info.path in files]
@@ -238,9 +238,9 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         path = grep.files.root
         if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
-            return await searched(partial(grep_tree, tree, grep))
+            return await run_search(partial(grep_tree, tree, grep))
         answer = await self._require("grep")(request.pattern, path, request.glob)
-        failed = answers.refused(answer, GrepResult, path)
+        failed = answers.refusal_of(answer, GrepResult, path)
         if failed is not None:
             return failed
         found = [match for match in answers.matches(answer, path) if match.path in grep.files]
@@ -284,7 +284,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
-            return answers.changed(await self._require("write")(path, content), WriteResult, path)
+            return answers.change_result(await self._require("write")(path, content), WriteResult, path)
 
     async def _exists(self, path: str, *, replaces: bool) -> bool:
         """Whether a file is at `path`.
@@ -351,7 +351,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         async with self._hold(path):
             await self._check_version(path, if_match)
             answer = await self._require("edit")(path, old, new, replace_all)
-            return await self._unless_directory(answers.changed(answer, EditResult, path), path)
+            return await self._unless_directory(answers.change_result(answer, EditResult, path), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
@@ -363,7 +363,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                     raise IsDirectoryError(path)
                 if version(await download_file(self._whole, path)) != if_match:
                     raise ConflictError(path)
-            return answers.changed(await self._require("delete")(path), DeleteResult, path)
+            return answers.change_result(await self._require("delete")(path), DeleteResult, path)
 
     # --- bytes and commands ---
 

@@ -20,7 +20,7 @@ from deepfs.backends.state import StateBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
 from deepfs.compat.factories import FactoryBackend, backend_from
-from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quoted
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quote
 from deepfs.operations import Batch, DownloadFiles, UploadFiles
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import run_sync, sync_shims
@@ -89,7 +89,7 @@ def peer_listing(result: LsResult, path: str) -> peer.LsResult:
     """Convert the result of `ls`."""
     error = _bare(result.error)
     if result.code in _LISTING and result.entries is None:
-        error = f"Path {quoted(path)}: {_LISTING[result.code]}"
+        error = f"Path {quote(path)}: {_LISTING[result.code]}"
     return peer.LsResult(error=error, entries=_plain(result.entries))
 
 
@@ -117,9 +117,9 @@ def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
         return None
     if PurePosixPath(path).suffix.lower() not in SHOWN_EXTENSIONS:
         kind = data.mime_type or "unknown type"
-        return f"File {quoted(path)} is binary ({kind}) and cannot be shown; download it, or read it by a command"
+        return f"File {quote(path)} is binary ({kind}) and cannot be shown; download it, or read it by a command"
     if limit is not None and len(data.content) // 4 * 3 - data.content.count("=") > limit:
-        return f"File {quoted(path)}: Binary file exceeds maximum preview size of {limit} bytes"
+        return f"File {quote(path)}: Binary file exceeds maximum preview size of {limit} bytes"
     return None
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
 from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
-from deepfs.mcp.resources import fetched
+from deepfs.mcp.resources import fetch
 from deepfs.mcp.settings import McpSettings
 from deepfs.mcp.tools import block_of, changes, reads, wanted_tools
 from deepfs.middleware.rendering import Advisor
@@ -263,7 +263,7 @@ class _ReferenceFiles:
 
     async def _bytes(self, tool: str, path: str) -> bytes:
         try:
-            return await fetched(self._backend, path, self._limits.max_file_bytes)
+            return await fetch(self._backend, path, self._limits.max_file_bytes)
         except DeepFSError as error:
             raise await self._failure(tool, error, path) from None
 

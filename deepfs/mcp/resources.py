@@ -62,7 +62,7 @@ def path_of(uri: str) -> str:
         raise InvalidPathError(encoded, "it is no text in UTF-8") from None
 
 
-async def fetched(backend: BackendProtocol, path: str, most: int) -> bytes:
+async def fetch(backend: BackendProtocol, path: str, most: int) -> bytes:
     """The content of a file.
 
     Raises:
@@ -119,7 +119,7 @@ class FileResources:
         """
         try:
             path = path_of(uri)
-            content = await self._calls.run(partial(fetched, self._backend, path, self._limits.max_file_bytes))
+            content = await self._calls.run(partial(fetch, self._backend, path, self._limits.max_file_bytes))
         except (DeepFSError, ToolFailure) as error:
             raise _protocol_error(uri, error) from error
         text = text_of(path, content)

@@ -43,7 +43,7 @@ from deepfs.config.urls import TREE
 from deepfs.mcp.calls import BoundedCalls
 from deepfs.mcp.reference import at_own_paths, reference_tools
 from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
-from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
+from deepfs.mcp.settings import HttpSettings, McpSettings, check_settings, settings_from
 from deepfs.mcp.tools import agent_tools
 from deepfs.policy.limits import ReadOnlyBackend
 
@@ -95,7 +95,7 @@ def create_server(
         TypeError: If `backend` is not a backend.
         ValueError: If a setting is wrong.
     """
-    settings = checked(settings or McpSettings())
+    settings = check_settings(settings or McpSettings())
     files = backend_from(backend)
     files = ReadOnlyBackend(files) if read_only else files
     calls = BoundedCalls(settings.limits)
@@ -271,7 +271,7 @@ async def serve(
         ModuleNotFoundError: The transport is HTTP, and the MCP SDK is older than 2.2.
         OSError: The address cannot be used.
     """
-    settings = checked(settings or McpSettings())
+    settings = check_settings(settings or McpSettings())
     if transport == "stdio":
         await create_server(backend, settings, read_only=read_only).run_stdio_async()
         return

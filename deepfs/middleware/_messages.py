@@ -424,10 +424,10 @@ def _decode_payload(payload: str) -> bytes | None:
         content = b64decode(payload, validate=True)
     except (Base64Error, ValueError):
         return None
-    return content if encoded(content) == payload else None
+    return content if encode(content) == payload else None
 
 
-def encoded(content: bytes) -> str:
+def encode(content: bytes) -> str:
     """The content in base64."""
     return b64encode(content).decode("ascii")
 
@@ -481,7 +481,7 @@ def is_digest(name: object) -> bool:
     return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
 
 
-def filled(message: MessageT, found: Mapping[str, Payload]) -> MessageT:
+def fill_references(message: MessageT, found: Mapping[str, Payload]) -> MessageT:
     """The message with payloads, or notes, in the place of its references."""
     content = [_fill(block, found) if is_reference(block) else block for block in blocks_of(message)]
     return message.model_copy(update={"content": content})

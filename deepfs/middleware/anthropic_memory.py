@@ -32,7 +32,7 @@ from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.text.lines import BOM, version
-from deepfs.text.visible import escaped, one_line, shown_path
+from deepfs.text.visible import escape_controls, one_line, shown_path
 from deepfs.types import Result
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def page(lines: Sequence[str], first: int, last: int) -> str:
     rows: list[str] = []
     room = MAX_RESULT_CHARS - 200
     for number, line in enumerate(lines[first - 1 : last], first):
-        row = f"{number:6}\t{escaped(line[:room])}"
+        row = f"{number:6}\t{escape_controls(line[:room])}"
         if len(row) > room and rows:
             return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
         if len(row) > room:
@@ -244,7 +244,7 @@ class _Commands:
         try:
             return await run(**given)
         except DeepFSError as error:
-            raise ToolException(escaped(str(error))) from None
+            raise ToolException(escape_controls(str(error))) from None
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
         """Show a directory, two levels deep, or the numbered lines of a file."""
@@ -391,7 +391,7 @@ def _check(result: Result, missing: str = "") -> None:
     if result.code is ErrorCode.FILE_NOT_FOUND and missing:
         raise ToolException(missing)
     if result.error is not None:
-        raise ToolException(escaped(result.error))
+        raise ToolException(escape_controls(result.error))
 
 
 def _is_shown(entry: TreeEntry, directory: str) -> bool:

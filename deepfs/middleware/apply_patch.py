@@ -18,7 +18,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import Advisor, plain_error
 from deepfs.middleware.tools import offers_move, tool_of
 from deepfs.storage.gathering import gather
-from deepfs.sync import in_thread, shielded
+from deepfs.sync import in_thread, run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange
 from deepfs.text.lines import BOM, version
@@ -165,7 +165,7 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
     for attempt in range(1, _ATTEMPTS + 1):
         changes = await planned_changes(backend, patches)
         # A change that has begun is made or undone as a whole, even if the call is cancelled.
-        failed = await shielded(partial(_commit, backend, changes))
+        failed = await run_shielded(partial(_commit, backend, changes))
         if failed is None:
             return await _report(backend, changes)
         if failed.code is not ErrorCode.CONFLICT or failed.leftovers or attempt == _ATTEMPTS:

@@ -18,9 +18,9 @@ from deepfs.middleware._messages import (
     Payload,
     blocks_of,
     digest_of,
-    encoded,
+    encode,
     family,
-    filled,
+    fill_references,
     has_references,
     inline,
     inline_size,
@@ -33,7 +33,7 @@ from deepfs.middleware.rendering import output_and_notes
 from deepfs.policy.permissions import approved
 from deepfs.sync import is_inline
 from deepfs.text import paths
-from deepfs.text.visible import fenced, one_line
+from deepfs.text.visible import fence, one_line
 from deepfs.threads import pool
 from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import FileDownloadResponse, FileInfo
@@ -112,7 +112,7 @@ class Evictor:
             note = f"[Too large to show: {size}. It could not be stored either ({why}): the middle is lost.]"
             head, tail = self._max_chars // 2, self._max_chars // 4
         left_out = f"[… {len(text) - head - tail:,} characters …]"
-        start, end = fenced("text", text[:head], text[len(text) - tail :])
+        start, end = fence("text", text[:head], text[len(text) - tail :])
         return "\n".join([note, start, left_out, end])
 
 
@@ -178,7 +178,7 @@ class Blobs:
         known = await self._uploaded(contents) if contents else set()
         return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
-    async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
+    async def fill_references(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Fill the references in messages, with one download for all that are not cached.
 
         Args:
@@ -191,7 +191,7 @@ class Blobs:
             map(digest_of, filter(is_reference, (block for each in messages for block in blocks_of(each))))
         )
         found = await self._payloads([digest for digest in digests if digest is not None]) if digests else {}
-        return [filled(message, found) if has_references(message) else message for message in messages]
+        return [fill_references(message, found) if has_references(message) else message for message in messages]
 
     async def unreferenced(self, messages: Iterable[BaseMessage]) -> list[FileInfo]:
         """Find the stored media to which no message refers.
@@ -352,14 +352,14 @@ def _inline_rows(messages: Sequence[BaseMessage]) -> list[list[Inline | None]]:
 
 def _remember(scope: _Scope, contents: Mapping[str, bytes], known: Iterable[str]) -> None:
     for digest in known:
-        _CACHE.put(scope, digest, encoded(contents[digest]))
+        _CACHE.put(scope, digest, encode(contents[digest]))
 
 
 def _load(digests: Sequence[str], downloads: Sequence[FileDownloadResponse]) -> dict[str, Payload]:
     loaded: dict[str, Payload] = {}
     for digest, download in zip(digests, downloads, strict=True):
         fault = _fault(digest, download)
-        loaded[digest] = Payload(encoded(download.content or b"")) if fault is None else Payload(None, fault)
+        loaded[digest] = Payload(encode(download.content or b"")) if fault is None else Payload(None, fault)
     return loaded
 
 

@@ -15,7 +15,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, InvalidPathError, NoMatchError, NotFoundError
 from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
-from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
+from deepfs.text.visible import ESCAPES_NOTE, escape_controls, fence, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 MAX_RESULT_CHARS: Final = 60_000
@@ -135,10 +135,10 @@ def _window(line: int, place: Place) -> str:
     """A line, or of a long one the part around the match, with the arguments with which read_file shows more."""
     text, start = place
     if len(text) <= WHOLE_LINE:
-        return escaped(text)
+        return escape_controls(text)
     first = max(0, (start or 0) - _BEFORE)
     last = first + WINDOW
-    shown = f"{'…' if first else ''}{escaped(text[first:last])}{'…' if last < len(text) else ''}"
+    shown = f"{'…' if first else ''}{escape_controls(text[first:last])}{'…' if last < len(text) else ''}"
     behind = "; the match may be further on" if start is None else f"; the match is at column={start}"
     return f"{shown} [cut; offset={line - 1}, column={first}{behind}]"
 
@@ -175,22 +175,22 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
         raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
     visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
-    notes = [f"[{ESCAPES_NOTE}]"] if any(escaped(line) != line for line in visible) else []
+    notes = [f"[{ESCAPES_NOTE}]"] if any(escape_controls(line) != line for line in visible) else []
     text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
     return Answer(text, read, len(shown.rows), shown.cut)
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
-    rows = list(_fitting((f"{number}\t{escaped(text)}" for number, text in enumerate(texts, first)), room))
+    rows = list(_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
     if rows:
         return _Shown(rows, None)
     prefix = f"{first}\t"
     cut = room - len(prefix)
     start = lines[0][column : column + cut]
-    if len(escaped(start)) > cut:
+    if len(escape_controls(start)) > cut:
         cut //= _ESCAPE_CHARS
-    return _Shown([prefix + escaped(start[:cut])], cut)
+    return _Shown([prefix + escape_controls(start[:cut])], cut)
 
 
 def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
@@ -225,7 +225,7 @@ def command_output(response: ExecuteResponse, longest: float = inf) -> str:
         "Output was cut off: write it to a file, and read that" if response.truncated else "",
         outcome,
     ]
-    shown = fenced("output", output.removesuffix("\n")) if output else []
+    shown = fence("output", output.removesuffix("\n")) if output else []
     return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
 
 
@@ -425,7 +425,7 @@ def plain_error(error: DeepFSError | str) -> str:
 
 def shown_error(error: DeepFSError) -> str:
     """The text of an error as a model reads it."""
-    text = escaped(str(error)[:ERROR_CHARS])
+    text = escape_controls(str(error)[:ERROR_CHARS])
     return text if text.startswith("Error") else f"Error: {text}"
 
 

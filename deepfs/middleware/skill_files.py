@@ -21,7 +21,7 @@ from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path, without_tags
-from deepfs.types import FileInfo, GlobResult, error_told, failed_as
+from deepfs.types import FileInfo, GlobResult, convert_failure, error_told
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
 """The largest SKILL.md, in bytes."""
@@ -419,7 +419,7 @@ class SkillReader:
         if found.code is ErrorCode.UNSUPPORTED:  # A source may do no more than list and give files.
             found, listings = GlobResult(matches=[]), [await self._backend.als(source)]
             if listings[0].entries is None:
-                found = failed_as(GlobResult, listings[0])
+                found = convert_failure(GlobResult, listings[0])
         if found.code is ErrorCode.FILE_NOT_FOUND:
             return None
         if not found.ok and found.matches is None:

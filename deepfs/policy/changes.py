@@ -23,7 +23,7 @@ from deepfs.backends.transfer import download_file
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
 from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
@@ -211,7 +211,7 @@ class ChangePolicy(WrapperBackend):
             done = outcome.error is None
         finally:
             look = partial(self._size_of_one, path)
-            await shielded(lambda: self._look_after([counted.planned], None if done else look))
+            await run_shielded(lambda: self._look_after([counted.planned], None if done else look))
         return outcome
 
     # --- trees ---
@@ -248,7 +248,7 @@ class ChangePolicy(WrapperBackend):
                     await item.ask(self.achanging)
                 await self._store([item for item in items if item.code is None])
             finally:
-                await shielded(partial(self._tell, items, before))
+                await run_shielded(partial(self._tell, items, before))
             return [FileUploadResponse(item.given, item.code) for item in items]
 
     async def _store(self, items: Sequence["_Item"]) -> None:
@@ -294,7 +294,7 @@ class ChangePolicy(WrapperBackend):
             done = result.ok
             return result
         finally:
-            await shielded(lambda: self._look_after(planned, None if done and not looks_always else look))
+            await run_shielded(lambda: self._look_after(planned, None if done and not looks_always else look))
 
     async def _look_after(self, planned: Sequence[PlannedChange], look: Look | None) -> None:
         await self.achanged(planned, await _look_what_happened(planned, look))

@@ -27,10 +27,10 @@ from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, Upl
 from deepfs.policy.changes import has_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
-from deepfs.text.diff import unified
+from deepfs.text.diff import unified_diff
 from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, joined, making_files
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import digest as content_digest
@@ -222,7 +222,7 @@ class HistoryBackend(WrapperBackend):
         before = await self.aread_version(path, number)
         after = (await self._current(path) or b"") if other is None else await self.aread_version(path, other)
         label = f"{path} (version {other})" if other is not None else path
-        return unified(before, after, f"{path} (version {number})", label)
+        return unified_diff(before, after, f"{path} (version {number})", label)
 
     async def arestore(self, path: str, number: int) -> WriteResult:
         """Give a file the content of a version, also if it was deleted. Its present content becomes a version.
@@ -399,7 +399,7 @@ class HistoryBackend(WrapperBackend):
         if copied and copied != [digest]:
             last = kept.pop()
             with unjudged():
-                await shielded(partial(self._forget, last.place, last.number, last.name))
+                await run_shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
     async def _hash_by_stream(self, path: str) -> str | None:
@@ -449,7 +449,7 @@ class HistoryBackend(WrapperBackend):
         With `undone`, it is certain that none of them happened.
         """
         if kept:
-            await shielded(partial(self._settle_each, kept, done, undone))
+            await run_shielded(partial(self._settle_each, kept, done, undone))
 
     @aside
     async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from msgspec import Struct
 
 from deepfs._brief import struct_repr
-from deepfs.backends.answers import completed
+from deepfs.backends.answers import complete_answer
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
@@ -163,7 +163,11 @@ class HookedBackend(WrapperBackend):
             return answer  # Not shown to `after` hooks: they expect a result of `ls` or of `write`.
         told = await self._tell(call, answer)
         # A hook may give another result, which need not say where its lines stand.
-        return completed("read", told, call.arguments) if isinstance(operation, Read) and told is not answer else told
+        return (
+            complete_answer("read", told, call.arguments)
+            if isinstance(operation, Read) and told is not answer
+            else told
+        )
 
     async def _run_each(self, batch: UploadFiles | DownloadFiles) -> list[Any]:
         """Run a batch, of which every item is a call."""

@@ -17,7 +17,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadStream
 from deepfs.policy.hooks import Call, call_of
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text.arguments import check_callable
 from deepfs.text.judging import aside
 from deepfs.text.lines import utf8_size
@@ -265,7 +265,7 @@ class AuditedBackend(ObservedBackend):
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
-            await shielded(lambda: answer)  # Cancelled operations are reported as well.
+            await run_shielded(lambda: answer)  # Cancelled operations are reported as well.
 
 
 class _AuditedOperation(Observation):

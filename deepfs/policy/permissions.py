@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
+from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quote
 from deepfs.operations import (
     Batch,
     ChangeEntries,
@@ -51,7 +51,7 @@ from deepfs.policy.rules import (
 from deepfs.text import paths
 from deepfs.text.entries import Omission, TreeListing, is_valid, joined
 from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
-from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replaced
+from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
 __all__ = [
     "ALLOWED",
@@ -98,7 +98,7 @@ class DeniedError(PermissionDeniedError):
         self._set(path, reason)
 
     def _render(self) -> str:
-        where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
+        where = "" if self.path is None else f" on {quote(self.path)[1:-1]}"
         why = f": {self.reason}" if self.reason else ""
         return f"permission denied for {self.operation}{where}{why}"
 
@@ -345,9 +345,9 @@ class PermissionedBackend(WrapperBackend):
         hides = bool(self._only_restricted(_READ))
         match answer:
             case LsResult(entries=[*found]) if hides:
-                return replaced(answer, entries=await self._visible(found))
+                return replace_fields(answer, entries=await self._visible(found))
             case GlobResult(matches=[*found]) if hides:
-                return replaced(answer, matches=await self._visible(found))
+                return replace_fields(answer, matches=await self._visible(found))
             case GrepResult(matches=[*_]) if hides and isinstance(operation, Grep):
                 return await self._visible_lines(operation, answer)
             case TreeListing() if isinstance(operation, ListTree):
@@ -363,7 +363,7 @@ class PermissionedBackend(WrapperBackend):
             found = await self.inner.arun(replace(request, max_count=None))
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
-        return replaced(
+        return replace_fields(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,

@@ -31,7 +31,7 @@ from deepfs.text.entries import (
     unreadable_omission,
 )
 from deepfs.threads.deadline import Deadline
-from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replaced
+from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replace_fields
 
 __all__ = [
     "CachedContent",
@@ -330,7 +330,9 @@ def glob_files(deadline: Deadline, answer: Records, root: str, files: FileFilter
     except DeadlineError:
         is_late = True
     found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)
-    return replaced(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
+    return (
+        replace_fields(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
+    )
 
 
 class SearchedFile(Struct, frozen=True):

@@ -24,7 +24,7 @@ from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
 from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -105,7 +105,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await shielded(partial(pool.run, _remove_devices, self._id))
+        await run_shielded(partial(pool.run, _remove_devices, self._id))
 
     # --- commands ---
 

@@ -33,7 +33,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
@@ -403,7 +403,7 @@ class ScriptCalls:
         call = partial(self.call, operation, *arguments, payload=payload, about=about, bound=bound_of(records))
         for _ in range(_LOCK_ATTEMPTS):
             await checkpoint_if_cancelled()
-            answer = await shielded(call)
+            answer = await run_shielded(call)
             if not answer.starts_with(b"E timeout\n"):
                 return answer
         raise DeadlineError(about, "other changes held the lock in the sandbox all the time")

@@ -27,7 +27,7 @@ from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
 from deepfs.sandboxes.network import AllowedHosts
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
 from deepfs.threads import pool
@@ -138,7 +138,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         if self._is_ephemeral:
             self._is_closed = True
             self._removal.detach()
-            await shielded(partial(pool.run, remove_directory, self._around))
+            await run_shielded(partial(pool.run, remove_directory, self._around))
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -14,7 +14,7 @@ from typing import AnyStr, Generic, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from deepfs.errors import InvalidPatternError, NotSupportedError, clipped
+from deepfs.errors import InvalidPatternError, NotSupportedError, clip
 from deepfs.text import media
 from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
@@ -237,7 +237,7 @@ def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
         compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
-        detail = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        detail = f"{clip(reason)} (RE2 syntax: no look-around, no backreferences)"
         raise InvalidPatternError(pattern, detail, kind="regex pattern" if regex else "search pattern") from error
     return compiled
 

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.search.flat import search_deadline, searched
+from deepfs.search.flat import run_search, search_deadline
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import gather_each
 from deepfs.storage.requests import Apply, Plan, Request, Together, Work
 from deepfs.storage.retries import until_accepted
-from deepfs.sync import is_inline, shielded
+from deepfs.sync import is_inline, run_shielded
 from deepfs.text.flat_tree import Change, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -69,7 +69,7 @@ class Storage(ABC):
     def _answer(self, request: Request) -> Any:
         """The answer to a request, or what is awaited for it."""
         if type(request) is Work:
-            return searched(request.run, deadline=request.deadline, is_short=request.is_short, storage=self.scope)
+            return run_search(request.run, deadline=request.deadline, is_short=request.is_short, storage=self.scope)
         if type(request) is Together:
             return [each.ask(self) for each in request.requests]
         return request.ask(self)
@@ -265,5 +265,5 @@ class AsyncStorage(Storage):
         if type(request) is Together:
             return gather_each(lambda each: each.ask(self), request.requests)
         if type(request) is Apply and self.apply_waits:
-            return shielded(partial(request.ask, self))
+            return run_shielded(partial(request.ask, self))
         return super()._answer(request)

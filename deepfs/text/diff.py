@@ -419,7 +419,7 @@ def _row(sign: str, line: str, other: str) -> Iterator[str]:
         yield "\\ No newline at end of file"
 
 
-def unified(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
+def unified_diff(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
     """The unified diff of two contents as programs read it, with nothing escaped; of binary ones that they differ.
 
     Args:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, TooLargeError, quoted
+from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, TooLargeError, quote
 from deepfs.text.arguments import check_string
 from deepfs.text.lines import check_text, utf8_size
 
@@ -293,7 +293,7 @@ def _line_at(content: str, place: int) -> str:
 
 
 def _clip_line(line: str) -> str:
-    return quoted((line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…").replace("\t", "\\t"))
+    return quote((line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…").replace("\t", "\\t"))
 
 
 # --- line by line ---

@@ -20,7 +20,7 @@ from deepfs.errors import (
     IsDirectoryError,
     NotDirectoryError,
     error_about,
-    quoted,
+    quote,
 )
 from deepfs.text import paths
 
@@ -78,7 +78,7 @@ is_valid = paths.is_normal
 
 def omission_of_name(name: str) -> Omission:
     """The omission of an entry whose name cannot be in a valid path."""
-    return Omission(1, ErrorCode.INVALID_PATH, f"the name {quoted(name)} in it is in no valid path")
+    return Omission(1, ErrorCode.INVALID_PATH, f"the name {quote(name)} in it is in no valid path")
 
 
 def unnamed_omission(count: int) -> Omission:

@@ -253,7 +253,7 @@ class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
     def described(self, path: str) -> tuple[int | None, str | None, str | None]:
         """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
-            return filedata.described(self._files[path], path)
+            return filedata.describe_record(self._files[path], path)
         except InvalidContentError:
             return None, None, None
 

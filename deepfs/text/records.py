@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, cast, get_args
 
 from msgspec.structs import asdict
 
-from deepfs.errors import InvalidContentError, TooLargeError, error_about, quoted
+from deepfs.errors import InvalidContentError, TooLargeError, error_about, quote
 from deepfs.text import media, paths
 from deepfs.text.lines import Window, check_text, decode, facts, is_text, utf8_size, version, window
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
@@ -90,11 +90,11 @@ def decode_files(files: Mapping[str, FileContent]) -> dict[str, FileDataV2]:
             raise TypeError(f"the paths of files must be strings, not {type(given).__name__}")
         path = paths.normalize(given)
         if path in decoded:
-            raise ValueError(f"files has {quoted(path)} twice, in different spellings")
+            raise ValueError(f"files has {quote(path)} twice, in different spellings")
         decoded[path] = _file_given(value, path)
     for path in decoded:
         if above := [directory for directory in ("/", *paths.ancestors(path)) if directory in decoded]:
-            raise ValueError(f"files has {quoted(above[0])}, a directory, as a file")
+            raise ValueError(f"files has {quote(above[0])}, a directory, as a file")
     return decoded
 
 
@@ -105,9 +105,7 @@ def _file_given(value: FileContent, path: str) -> FileDataV2:
     except InvalidContentError as error:
         raise error_about(error.code, path, error.reason) from None
     if not isinstance(value, Mapping):
-        raise TypeError(
-            f"the file {quoted(path)} must be a record, a dict, a text or bytes, not {type(value).__name__}"
-        )
+        raise TypeError(f"the file {quote(path)} must be a record, a dict, a text or bytes, not {type(value).__name__}")
     file = decode_file(value, path)
     content_bytes(file, path)
     return file
@@ -123,7 +121,7 @@ def _plain_file(value: dict[str, Any]) -> FileDataV2 | None:
     return FileDataV2(cast("str", content), cast("Encoding", encoding), *times)
 
 
-def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
+def describe_record(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
     """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
 
     The values are those of the decoded file, but content that is text, lines or bytes is not decoded. Raises
@@ -246,7 +244,7 @@ def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | Non
 
 
 def _malformed_error(path: str, field: str, expected: str, value: object) -> InvalidContentError:
-    found = quoted(value) if isinstance(value, str) else type(value).__name__
+    found = quote(value) if isinstance(value, str) else type(value).__name__
     return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")
 
 

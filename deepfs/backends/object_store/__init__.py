@@ -41,7 +41,7 @@ from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans as plans
 from deepfs.storage.requests import Plan
 from deepfs.storage.retries import RetryPolicy, check_policy, until_accepted
-from deepfs.sync import call_sync, shielded
+from deepfs.sync import call_sync, run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
@@ -309,7 +309,7 @@ class ObjectStoreBackend(StorageBackend):
         try:
             yield
         finally:
-            await shielded(partial(call_on_asyncio, partial(index.settle, pending)))
+            await run_shielded(partial(call_on_asyncio, partial(index.settle, pending)))
 
     def _replaceable(self, path: str) -> Plan[FileStat | None]:
         """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""
@@ -329,7 +329,7 @@ class ObjectStoreBackend(StorageBackend):
             put_parts = partial(self._client.put_parts, path, before, read_chunks(receive))
             # Shielded on this side: the driver must be there to be told to give up.
             try:
-                await shielded(partial(call_on_asyncio, put_parts))
+                await run_shielded(partial(call_on_asyncio, put_parts))
             except DeepFSError as error:
                 errors.append(error)
 
@@ -345,11 +345,11 @@ class ObjectStoreBackend(StorageBackend):
                         break
             except BaseException as error:
                 errors.append(error)
-                await shielded(partial(hand, None))
+                await run_shielded(partial(hand, None))
                 if not isinstance(error, Exception):
                     raise
             finally:
-                await shielded(partial(call_on_asyncio, send.aclose))
+                await run_shielded(partial(call_on_asyncio, send.aclose))
         if errors:
             raise errors[0]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 
 from deepfs.backends.object_store.keys import Keys, Place
-from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quoted
+from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quote
 from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.text import media, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat
@@ -93,7 +93,7 @@ def failure_of(error: Exception, path: str) -> DeepFSError:
         return NotSupportedError(None, "The object store does not support the request")
     if kind == "InvalidPathError":
         found = _find_key(str(error))
-        key = quoted(found.group(1)) if found else "one with an empty name"
+        key = quote(found.group(1)) if found else "one with an empty name"
         return BackendError(None, f"The object store has a key that its driver cannot list: {key}. Rename that object.")
     status = _status(error)
     if status == _INVALID:  # A key that encrypts this object alone may be gone, for example.

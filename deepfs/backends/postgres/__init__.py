@@ -16,7 +16,7 @@ from deepfs.backends.postgres.search import SearchedFiles
 from deepfs.backends.postgres.watch import watch_namespace
 from deepfs.backends.protocol import Capabilities
 from deepfs.storage.retries import RetryPolicy, check_policy
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer
 from deepfs.text.flat_tree import ChangedError
@@ -130,7 +130,7 @@ class PostgresBackend(StorageBackend):
             storage = self._storage()
             async with self._hold(path):
                 try:
-                    is_done = await shielded(partial(storage.replace_once, path, old, new))
+                    is_done = await run_shielded(partial(storage.replace_once, path, old, new))
                 except ChangedError:
                     is_done = False
                 except Exception as error:

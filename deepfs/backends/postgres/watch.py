@@ -10,7 +10,7 @@ from deepfs.backends.postgres.client import Client, failure_of, is_transient
 from deepfs.backends.postgres.files import small_contents
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text.lines import version
 from deepfs.types import ChangeEvent, ChangeKind
 
@@ -33,7 +33,7 @@ async def watch_namespace(client: Client, namespace: str, path: str) -> AsyncGen
             for event in await client.on_loop(listener.next_events):
                 yield event
     finally:
-        await shielded(lambda: client.on_loop(listener.close))
+        await run_shielded(lambda: client.on_loop(listener.close))
 
 
 class _Listener:

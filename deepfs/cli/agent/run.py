@@ -19,7 +19,7 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escaping_streams, shown
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escaping_streams, for_terminal
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
@@ -254,12 +254,12 @@ PIPE_CLOSED: Final = 141
 def _message(error: BaseException, options: AgentOptions) -> str:
     """An error on one line, or with its traceback."""
     if options.verbose:
-        return shown("".join(traceback.format_exception(error))).strip()
+        return for_terminal("".join(traceback.format_exception(error))).strip()
     known = isinstance(error, ValueError | OSError | ImportError) and type(error).__module__ in (
         "builtins",
         "deepfs.errors",
     )
-    return shown(str(error) if known else f"{type(error).__name__}: {error}")
+    return for_terminal(str(error) if known else f"{type(error).__name__}: {error}")
 
 
 # --- one task --------------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def _rows_of(threads: list[Thread]) -> list[str]:
     rows = [
         f"{each.name:<{width}}  {each.updated_at[:16].replace('T', ' ')}  {each.tree}  {each.title}" for each in threads
     ]
-    return [shown(row) for row in rows] or ["There are no threads."]
+    return [for_terminal(row) for row in rows] or ["There are no threads."]
 
 
 async def _fetch_threads(file: str) -> list[Thread]:

@@ -21,15 +21,15 @@ from deepfs.cli.agent.output import (
     LONGEST_LINE,
     Output,
     argument_rows,
+    for_terminal,
     on_one_line,
     outcome,
-    shown,
     subject,
     told,
     unfolded,
 )
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
-from deepfs.cli.screen import counted
+from deepfs.cli.screen import count_noun
 
 _PREVIEW_ROWS: Final = 24
 """The rows of a change that are shown before a person asks for all."""
@@ -167,9 +167,9 @@ class TerminalOutput(Output):
         rows = (question.preview or "\n".join(argument_rows(question.args))).split("\n")
         left_out = 0 if whole else max(0, len(rows) - _PREVIEW_ROWS)
         for row in rows[: len(rows) - left_out]:
-            self._rows(Styled("  "), _diff_row(shown(row)))
+            self._rows(Styled("  "), _diff_row(for_terminal(row)))
         if left_out:
-            self._console.print(Styled(f"  … {counted(left_out, 'more row')}: ? shows all", "dim"))
+            self._console.print(Styled(f"  … {count_noun(left_out, 'more row')}: ? shows all", "dim"))
 
 
 def _render(console: Console, block: str) -> Segments:
@@ -257,7 +257,7 @@ class KeyedApprovals:
         offered = {key: text for key, text in keys.items() if key not in needs or needs[key] in question.allowed}
         line = Styled()
         for key, text in offered.items():
-            line.append("  " if key == "a" else "   ").append(key, "bold").append(f" {shown(text)}")
+            line.append("  " if key == "a" else "   ").append(key, "bold").append(f" {for_terminal(text)}")
         with _keys() as next_key:
             self._console.print(line, no_wrap=True, overflow="ellipsis")
             while (key := next_key()) not in offered:
@@ -278,7 +278,7 @@ class KeyedApprovals:
             args = _in_editor(question.args)
             return replace(question, args=args, preview=self._preview(question.name, args))
         except (ValueError, OSError) as error:
-            self._console.print(Styled(f"  Nothing was changed: {shown(str(error))}", "red"))
+            self._console.print(Styled(f"  Nothing was changed: {for_terminal(str(error))}", "red"))
             return question
 
 

@@ -474,7 +474,7 @@ FIXED: Final = {
         "async_memory_tool_of_sdk", "line_range", "memory_function", "memory_tool", "memory_tool_of_sdk", "size_text",
     )),
     *("messages." + name for name in (
-        "blocks_of", "digest_of", "family", "filled", "form_of", "has_content", "has_media", "has_references",
+        "blocks_of", "digest_of", "family", "fill_references", "form_of", "has_content", "has_media", "has_references",
         "has_url",
         "inline_size", "is_reference", "label", "refer", "correct_type", "standard",
     )),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepfs.backends.older_protocols import adapters
@@ -76,9 +77,12 @@ def namespace_given(given: object) -> Callable[[], str]:
     """
     if callable(given):
         adapters()  # Imports LangGraph, which would block an event loop later.
-        return lambda: "/".join(namespace_from(lambda runtime: _names(given(runtime)), adapters().context()))
-    namespace = "/".join(checked_namespace(_names(given)))
-    return lambda: namespace
+        return partial(_namespace_now, given)
+    return partial(str, "/".join(checked_namespace(_names(given))))
+
+
+def _namespace_now(factory: Callable[[Any], object]) -> str:
+    return "/".join(namespace_from(lambda runtime: _names(factory(runtime)), adapters().context()))
 
 
 def _names(given: object) -> object:

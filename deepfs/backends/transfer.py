@@ -78,12 +78,11 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
-_BATCH_FILES: Final = 1_000
-"""The most bytes and files of a batch."""
+"""The most bytes of a batch."""
 _STREAMS_AT_ONCE: Final = 2
 _COPIES_AT_ONCE: Final = 2 + _STREAMS_AT_ONCE
 """Beside the streams, one batch is fetched or stored while another one is read back."""
-_CHANGES_AT_ONCE: Final = 32
+_CHANGES_AT_ONCE: Final = 64
 """How many files are written or deleted at once."""
 _USUAL_MODE: Final = 0o644
 """The mode of new files, so that it need not be set. Where the system gives them less, they keep less."""
@@ -144,6 +143,8 @@ class TreeTerms(Struct, frozen=True, kw_only=True):
     verify: Verify = "none"
     streamed_bytes: int = 1024 * 1024
     """Files from this size on are streamed."""
+    batch_files: int = 64
+    """The most files of a batch: as many may be stored after one that fails."""
 
 
 class PlannedFile(Struct, frozen=True):
@@ -262,6 +263,12 @@ class TreeCopy:
         is_streamed = self.terms.merges if entry.size is None else entry.size >= self.terms.streamed_bytes
         return PlannedFile(entry.path, target, entry.size, entry.mode, self.existing.get(target), is_streamed)
 
+    def cost(self, file: PlannedFile) -> int:
+        """The bytes that a file takes in a batch."""
+        if file.size is not None:
+            return file.size
+        return _BATCH_BYTES if self.terms.merges else self.terms.streamed_bytes
+
     async def run(self) -> None:
         """Make the directories, copy the files, and set the modes.
 
@@ -272,7 +279,7 @@ class TreeCopy:
         modes = await self._make_directories()
         batches = [[file] for file in self.files if file.is_streamed]
         small = (file for file in self.files if not file.is_streamed)
-        batches += batched(small, _cost, most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES)
+        batches += batched(small, self.cost, most_bytes=_BATCH_BYTES, most_items=self.terms.batch_files)
         await gather_each(self._copy, batches, most=_COPIES_AT_ONCE if self.terms.merges else 1)
         if self.terms.verify == "size":
             await self._check_sizes()
@@ -521,27 +528,23 @@ class TreeCopy:
 
         await gather_each(delete, self.versions, most=_CHANGES_AT_ONCE if self.terms.merges else 1)
         directories = [entry.path for entry in directories_of(self.entries) if entry.path != "/"]
-        return failures + await _remove_directories(self.source.backend, directories)
+        remove = partial(_remove_directories, self.source.backend, directories)
+        return failures + await (remove() if self.terms.merges else run_shielded(remove))
 
     async def undo_directories(self) -> None:
         """Remove the directories that were made and are empty."""
-        await _remove_directories(self.target.backend, self.made)
+        await run_shielded(partial(_remove_directories, self.target.backend, self.made))
 
 
 async def _remove_directories(backend: "BackendProtocol", made: Iterable[str]) -> list[CopyFailure]:
     """Remove empty directories, the deepest first. Returns those that remain."""
     changes = [EntryChange(path, "remove_directory") for path in sorted(made, reverse=True)]
-    outcomes = await run_shielded(partial(backend.achange_entries, changes)) if changes else []
+    outcomes = await backend.achange_entries(changes) if changes else []
     return [
         CopyFailure("remove_directory", change.path, _item_error(outcome.error, change.path, "removed"))
         for change, outcome in zip(changes, outcomes, strict=True)
         if outcome.error is not None and outcome.error != ErrorCode.FILE_NOT_FOUND
     ]
-
-
-def _cost(file: PlannedFile) -> int:
-    """The bytes that a file takes in a batch: of unknown size, all."""
-    return _BATCH_BYTES if file.size is None else file.size
 
 
 def _differs(file: PlannedFile) -> DeepFSError:
@@ -661,7 +664,7 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
     if refusal is not None:  # Errors of the destination come first.
         raise refusal
     # The largest first: if an end refuses one, nothing was copied yet.
-    copying.files = sorted(map(copying.plan_file, files_of(listing.entries)), key=_cost, reverse=True)
+    copying.files = sorted(map(copying.plan_file, files_of(listing.entries)), key=copying.cost, reverse=True)
     try:
         await copying.run()
     except _StoppedError as stopped:

@@ -54,6 +54,8 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
 _WEEK_SECONDS: Final = 7 * 24 * 3600
+_BATCH_FILES: Final = 1_000
+"""The most files that are fetched and stored at once."""
 _STREAMED_BYTES: Final = 8 * 1024 * 1024
 """Files from this size on are streamed, and not sent in batches."""
 _MOST_TOLD: Final = 20
@@ -418,7 +420,13 @@ class TreeMerge:
         self._is_put_into = is_put_into
         self._lost = 0
         """The empty directories that the target cannot keep."""
-        terms = TreeTerms(merges=True, moves=options.moves, verify=options.verify, streamed_bytes=_STREAMED_BYTES)
+        terms = TreeTerms(
+            merges=True,
+            moves=options.moves,
+            verify=options.verify,
+            streamed_bytes=_STREAMED_BYTES,
+            batch_files=_BATCH_FILES,
+        )
         ends = End(source.backend, source.path), End(target.backend, target.path)
         self._copy = TreeCopy(*ends, terms, self._tell_failure, totals)
 

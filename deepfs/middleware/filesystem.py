@@ -152,7 +152,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         unknown = [str(name) for name in model_tools if name not in _MODEL_TOOLS]
         if unknown:
             raise ValueError(f"no such tool: {', '.join(unknown)}; model_tools are {', '.join(_MODEL_TOOLS)}")
-        self._chosen = tools
+        self._chosen = tools if tools is None or isinstance(tools, str) else list(tools)  # Copies are made of it later.
         self.offload_binary_content = offload_binary_content
         self.model_tools: Sequence[ModelTool] = tuple(model_tools)
         self._storage = resolve_backend(backend)

@@ -290,7 +290,7 @@ class _Batch:
                 count += len(run.names)
                 if count >= FEW:
                     break
-        for task in limited:
+        for task in greps:  # Also the others: they have been told what cannot be read, and will be told again.
             if not task.is_over:
                 task.restart()
         return count >= FEW and not all(task.is_over for task in greps)
@@ -438,7 +438,8 @@ class _Batch:
         rest: list[str] = []
         if left_out:
             with closing(self._runs(greps, left_out, lambda path, error: missed.update({f"{path}/": error}))) as runs:
-                rest = [each.prefix + name for each in runs for name in each.names]
+                # ripgrep may have found some files of a directory before it failed to read on.
+                rest = [path for each in runs for name in each.names if (path := each.prefix + name) not in seen]
             rest += missed
         for place in rest:
             visit(place, unlimited)

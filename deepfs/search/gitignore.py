@@ -69,11 +69,17 @@ class _Group:
     is_name_in_question: _Test
     is_path_in_question: _Test
 
-    def __init__(self, rules: Sequence[_Rule]) -> None:
+    def __init__(self, rules: Sequence[_Rule], check: "Check") -> None:
+        check()
         try:
             self._unite(rules)
         except ValueError:
-            rules = [rule for rule in rules if rule.is_usable()]
+            usable: list[_Rule] = []
+            for rule in rules:
+                check()
+                if rule.is_usable():
+                    usable.append(rule)
+            rules = usable
             try:
                 self._unite(rules)
             except ValueError:  # Each is short enough, but all together are not.
@@ -108,17 +114,12 @@ class Rules:
 
     def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = (), check: Check = _go_on) -> None:
         starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
-        self._last_first = [self._group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
+        self._last_first = [_Group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
         self._remembered: dict[str, bool] = {}
         self.plain = plain
 
     def __bool__(self) -> bool:
         return bool(self._last_first)
-
-    @staticmethod
-    def _group(rules: Sequence[_Rule], check: Check) -> _Group:
-        check()
-        return _Group(rules)
 
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""

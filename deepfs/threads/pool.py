@@ -324,8 +324,9 @@ class WorkerPool:
         finally:
             with self._lock:
                 self._stop(me, job)
-                self._entered -= 1
                 self._unstarted.append(None)
+                self._entered -= 1
+                self._take_submitted()  # Whoever submitted them may have relied on this thread.
                 self._call_another()
             self._wake_loops()
 
@@ -378,14 +379,17 @@ class WorkerPool:
         if job is not None and self._running.pop(job, None) is not None:
             self._queue.end(job)
 
-    def _give_places(self) -> Job[Any] | None:
-        """Give free places to the next jobs that were interrupted, up to a new one, which is returned."""
+    def _take_submitted(self) -> None:
         while not self._inbox.empty():
             try:
                 if (job := self._inbox.get_nowait()) is not None:
                     self._queue.put(job)
             except Empty:  # An idle thread took it.
                 break
+
+    def _give_places(self) -> Job[Any] | None:
+        """Give free places to the next jobs that were interrupted, up to a new one, which is returned."""
+        self._take_submitted()
         while len(self._running) < self._places or self._has_stuck():
             job = self._queue.pop(inf if self._queue.served < self._threads else 0)
             if job is None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import random
 import sqlite3
 import subprocess
@@ -830,3 +831,11 @@ async def test_many_directories_are_listed_by_skipping(file: Path) -> None:
             "/d05/a/",
             "/d05/b/",
         ]
+
+
+def test_a_backend_that_was_not_used_is_pickled(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "files.db", namespace="one")
+    backend.write("/a", "text")
+    other = pickle.loads(pickle.dumps(SqliteBackend(tmp_path / "files.db", namespace="one")))
+    [found] = other.download_files(["/a"])
+    assert found.content == b"text"

@@ -21,9 +21,10 @@ from deepfs import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.errors import ErrorCode
 from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
-from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
+from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult, WriteResult
 from support.disks import public_directory, recorded_modes, seen_by_nobody, tree
 from support.v1_backend import DuckS3
 
@@ -360,6 +361,20 @@ async def test_a_failed_copy_keeps_the_source_and_reports_how_many_files_arrived
     assert not result.ok
     assert "All of '/disk/d' is still there, 100 of 202 files are in '/moved' already" in str(result.error)
     assert (await in_thread(tree, root)) == before
+
+
+async def test_a_copy_to_a_storage_that_is_down_ends_soon(root: Path) -> None:
+    asked: list[str] = []
+
+    class Down(MemoryBackend):
+        async def awrite(self, path: str, content: str, overwrite: bool = False, **_: Any) -> WriteResult:
+            asked.append(path)
+            return WriteResult(error="it is down", code=ErrorCode.BACKEND_ERROR)
+
+    for number in range(200):
+        await in_thread((root / "d" / f"{number}.txt").write_text, "text")
+    assert not (await over(root, Down()).acopy("/disk/d", "/copied")).ok
+    assert 0 < len(asked) <= 64
 
 
 async def test_a_failed_delete_reports_the_files_that_exist_twice(root: Path) -> None:

@@ -512,6 +512,13 @@ def test_tools_that_the_backend_would_refuse_are_not_offered(invoke: Invoke, bac
     assert set(model.offered) & set(TOOL_NAMES) == offered
 
 
+def test_a_list_of_tools_that_is_changed_later_changes_no_middleware() -> None:
+    names: Any = ["read_file", "ls"]
+    middleware = FilesystemMiddleware(stored(), tools=names)
+    names.append("write_file")
+    assert {tool.name for tool in middleware.with_backend(stored()).tools} == {"read_file", "ls"}
+
+
 def test_the_tools_of_the_middleware_can_be_chosen() -> None:
     chosen = FilesystemMiddleware(stored(), tools=["read_file", "grep", "execute"])
     assert [tool.name for tool in chosen.tools] == ["read_file", "grep", "execute"]

@@ -1,5 +1,6 @@
 """Searches of a tree on disk: both engines find the same; ignored files; cancellation, timeouts and races."""
 
+import errno
 import os
 import shutil
 import socket
@@ -189,6 +190,22 @@ def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> Non
         found, expected = disk.grep(pattern, regex=True), without.grep(pattern, regex=True)
         assert found == expected
         assert found.skipped or found.matches
+
+
+def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open.txt").write_text("needle\n")
+
+    def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
+        if name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return int(open(name, *args, **kwargs))
+
+    monkeypatch.setattr(os, "open", refuse)
+    for ripgrep in (True, False):
+        for most in (None, 5):
+            found = FilesystemBackend(tmp_path, ripgrep=ripgrep).grep("needle", max_count=most)
+            assert (len(found.matches or ()), found.skipped) == (1, 1)
 
 
 def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:

@@ -343,12 +343,12 @@ class ObjectStoreBackend(StorageBackend):
                 async for chunk in rest:
                     if not await hand(bytes_given("each chunk", chunk)):
                         break
+                await hand(None)
             except BaseException as error:
                 errors.append(error)
-                await run_shielded(partial(hand, None))
                 if not isinstance(error, Exception):
                     raise
-            finally:
+            finally:  # Whoever closes it before all is there has the driver give up.
                 await run_shielded(partial(call_on_asyncio, send.aclose))
         if errors:
             raise errors[0]

@@ -512,7 +512,7 @@ async def read_beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIter
 
 
 async def hand_over(chunks: "ObjectSendStream[bytes | None]", chunk: bytes | None) -> bool:
-    """Hand a chunk to the driver, or None to have it give up; False if it has given up by itself."""
+    """Hand a chunk to the driver, or None after the last one; False if it has given up."""
     try:
         await chunks.send(chunk)
     except anyio.BrokenResourceError:
@@ -521,9 +521,10 @@ async def hand_over(chunks: "ObjectSendStream[bytes | None]", chunk: bytes | Non
 
 
 async def read_chunks(chunks: "ObjectReceiveStream[bytes | None]") -> AsyncGenerator[bytes, None]:
-    """The chunks that are handed over, for the driver."""
+    """The chunks that are handed over, for the driver. Raises Aborted if they end before all are there."""
     async with chunks:
         async for chunk in chunks:
             if chunk is None:
-                raise Aborted
+                return
             yield chunk
+    raise Aborted

@@ -287,10 +287,10 @@ class WorkerPool:
             if self._rests:
                 self._rests = False
                 self._bell.put(False)
-        elif not self._start_thread() and not started:
-            raise RuntimeError("no thread can be started")
+        else:
+            self._start_thread(is_needed=not started)
 
-    def _start_thread(self) -> bool:
+    def _start_thread(self, *, is_needed: bool = False) -> bool:
         if not self._unstarted:
             return False
         try:
@@ -301,6 +301,8 @@ class WorkerPool:
             start_thread(self._work, f"deepfs-{self._name}")
         except RuntimeError:
             self._unstarted.append(None)
+            if is_needed:
+                raise
             return False
         return True
 

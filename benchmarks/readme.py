@@ -113,14 +113,6 @@ _ROWS: Final = (
     ),
     _sequential("in a Postgres store: the same", "AsyncPostgresStore", *_STORED, "deletes", "greps"),
     Row(
-        "ls, glob, grep of 10,000 files in a Postgres store",
-        _times(
-            "{}×, {}×, {}×, and complete",
-            "store",
-            *(f"await fs.{call}, 10,000 items" for call in ("als('/src/0007')", "aglob('*.py')", "agrep('import')")),
-        ),
-    ),
-    Row(
         "beside a tenant with 60 held locks, 6 long greps and 32 long commands: read, grep of 100 files, `echo`",
         limit=Cell(
             "{} ms, {} ms, {} ms, p99",

@@ -1,32 +1,53 @@
-"""Module attributes that are imported when they are first used (PEP 562)."""
+"""The names of a package, each imported when it is first used (PEP 562).
 
+The stub of the package, `__init__.pyi`, is the one list of these names: type checkers read it, and so does this module.
+"""
+
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Any
 
 __all__ = ["lazy_exports"]
 
 
-def lazy_exports(
-    package: str, homes: Mapping[str, Iterable[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package`; `homes` maps each module to the names to load from it.
+def lazy_exports(package: str, *own: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package, for the names that its stub imports, and for its submodules.
 
-    A key of `homes` is relative to `package`, or absolute if it starts with the name of the root package.
+    Args:
+        package: Its name.
+        own: Names that the package itself defines; `__all__` has them and those of the stub, and no submodules.
     """
-    root = package.partition(".")[0]
-    full = {home: home if home.startswith(f"{root}.") else f"{package}.{home}" for home in homes}
-    home_of = {name: full[home] for home, names in homes.items() for name in names}
     namespace = vars(sys.modules[package])
 
-    def get(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = namespace[name] = getattr(import_module(home_of[name]), name)
+    @cache
+    def homes() -> dict[str, str]:
+        """The modules that define the names of the stub, which is read when a name is first used."""
+        import ast
+
+        stub = os.path.join(namespace["__path__"][0], "__init__.pyi")
+        lines = ast.parse(namespace["__spec__"].loader.get_data(stub)).body
+        imports = [line for line in lines if isinstance(line, ast.ImportFrom) and line.module != package]
+        return {alias.name: str(line.module) for line in imports for alias in line.names}
+
+    def get(name: str) -> object:
+        if name == "__all__":
+            value: object = sorted({*homes(), *own})
+        elif name in homes():
+            value = getattr(import_module(homes()[name]), name)
+        else:
+            value = submodule(name)
+        namespace[name] = value
         return value
 
-    def names() -> list[str]:
-        return sorted({*namespace, *home_of})
+    def submodule(name: str) -> object:
+        try:
+            if not name.startswith("_"):
+                return import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, names
+    return get, lambda: sorted({*namespace, *homes(), "__all__"})

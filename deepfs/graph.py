@@ -14,51 +14,64 @@ from deepfs._langgraph.private import STRICT_RESUME
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.middleware._base import (
     InterruptOnConfig,
-    constructed_model,
+    construct_model,
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware._delegation import private_keys
-from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, asked_once
+from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware
-from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, inheriting, rules_of
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, telling_parent
+from deepfs.middleware.delegation import (
+    GENERAL_PURPOSE_SUBAGENT,
+    AsyncSubAgent,
+    CompiledSubAgent,
+    Middleware,
+    SubAgent,
+    Tools,
+    private_keys,
+    split_subagents,
+)
+from deepfs.middleware.filesystem import FilesystemMiddleware, ModelTool, give_rules, rules_of
 from deepfs.middleware.harness import (
+    DeepAgentState,
     DelegationMiddleware,
     LeftOut,
     TodoMiddleware,
-    checked_middleware,
-    combined,
+    check_middleware,
+    combine,
     excluded_by,
     system_prompt_of,
     with_descriptions,
     without_excluded,
 )
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.provider_caching import prompt_caching
 from deepfs.middleware.skill_files import SkillSource
 from deepfs.middleware.skills import SkillsMiddleware, skills_of
-from deepfs.middleware.state import DeepAgentState
-from deepfs.middleware.subagent_specs import GENERAL_PURPOSE_SUBAGENT, CompiledSubAgent, Middleware, SubAgent, Tools
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
-from deepfs.middleware.task_events import has_parent, telling_parent
-from deepfs.middleware.task_records import AsyncSubAgent, split_subagents
-from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission, checked_rules
-from deepfs.profiles.registry import harness_profile_of, load_plugins
-from deepfs.profiles.settings import GeneralPurposeSubagentProfile, HarnessProfile
+from deepfs.profiles.registry import GeneralPurposeSubagentProfile, HarnessProfile, harness_profile_of, load_plugins
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
-__all__ = ["DEFAULT_MODEL", "GENERAL_PURPOSE_SUBAGENT", "DeepAgentState", "create_deep_agent", "get_default_model"]
+__all__ = [
+    "BASE_AGENT_PROMPT",
+    "DEFAULT_MODEL",
+    "GENERAL_PURPOSE_SUBAGENT",
+    "DeepAgentState",
+    "create_deep_agent",
+    "get_default_model",
+]
 
-
+BASE_AGENT_PROMPT: Final = ""
+"""What each system prompt begins with: nothing. Programs for older versions of deepagents put it before their own."""
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 """The model of Anthropic that `create_deep_agent` uses if none is given."""
 
@@ -133,7 +146,7 @@ def create_deep_agent(
         ValueError: For subagents or rules that cannot be used, rules of a FilesystemMiddleware that differ from
             `permissions`, or a profile that excludes middleware which the agent does not have.
     """
-    chat_model = resolved_model(model)
+    chat_model = resolve_model(model)
     profile = harness_profile_of(chat_model, model if isinstance(model, str) else None)
     schema = state_schema or DeepAgentState
     parts = _Parts(
@@ -172,7 +185,7 @@ def get_default_model() -> BaseChatModel:
     Raises:
         ModuleNotFoundError: If the package langchain-anthropic is missing.
     """
-    return resolved_model(None)
+    return resolve_model(None)
 
 
 class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
@@ -230,11 +243,11 @@ class _Parts:
         equipment = self._equipment(self.profile, self.files, self.rules)
         # Summaries come before the files, which fill in only the media of messages that are left.
         own = [UnansweredCallsMiddleware(), create_summarization_middleware(self.model, self.files), *equipment]
-        given, asked = asked_once(
-            self.rules, interrupt_on, inheriting(self.rules, checked_middleware(self.given, self.rules))
+        given, asked = ask_once(
+            self.rules, interrupt_on, give_rules(self.rules, check_middleware(self.given, self.rules))
         )
         approvals = ApprovalMiddleware.where_needed(self.rules, asked, [*own, *given])
-        skilled = self._tail(self.profile, self.skills, _ruled(self.files, self._all_rules), self.given)
+        skilled = self._tail(self.profile, self.skills, _apply_rules(self.files, self._all_rules), self.given)
         tail = [*skilled, *self._remembering, *approvals]
         delegation = self._delegation(
             subagents,
@@ -244,7 +257,7 @@ class _Parts:
             private_state_keys=private_keys(schema, *(each.state_schema for each in [*own, *given, *tail])),
             fork_system_prompt=prompt,
         )
-        return without_excluded(self.profile, combined([*own, *delegation], given, tail))
+        return without_excluded(self.profile, combine([*own, *delegation], given, tail))
 
     def _equipment(
         self, profile: HarnessProfile, files: BackendProtocol, rules: Sequence[FilesystemPermission]
@@ -282,9 +295,9 @@ class _Parts:
     @property
     def _remembering(self) -> list[Middleware]:
         """The memory. It follows prompt caching: when it changes, the prompt before it is still cached."""
-        return (
-            [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)] if self.memory else []
-        )
+        if not self.memory:
+            return []
+        return [MemoryMiddleware(backend=self.files, sources=self.memory, add_cache_control=True)]
 
     # --- subagents ---
 
@@ -299,9 +312,9 @@ class _Parts:
             **options: Further arguments of SubAgentMiddleware.
         """
         inline, remote, background = split_subagents(subagents)
-        local = [self._completed(spec, own) for spec in inline]
+        local = [self._complete_spec(spec, own) for spec in inline]
         specs = [*self._general_purpose(local, own), *local]
-        background = [self._completed(spec, own) for spec in background]
+        background = [self._complete_spec(spec, own) for spec in background]
         if not specs and not background:
             return _in_background(remote)
         in_background: list[Middleware] = []  # Filled below: what runs in the background is built by `delegating`.
@@ -336,28 +349,18 @@ class _Parts:
         }
         spec.pop("enabled", None)
         has_prompt = settings.system_prompt is not None
-        return [
-            self._with_profile(
-                spec, own, replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
-            )
-        ]
+        profile = replace(self.profile, base_system_prompt=None) if has_prompt else self.profile
+        return [self._with_profile(spec, own, profile)]
 
-    def _completed(self, spec: Any, own: Sequence[Middleware]) -> Any:
+    def _complete_spec(self, spec: Any, own: Sequence[Middleware]) -> Any:
         """A SubAgent with its model constructed, changed as the profile of the model says; anything else as it is."""
         if not isinstance(spec, Mapping) or "runnable" in spec:
             return spec
         if "model" not in spec:
             return self._with_profile(spec, own, self.profile)
-        model = resolved_model(spec["model"])
+        model = resolve_model(spec["model"])
         profile = harness_profile_of(model, spec["model"] if isinstance(spec["model"], str) else None)
         return self._with_profile({**spec, "model": model}, own, profile)
-
-    def _for_fork(self, spec: Mapping[str, Any], rules: Sequence[FilesystemPermission]) -> list[Middleware]:
-        """The middleware that the user gave, with the rules of a fork, and with its backend if it has one."""
-        given = [
-            each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in self.given
-        ]
-        return on_backend(spec["backend"], given, is_fork=True) if "backend" in spec else given
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
@@ -367,11 +370,14 @@ class _Parts:
         equipment: list[Middleware] = []
         if profile.tool_description_overrides != self.profile.tool_description_overrides:
             equipment = self._equipment(profile, files, rules)
-        own_given = checked_middleware(spec.get("middleware", ()), rules)
-        given = [*(self._for_fork(spec, rules) if is_fork else ()), *own_given]
-        tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _ruled(files, rules), given)
+        given = list(self.given) if is_fork else []  # With the rules and the backend of the fork.
+        given = [each.with_permissions(rules) if isinstance(each, FilesystemMiddleware) else each for each in given]
+        if is_fork and "backend" in spec:
+            given = on_backend(spec["backend"], given, is_fork=True)
+        given += check_middleware(spec.get("middleware", ()), rules)
+        tail = self._tail(profile, self.skills if is_fork else spec.get("skills"), _apply_rules(files, rules), given)
         memory = self._remembering if is_fork else []
-        stack = combined(equipment, given, [*tail, *memory])
+        stack = combine(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
         left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]
@@ -386,7 +392,7 @@ class _Parts:
         }
 
 
-def _ruled(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
+def _apply_rules(files: BackendProtocol, rules: Sequence[FilesystemPermission]) -> BackendProtocol:
     return PermissionedBackend(files, rules) if rules else files
 
 
@@ -397,12 +403,12 @@ def _in_background(subagents: Sequence[AsyncSubAgent]) -> list[Middleware]:
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def resolved_model(model: str | BaseChatModel | None) -> BaseChatModel:
+def resolve_model(model: str | BaseChatModel | None) -> BaseChatModel:
     """Return a model; None is the default one, and a string is constructed as the profile of its provider says."""
     if model is not None:
-        return constructed_model(model)
+        return construct_model(model)
     try:
-        return constructed_model(f"anthropic:{DEFAULT_MODEL}")
+        return construct_model(f"anthropic:{DEFAULT_MODEL}")
     except ImportError as error:
         raise ModuleNotFoundError(
             "The default model needs the package langchain-anthropic: pip install langchain-anthropic, or pass a model",

@@ -22,18 +22,18 @@ from anyio.lowlevel import RunVar, checkpoint
 from deepfs.threads.background import Call, background_loop
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop
-from deepfs.threads.worker_pool import is_worker
+from deepfs.threads.pool import is_worker
 
 __all__ = [
+    "BLOCKS_INLINE",
     "OPERATIONS",
-    "blocks_inline",
+    "RUNS_INLINE",
     "call_sync",
     "in_thread",
     "is_inline",
-    "named",
+    "name_like",
+    "run_shielded",
     "run_sync",
-    "runs_inline",
-    "shielded",
     "shim",
     "sync_shims",
     "yield_to_loop",
@@ -83,7 +83,7 @@ def _after_fork() -> None:
 # --- calls on the background loop ---
 
 
-async def _awaited(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
+async def _await(function: Callable[..., Awaitable[T]] | Awaitable[T], args: Any, kwargs: Any) -> T:
     return await (function(*args, **kwargs) if callable(function) else function)
 
 
@@ -126,13 +126,13 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     loop = background_loop()
     try:
         _check_may_wait()
-        call = Call(functools.partial(_awaited, function, args, kwargs))
+        call = Call(functools.partial(_await, function, args, kwargs))
         running = loop.take(call)
     except RuntimeError:
         _discard(function)
         raise
     if running is None:
-        return anyio.run(_awaited, function, args, kwargs)
+        return anyio.run(_await, function, args, kwargs)
     try:
         return call.wait(running)
     finally:
@@ -185,7 +185,7 @@ async def yield_to_loop() -> None:
         await checkpoint()
 
 
-async def shielded(change: Callable[[], Awaitable[T]]) -> T:
+async def run_shielded(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change of storage to its end, even if the calling task is cancelled meanwhile.
 
     So a change that has begun is made as a whole. In a call without an event loop nothing can be cancelled.
@@ -273,7 +273,7 @@ def _on_served_loop(loop: LoopCallbacks, coroutine: Callable[[], Coroutine[Any, 
 # --- the generated methods ---
 
 
-def named(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
+def name_like(method: Callable[..., Any], like: Callable[..., Any], name: str) -> Callable[..., Any]:
     """`method` with the metadata and signature of `like`, and the name `name`."""
     functools.update_wrapper(method, like)
     method.__dict__.pop("__wrapped__")
@@ -309,23 +309,11 @@ def call_sync(backend: object, call: Callable[[], Coroutine[Any, Any, T]], name:
     return run_sync(call) if _here.served is None else _on_served_loop(_here.served, call)
 
 
-_RUNS_INLINE = "runs_inline"
-_BLOCKS_INLINE = "blocks_inline"
-
-
-def runs_inline(amethod: FunctionT) -> FunctionT:
-    """Declare that an async operation waits for nothing where `is_inline()`: its sync method runs in its thread."""
-    setattr(amethod, _RUNS_INLINE, True)
-    return amethod
-
-
-def blocks_inline(amethod: FunctionT) -> FunctionT:
-    """Declare that an async operation blocks where `is_inline()`.
-
-    Its sync method runs in its thread, but not where an event loop runs, which it would block.
-    """
-    setattr(amethod, _BLOCKS_INLINE, True)
-    return amethod
+RUNS_INLINE: Final = "runs_inline"
+"""The mark of an async method that waits for nothing where `is_inline()`: its sync method runs in its thread."""
+BLOCKS_INLINE: Final = "blocks_inline"
+"""The mark of an async method that blocks where `is_inline()`: its sync method runs in its thread, but not where an
+event loop runs, which it would block."""
 
 
 def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callable[..., Any]:
@@ -342,9 +330,9 @@ def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callabl
     def call_off_loops(self: Any, *args: Any, **kwargs: Any) -> Any:
         return (call if runs_loop() else call_inline)(self, *args, **kwargs)
 
-    if getattr(amethod, _BLOCKS_INLINE, False):
-        return named(call_off_loops, amethod, name)
-    return named(call_inline if getattr(amethod, _RUNS_INLINE, False) else call, amethod, name)
+    if getattr(amethod, BLOCKS_INLINE, False):
+        return name_like(call_off_loops, amethod, name)
+    return name_like(call_inline if getattr(amethod, RUNS_INLINE, False) else call, amethod, name)
 
 
 def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -353,7 +341,7 @@ def _ashim(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return await in_thread(functools.partial(method, self, *args, **kwargs))
 
-    return named(call, method, f"a{name}")
+    return name_like(call, method, f"a{name}")
 
 
 def sync_shims(cls: ClassT) -> ClassT:

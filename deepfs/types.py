@@ -16,6 +16,7 @@ from deepfs._brief import struct_repr
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, error_about, error_of
 
 __all__ = [
+    "Capabilities",
     "ChangeEvent",
     "ChangeKind",
     "ContextLine",
@@ -422,7 +423,8 @@ class DeleteResult(Result):
 class ExecuteResponse(Struct):
     """The output of a command, stdout and stderr together.
 
-    `exit_code` is None if the command was stopped, for example at its timeout. `truncated` says that output was cut.
+    `exit_code` is None if the command was stopped. If its time was up, `timed_out` is the number of seconds, and
+    the last line of the output says so. `truncated` says that output was cut.
     `not_enforced` names the limits of the sandbox, fields of its `Limits`, that this machine did not enforce in full.
     There is no `unwrap`: an exit code other than 0 is an answer, such as that of a `grep` that found nothing.
     """
@@ -433,6 +435,7 @@ class ExecuteResponse(Struct):
     exit_code: int | None = None
     truncated: bool = False
     not_enforced: tuple[str, ...] = ()
+    timed_out: float | None = None
 
 
 class ChangeEvent(Struct, frozen=True):
@@ -445,6 +448,26 @@ class ChangeEvent(Struct, frozen=True):
     path: str
     kind: ChangeKind
     version: str | None = None
+
+
+class Capabilities(Struct, frozen=True):
+    """The ways in which backends may differ, declared as data."""
+
+    keeps_empty_directories: bool = False
+    keeps_created_at: bool = True
+    durable: bool = False
+    """What is stored outlives the process."""
+    executes: bool = False
+    """The backend runs commands (`aexecute`)."""
+    deletes: bool = True
+    """The backend deletes files (`adelete`). For a class that defines no `adelete` this is set to False."""
+    watches: bool = False
+    """The backend reports every change as it happens, whoever makes it (`awatch`)."""
+    has_links: bool = False
+    """A path may lead to another one. For a class that defines `aresolve_paths` this is set to True."""
+    atomic_between_processes: bool = False
+    """Create-only writes, edits and `if_match` hold also against other processes, on this machine and on others that
+    use the storage."""
 
 
 class FileUploadResponse(Struct):
@@ -499,7 +522,7 @@ def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     return carrying(result(error=str(error), code=error.code), error)
 
 
-def failed_as(result: type[ResultT], failed: Result) -> ResultT:
+def convert_failure(result: type[ResultT], failed: Result) -> ResultT:
     """The failure in `failed`, as a Result of the type `result`."""
     error = error_behind(failed)
     made = result(error=failed.error, code=failed.code)
@@ -517,13 +540,13 @@ def error_told(result: Result) -> DeepFSError:
     return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 
 
-def renamed(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
+def rename_paths(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
     """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
     shown = error.renamed(name)
     return carrying(replace(result, error=str(shown)), shown)
 
 
-def replaced(result: ResultT, **fields: Any) -> ResultT:
+def replace_fields(result: ResultT, **fields: Any) -> ResultT:
     """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
     copied = replace(result, **fields)

@@ -23,20 +23,20 @@ from deepfs import _brief as brief
 from deepfs._langgraph import parallel_writes, reducers
 from deepfs.backends import answers as backend_answers
 from deepfs.compat import utils
-from deepfs.config import addresses
+from deepfs.config import urls
 from deepfs.mcp import calls, reference, resources
-from deepfs.middleware import _media_blocks as media_blocks
 from deepfs.middleware import _messages as messages
-from deepfs.middleware import advice, arguments, memory_texts, rendering, skill_texts
+from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
 from deepfs.policy import rules
-from deepfs.process.output import Kept
-from deepfs.sandboxes import answers, network, offload, wire
+from deepfs.process import Kept
+from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import glob_result
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
+from deepfs.search.results import Grep, glob_result
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
+from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileInfo, FileUploadResponse, LsResult
 from support.counts import few_or_many
 from support.growth import seconds_of, steep_growth
@@ -121,6 +121,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "lines.has_plain_lines": lambda text: lines.has_plain_lines(text.encode()),
     "lines.is_text": lines.is_text,
     "lines.line_count": lines.line_count,
+    "lines.utf8_size": lines.utf8_size,
     "lines.version": lines.version,
     "lines.window": lambda text: lines.window(text, 5, 100_000),
     "media.extension": media.extension,
@@ -144,7 +145,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "paths.visible_in": lambda text: paths.visible_in("", list(filter(None, text.split("/")))),
     "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
     "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
-    "records.described": lambda text: records.described({"content": text.split("\n")}, "/a"),
+    "records.describe_record": lambda text: records.describe_record({"content": text.split("\n")}, "/a"),
     "records.encode_file": lambda text: records.encode_file(_as_data(text), "v1"),
     "records.new_file": records.new_file,
     "records.read_binary": lambda text: records.read_binary(
@@ -157,8 +158,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "records.size_of": lambda text: records.size_of(_as_data(text)),
     "records.text_of": lambda text: records.text_of(_as_data(text), "/a"),
     "records.to_v1": lambda text: records.to_v1(_as_data(text)),
-    "visible.escaped": visible.escaped,
-    "visible.fenced": lambda text: visible.fenced("a", text),
+    "visible.escape_controls": visible.escape_controls,
+    "visible.fence": lambda text: visible.fence("a", text),
     "visible.one_line": visible.one_line,
     "visible.output_text": visible.output_text,
     "visible.shown_path": visible.shown_path,
@@ -169,7 +170,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "arguments.check_env": lambda text: given.check_env({text: text}),
     "arguments.path_list": lambda text: given.path_list(text.split("/")),
     "arguments.upload_list": lambda text: given.upload_list([(each, b"") for each in text.split("/")]),
-    "entries.is_valid": entries.is_valid,
     "entries.omission_of_name": entries.omission_of_name,
     # deepfs/search
     "query.compile_query regex": lambda text: query.compile_query(text, regex=True),
@@ -186,71 +186,72 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/sandboxes
     "network.normal_host": network.normal_host,
     "rules.checked_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
-    "answers.printable": answers.printable,
-    "answers.failure_of": lambda text: answers.failure_of(text.encode().split(b" "), "/a"),
+    "wire.printable": wire.printable,
+    "wire.failure_of": lambda text: wire.failure_of(text.encode().split(b" "), "/a"),
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "wire.word_cost": lambda text: wire.word_cost("sh", text.encode()),
-    "offload.captured": lambda text: offload.captured(ExecuteResponse(output=text, exit_code=0), "ab"),
-    "offload.capturing": lambda text: offload.capturing(text, "/a", 1, 1),
+    "base._captured_result": lambda text: base._captured_result(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
     "resources.text_of": lambda text: resources.text_of("/a", text.encode()),
     "resources.uri_of": resources.uri_of,
     "calls.failure_of": lambda text: calls.failure_of(ValueError(text)),
     # deepfs/config
-    "addresses.parse_address": addresses.parse_address,
-    "addresses.parse_address of a file": lambda text: addresses.parse_address(f"file://{text}"),
-    "addresses.with_options": lambda text: addresses.with_options("a", {text: text}),
+    "urls.parse_address": urls.parse_address,
+    "urls.parse_address of a file": lambda text: urls.parse_address(f"file://{text}"),
+    "urls.with_options": lambda text: urls.with_options("a", {text: text}),
     # deepfs/middleware
     "rendering.command_output": lambda text: rendering.command_output(ExecuteResponse(output=text, exit_code=1)),
     "rendering.output_and_notes": rendering.output_and_notes,
     "rendering.listing": lambda text: rendering.listing(text.split("\n"), 60_000),
-    "rendering.paged": lambda text: rendering.paged(text.split("\n"), 0, 1000, 60_000, text),
-    "rendering.numbered": lambda text: rendering.numbered("/a", _read(text), 0, 0, 60_000),
+    "rendering.page_rows": lambda text: rendering.page_rows(text.split("\n"), 0, 1000, 60_000, text),
+    "rendering.number_lines": lambda text: rendering.number_lines("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
     "rendering.entries": lambda text: rendering.entries([FileInfo(path=f"/{text}", is_dir=False, size=1)]),
-    "advice.no_file": lambda text: advice.no_file("/", text),
-    "advice.no_line": lambda text: advice.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
-    "advice.literal_brackets": advice.literal_brackets,
-    "advice.closest": lambda text: advice.closest(text, [text[1:], *text.split("/")]),
-    "advice.into_directory": lambda text: advice.into_directory(f"/{text}", "/a"),
-    "skill_texts.parsed": lambda text: skill_texts.parsed(text.encode(), "/a/SKILL.md"),
-    "skill_texts.instructions": lambda text: skill_texts.instructions(text.encode()),
-    "skill_texts.bounded": lambda text: skill_texts.bounded(text.split("\n")),
-    "skill_texts.shown_warnings": lambda text: skill_texts.shown_warnings([text]),
-    "skill_texts.checked_template": skill_texts.checked_template,
-    "skill_texts.known_skills": lambda text: skill_texts.known_skills({"skills_metadata": [text]}),
-    "skill_texts.shown_skills": lambda text: skill_texts.shown_skills(
+    "rendering.no_file": lambda text: rendering.no_file("/", text),
+    "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
+    "rendering.literal_brackets": rendering.literal_brackets,
+    "rendering.shown_error": lambda text: rendering.shown_error(errors.NotFoundError(text)),
+    "rendering.plain_error": rendering.plain_error,
+    "rendering.sentence": rendering.sentence,
+    "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
+    "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
+    "skill_files.parse_skill": lambda text: skill_files.parse_skill(text.encode(), "/a/SKILL.md"),
+    "skill_files.instructions": lambda text: skill_files.instructions(text.encode()),
+    "skill_files.bound_warnings": lambda text: skill_files.bound_warnings(text.split("\n")),
+    "skill_files.shown_warnings": lambda text: skill_files.shown_warnings([text]),
+    "skill_files.check_template": skill_files.check_template,
+    "skill_files.known_skills": lambda text: skill_files.known_skills({"skills_metadata": [text]}),
+    "skill_files.shown_skills": lambda text: skill_files.shown_skills(
         [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]
         [text],
     ),
-    "skill_texts.pinned_text": lambda text: skill_texts.pinned_text(
+    "skill_files.pinned_text": lambda text: skill_files.pinned_text(
         {"path": text, "name": text},  # type: ignore[typeddict-item]
         text.encode(),
     ),
-    "memory_texts.cut_list": memory_texts.cut_list,
-    "memory_texts.inserted": lambda text: memory_texts.inserted(text, 1, text),
-    "memory_texts.lines_of": memory_texts.lines_of,
-    "memory_texts.lines_with": lambda text: list(memory_texts.lines_with(text, "a")),
-    "memory_texts.page": lambda text: memory_texts.page(text.split("\n"), 1, 1000),
+    "anthropic_memory.cut_list": anthropic_memory.cut_list,
+    "anthropic_memory.insert_lines": lambda text: anthropic_memory.insert_lines(text, 1, text),
+    "anthropic_memory.lines_of": anthropic_memory.lines_of,
+    "anthropic_memory.lines_with": lambda text: list(anthropic_memory.lines_with(text, "a")),
+    "anthropic_memory.page": lambda text: anthropic_memory.page(text.split("\n"), 1, 1000),
     "arguments.canonical_arguments": lambda text: arguments.canonical_arguments("read_file", {text: text}),
-    "media_blocks.inline": lambda text: media_blocks.inline({"type": "image", "base64": text, "mime_type": "a/b"}),
-    "media_blocks.inline url": lambda text: media_blocks.inline(
+    "messages.inline": lambda text: messages.inline({"type": "image", "base64": text, "mime_type": "a/b"}),
+    "messages.inline url": lambda text: messages.inline(
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
     ),
-    "media_blocks.document_text": lambda text: media_blocks.document_text(
+    "messages.document_text": lambda text: messages.document_text(
         {"type": "document", "source": {"type": "text", "data": text}}
     ),
-    "media_blocks.encoded": lambda text: media_blocks.encoded(text.encode()),
-    "media_blocks.may_be_json": lambda text: media_blocks.may_be_json(AIMessage(text)),
-    "media_blocks.with_parsed_blocks": lambda text: media_blocks.with_parsed_blocks(
-        ToolMessage(text, tool_call_id="a")
-    ),
-    "media_blocks.media_type": lambda text: media_blocks.media_type({"type": "image", "mime_type": text}),
-    "media_blocks.is_digest": media_blocks.is_digest,
+    "messages.encode": lambda text: messages.encode(text.encode()),
+    "messages.may_be_json": lambda text: messages.may_be_json(AIMessage(text)),
+    "messages.with_parsed_blocks": lambda text: messages.with_parsed_blocks(ToolMessage(text, tool_call_id="a")),
+    "messages.media_type": lambda text: messages.media_type({"type": "image", "mime_type": text}),
+    "messages.is_digest": messages.is_digest,
     "messages.is_blank": messages.is_blank,
+    "messages.text_block": messages.text_block,
     "messages.media_block": lambda text: messages.media_block("/a.png", _as_data(text.encode()), 1 << 30),
     "messages.with_prompt": lambda text: messages.with_prompt(SystemMessage(text), text),
     # deepfs/compat
@@ -271,26 +272,26 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
     "backend_answers.code_told": backend_answers.code_told,
-    "backend_answers.unnumbered": backend_answers.unnumbered,
-    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.unnumbered(f"1\t{text}"),
-    "backend_answers.unnumbered of one long line": lambda text: backend_answers.unnumbered(
+    "backend_answers.parse_numbered": backend_answers.parse_numbered,
+    "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.parse_numbered(f"1\t{text}"),
+    "backend_answers.unnumbered of one long line": lambda text: backend_answers.parse_numbered(
         "1\ta\n" + "".join(f"1.1\t{part}\n" for part in text.split())
     ),
-    "backend_answers.completed": lambda text: backend_answers.completed(
+    "backend_answers.complete_answer": lambda text: backend_answers.complete_answer(
         "read", _read(text), {"path": "/a", "offset": 0, "limit": 1000}
     ),
     "backend_answers.read_result": lambda text: backend_answers.read_result(text, "/a", 0, 1000),
-    "backend_answers.changed": lambda text: backend_answers.changed(text, ReadResult, "/a"),
+    "backend_answers.change_result": lambda text: backend_answers.change_result(text, ReadResult, "/a"),
     # others
-    "errors.clipped": errors.clipped,
-    "errors.quoted": errors.quoted,
+    "errors.clip": errors.clip,
+    "errors.quote": errors.quote,
     "errors.error_about": lambda text: str(errors.error_about("file_not_found", text, text)),
     "errors.error_of": lambda text: str(errors.error_of("file_not_found", text)),
     "errors.foreign_text": errors.foreign_text,
     "brief.address": brief.address,
     "brief.arguments": brief.arguments,
     "brief.brief": lambda text: brief.brief([text, {text: text}]),
-    "output.Kept": lambda text: _kept(text.encode()),
+    "process.Kept": lambda text: _kept(text.encode()),
     "parallel_writes.is_header": parallel_writes.is_header,
     "parallel_writes.operation_in": lambda text: parallel_writes.operation_in(text.split("/")),
     "parallel_writes.removals_in": lambda text: parallel_writes.removals_in(text.split("/")),
@@ -307,7 +308,7 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "globs.compile_tree": lambda text: globs.compile_tree(f"/{text}"),
     "reference._matcher": lambda text: anyio.run(partial(reference._matcher, [text], anywhere=True)),
     "query.compile_query": query.compile_query,
-    "query.check_search": query.check_search,
+    "request.query_of": lambda text: query_of(GrepRequest(text)),
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
@@ -321,15 +322,16 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
 }
 """As in `TEXTS`: what runs on the event loop in any case, so that it refuses or cuts what is too long."""
 
+_GREP: Final = GrepRequest("a")
 _ANSWER_LINES: Final = b"81a4 1 1 f//\n"
 
 
-def _answer(body: bytes) -> answers.Records:
+def _answer(body: bytes) -> wire.Records:
     text = base64.b64encode(body).decode()
-    return answers.Records(text, sha256(text.encode()).hexdigest(), 1 << 30)
+    return wire.Records(text, sha256(text.encode()).hexdigest(), 1 << 30)
 
 
-def _of_answer(read: Callable[[answers.Records, int], object], line: bytes) -> Callable[[int], Call]:
+def _of_answer(read: Callable[[wire.Records, int], object], line: bytes) -> Callable[[int], Call]:
     def sized(size: int) -> Call:
         count = size // len(line)
         answer = _answer(line * count)
@@ -355,9 +357,17 @@ def _tree(numbers: list[int]) -> list[TreeEntry]:
 
 
 SIZED: Final[dict[str, Callable[[int], Call]]] = {
-    "answers.outcomes": _of_answer(answers.outcomes, b"E denied\n"),
+    "wire.outcomes": _of_answer(lambda answer, count: wire.outcomes(answer, ["/a"] * count), b"E denied\n"),
     "answers.resolved_paths": _of_answer(answers.resolved_paths, b"ok /a//\n"),
     "answers.infos": _of_answer(lambda answer, _: list(answers.infos(answer, "/", "")), _ANSWER_LINES),
+    "answers.list_directory": _of_answer(lambda answer, _: answers.list_directory(answer, "/", ""), _ANSWER_LINES),
+    "answers.glob_files": _of_answer(
+        lambda answer, _: answers.glob_files(Deadline(), answer, "", FileFilter(GlobRequest("**"))), _ANSWER_LINES
+    ),
+    "answers.grep_files": _of_answer(
+        lambda answer, _: answers.grep_files(Deadline(), answer, "", Grep(_GREP, FileFilter(_GREP))),
+        _ANSWER_LINES,
+    ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
     "answers.found_files": _of_answer(
         lambda answer, _: list(answers.found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
@@ -365,7 +375,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
     ),
-    "answers.check": _of_answer(lambda answer, _: answers.check(answer, "/"), b"E "),
+    "wire.check": _of_answer(lambda answer, _: wire.check(answer, "/"), b"E "),
     "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
     "entries.empty_directories": _with_rows(lambda rows: entries.empty_directories(_tree(rows))),
     "entries.files_of": _with_rows(lambda rows: entries.files_of(_tree(rows))),
@@ -410,7 +420,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
     ),
     "backend_answers.completed of many": _with_rows(
-        lambda rows: backend_answers.completed(
+        lambda rows: backend_answers.complete_answer(
             "ls", LsResult(entries=[FileInfo(f"/{row}", is_dir=False) for row in rows]), {"path": "/"}
         )
     ),
@@ -444,28 +454,33 @@ ELSEWHERE: Final = {
 
 FIXED: Final = {
     *("arguments." + name for name in (
-        "argument_of", "arguments_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
+        "argument_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
-        "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+        "check_target", "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
     )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
-    *("query.is_plain", "request.option_types", "answers.bound_of", "wire.encoded_size", "wire.off_loop", "wire.room"),
+    *("urls.inert_serializer", "urls.open_url"),
+    *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
-    *("resources.fetched", "skill_texts.too_large", "memory_texts.line_range", "memory_texts.size_text"),
-    *("media_blocks." + name for name in (
-        "blocks_of", "digest_of", "family", "filled", "form_of", "has_content", "has_media", "has_references",
-        "has_url",
-        "inline_size", "is_reference", "label", "referring", "retyped", "standard",
+    "resources.fetch",
+    *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),
+    *("anthropic_memory." + name for name in (
+        "async_memory_tool_of_sdk", "line_range", "memory_function", "memory_tool", "memory_tool_of_sdk", "size_text",
     )),
-    *("messages.mapped", "messages.messages_of", "messages.typed_block", "errors.error_class"),
+    *("messages." + name for name in (
+        "blocks_of", "digest_of", "family", "fill_references", "form_of", "has_content", "has_media", "has_references",
+        "has_url",
+        "inline_size", "is_reference", "label", "refer", "correct_type", "standard",
+    )),
+    *("messages.map_messages", "messages.messages_of", "messages.typed_block", "errors.error_class"),
     *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
-    *("backend_answers.refused", "backend_answers.shows_file"),
+    *("backend_answers.refusal_of", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),
 }  # fmt: skip
@@ -474,11 +489,10 @@ FIXED: Final = {
 MODULES: Final = (
     *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
     *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
-    *("deepfs.sandboxes." + name for name in ("answers", "network", "offload", "wire")),
-    *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.addresses"),
-    *("deepfs.middleware." + name for name in ("advice", "arguments", "memory_texts", "rendering", "skill_texts")),
+    *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
+    *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.urls"),
+    *("deepfs.middleware." + name for name in ("arguments", "anthropic_memory", "rendering", "skill_files")),
     *(
-        "deepfs.middleware._media_blocks",
         "deepfs.middleware._messages",
         "deepfs.compat.utils",
         "deepfs.backends.answers",

@@ -1,10 +1,12 @@
 """Importing a part of deepfs loads no framework and no driver before they are used."""
 
 import json
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
+import deepfs
 from support.scripts import run_script
 
 # The dependencies of deepfs, and their own dependencies.
@@ -30,6 +32,7 @@ def test_importing_deepfs_loads_nothing_else() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
+        "import deepfs.backends.memory",
         "from deepfs import MemoryBackend, run_sync",
         "from deepfs.backends import FilesystemBackend",
         "from deepfs.backends.composite import CompositeBackend",
@@ -52,13 +55,55 @@ def test_names_are_listed_before_they_are_loaded() -> None:
     printed = run_script("""
         import sys
         import deepfs
-        assert set(deepfs.__all__) <= set(dir(deepfs))
+        assert "FileInfo" in deepfs.__all__ and set(deepfs.__all__) <= set(dir(deepfs))
         assert "deepfs.types" not in sys.modules
         assert deepfs.FileInfo is deepfs.FileInfo is sys.modules["deepfs.types"].FileInfo
         assert "FileInfo" in vars(deepfs)
+        for name in ("no_such_name", "_hidden", "__wrapped__"):
+            try:
+                getattr(deepfs, name)
+            except AttributeError as error:
+                print(error)
+    """)
+    assert printed.splitlines() == [
+        f"module 'deepfs' has no attribute '{name}'" for name in ("no_such_name", "_hidden", "__wrapped__")
+    ]
+
+
+def test_parts_are_attributes_after_the_import_of_deepfs_alone() -> None:
+    printed = run_script("""
+        import deepfs
+        used = [
+            deepfs.backends.FilesystemBackend, deepfs.backends.protocol.BackendProtocol, deepfs.config.open_backend,
+            deepfs.errors.NotFoundError, deepfs.graph.create_deep_agent, deepfs.middleware.FilesystemMiddleware,
+            deepfs.middleware.filesystem.GrepSchema, deepfs.policy.ReadOnlyBackend, deepfs.profiles.HarnessProfile,
+            deepfs.profiles.harness.harness_profiles.HarnessProfile, deepfs.sandboxes.BubblewrapSandbox,
+            deepfs.testing.ScriptedModel, deepfs.types.FileInfo,
+        ]
+        print(len(used))
+    """)
+    assert printed == "13\n"
+
+
+def test_a_part_whose_dependency_is_missing_says_so() -> None:
+    printed = run_script("""
+        import sys
+        sys.modules["mcp"] = None
+        import deepfs
         try:
-            deepfs.no_such_name
-        except AttributeError as error:
+            deepfs.mcp
+        except ImportError as error:
             print(error)
     """)
-    assert printed == "module 'deepfs' has no attribute 'no_such_name'\n"
+    assert printed == "deepfs.mcp needs the MCP SDK: pip install 'deepfs[mcp]'\n"
+
+
+PACKAGES: Final = [deepfs, deepfs.backends, deepfs.middleware, deepfs.sandboxes, deepfs.testing]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_star_import_has_all_names_and_no_modules(package: ModuleType) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"from {package.__name__} import *", namespace)
+    assert set(package.__all__) == namespace.keys() - {"__builtins__"}
+    assert [name for name, value in namespace.items() if isinstance(value, ModuleType)] == []

@@ -18,7 +18,7 @@ from langgraph.store.base import BaseStore
 
 from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.sync import blocks_inline, is_inline, shielded
+from deepfs.sync import BLOCKS_INLINE, is_inline, run_shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
 
@@ -524,7 +524,7 @@ class TestShielded:
             steps.append("changed")
 
         with anyio.move_on_after(0.01) as scope:
-            await shielded(change)
+            await run_shielded(change)
             await anyio.lowlevel.checkpoint()
             steps.append("not reached")
         assert scope.cancelled_caught
@@ -536,9 +536,9 @@ class TestShielded:
             await anyio.lowlevel.checkpoint()
             raise ValueError("the change failed")
 
-        assert await shielded(current_thread) == threading.get_ident()
+        assert await run_shielded(current_thread) == threading.get_ident()
         with pytest.raises(ValueError, match="the change failed"):
-            await shielded(fail)
+            await run_shielded(fail)
 
     def test_a_task_of_asyncio_may_be_cancelled_again_and_again(self) -> None:
         steps = []
@@ -553,7 +553,7 @@ class TestShielded:
 
             failures: list[object] = []
             asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-            task = asyncio.create_task(shielded(change))
+            task = asyncio.create_task(run_shielded(change))
             for _ in range(3):
                 await asyncio.sleep(0.01)
                 assert task.cancel()
@@ -572,10 +572,10 @@ class TestShielded:
 @pytest.mark.anyio
 async def test_what_blocks_inline_runs_inline_only_off_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     class Blocking:
-        @blocks_inline
         async def aread(self) -> str:
             return "inline" if is_inline() else "on a loop"
 
+    setattr(Blocking.aread, BLOCKS_INLINE, True)
     backend: Any = sync_shims(Blocking)()
     assert await anyio.to_thread.run_sync(backend.read) == "inline"
     # What waits for a loop would block this one, which no test may do.

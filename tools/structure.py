@@ -1,181 +1,188 @@
-"""Measures the structure of the package, and checks the limits that `nox -s lint` enforces.
+"""Prints the size of a package, and through how much code one operation goes.
 
-    python tools/structure.py                  the table; exits with 1 if a figure is beyond its limit
-    python tools/structure.py --of DIR         the figures of another checkout, without limits
-    python tools/structure.py --compare DIR    that checkout and this one, side by side
+    python tools/structure.py                          the package deepfs of this checkout
+    python tools/structure.py deepfs DIR/deepfs        folders of packages side by side
+    python tools/structure.py --walks deepfs           what operations of an installed package go through
 
-The package is not imported, except with `--passes`, which counts the modules that two operations use: then the package
-and its dependencies must be installed. `--show` lists what each figure counts.
-
-`modules.py` defines how modules are counted, `docstrings.py` how methods are.
+The figures are for people: no check fails for one of them. `--walks` knows deepfs and deepagents. It counts functions
+that an operation calls, in any thread, and their modules.
 """
 
 import argparse
-import json
-import os
-import subprocess
+import ast
+import io
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import threading
+import tokenize
+from collections.abc import Awaitable, Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from statistics import median
-from typing import Final
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+from typing import Any, Final
 
-from docstrings import public_methods
-from modules import Module, body_lines, circles, class_lines, classes, functions, importers, modules_of, span
+import anyio
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-Range = tuple[float, float]
-"""The smallest and the largest allowed value."""
+# --- size ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A measured figure. Its goal says where the package should go; only a `limit` fails the check."""
-
-    name: str
-    goal: Range | None = None
-    limit: Range | None = None
-
-    def allows(self, value: float) -> bool:
-        return self.limit is None or self.limit[0] <= value <= self.limit[1]
-
-
-FIGURES: Final = (
-    Figure("modules"),
-    Figure("lines"),
-    Figure("modules per 1,000 lines", goal=(0, 4.5)),
-    Figure("lines of the median file", goal=(180, 300)),
-    Figure("lines of the median body", goal=(0, 5)),
-    Figure("functions over 40 lines, with docstrings"),
-    Figure("bodies over 40 lines"),
-    Figure("classes over 300 lines"),
-    Figure("modules with one importer", goal=(0, 20)),
-    Figure("modules in the largest circle of imports", goal=(0, 0), limit=(0, 0)),
-    Figure("public methods"),
-    Figure("… with an argument not described", goal=(0, 0), limit=(0, 0)),
-    Figure("… whose errors are not named", goal=(0, 0), limit=(0, 0)),
-    Figure("modules that a disk grep passes", goal=(0, 12)),
-    Figure("modules that a store edit passes", goal=(0, 12)),
-)
-
-
-@dataclass(frozen=True)
-class Measure:
-    value: float
-    counted: Sequence[str] = ()
-
-
-def _count(names: Iterable[str]) -> Measure:
-    counted = sorted(names)
-    return Measure(len(counted), counted)
-
-
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
-def measure(root: Path) -> dict[str, Measure]:
-    """The figures that follow from the source files alone, by name."""
-    found = modules_of(root)
-    return measure_modules(found) | measure_code(found) | measure_methods(found)
-
-
-def measure_modules(found: dict[str, Module]) -> dict[str, Measure]:
-    lines = sum(module.lines for module in found.values())
-    alone = ((name, by) for name, by in importers(found).items() if len(by) == 1 and not found[name].is_package)
-    groups = circles(found)
+def measure(folder: Path) -> dict[str, str]:
+    """The size of the package in `folder`: of all modules, with their comments and docstrings if not said otherwise."""
+    texts = [path.read_text() for path in sorted(folder.rglob("*.py"))]
+    trees = [ast.parse(text) for text in texts]
+    functions = [
+        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    private = [each for each in functions if each.name.startswith("_") and not each.name.endswith("__")]
+    code = [code_lines(text) for text in texts]
+    imports = [
+        {line for node in imports_of(tree) for line in lines_of(node)} & lines
+        for tree, lines in zip(trees, code, strict=True)
+    ]
     return {
-        "modules": _count(found),
-        "lines": Measure(lines),
-        "modules per 1,000 lines": Measure(round(1000 * len(found) / lines, 2)),
-        "lines of the median file": Measure(median(module.lines for module in found.values())),
-        "modules with one importer": _count(f"{name} by {by[0]}" for name, by in alone),
-        "modules in the largest circle of imports": Measure(
-            max(map(len, groups), default=0), [" ".join(group) for group in groups]
+        "modules": f"{len(texts):,}",
+        "lines": f"{sum(text.count(chr(10)) for text in texts):,}",
+        "lines of code": f"{sum(map(len, code)):,}",
+        "functions": f"{len(functions):,}",
+        "private ones": f"{len(private) / len(functions):.0%}",
+        "imports and __all__, part of the code": f"{sum(map(len, imports)) / sum(map(len, code)):.1%}",
+    }
+
+
+def code_lines(text: str) -> set[int]:
+    """The lines that are not blank, nor comments or docstrings alone."""
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    docs = {line for node in ast.walk(ast.parse(text)) if is_docstring(node) for line in lines_of(node)}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {n for each in tokens if each.type not in ignored for n in range(each.start[0], each.end[0] + 1)} - docs
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imports_of(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        is_list = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if isinstance(node, ast.Import | ast.ImportFrom) or (is_list and isinstance(node, ast.stmt)):
+            yield node
+
+
+def lines_of(node: Any) -> range:
+    return range(node.lineno, node.end_lineno + 1)
+
+
+# --- walks -----------------------------------------------------------------------------------------------------------
+
+
+class Walk:
+    """Notes the functions of a package that are called."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self.called: set[tuple[str, CodeType]] = set()
+
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.partition(".")[0] == self._package and not frame.f_code.co_name.startswith("<"):
+            self.called.add((module, frame.f_code))
+
+    async def count(self, operation: Callable[[], Awaitable[object]], prepare: Callable[[], Awaitable[object]]) -> str:
+        """The modules and functions of one operation; the fewest of five, since threads may make more calls."""
+        found = []
+        for _ in range(6):  # The first one starts threads and loads modules.
+            await prepare()
+            self.called.clear()
+            await operation()
+            found.append((len({module for module, _ in self.called}), len(self.called)))
+        return "{} / {}".format(*min(found[1:], key=lambda each: each[1]))
+
+
+async def walk(package: str, directory: Path) -> dict[str, str]:
+    from langgraph.store.memory import InMemoryStore
+
+    walk = Walk(package)
+    threading.setprofile(walk.note)
+    backends = import_module(f"{package}.backends")
+    (directory / "notes.py").write_text("one\ntwo\n")
+    disk = backends.FilesystemBackend(str(directory), virtual_mode=True)
+    kept = backends.StoreBackend(store=InMemoryStore(), namespace=lambda _: ("files",))
+    stores = [
+        backends.StoreBackend(store=InMemoryStore(), namespace=lambda _, n=n: ("mount", str(n))) for n in range(4)
+    ]
+    for each in [kept, *stores]:
+        await each.awrite("/notes.py", "one\ntwo\n")
+    tree = backends.CompositeBackend(default=stores[0], routes={f"/{n}/": stores[n] for n in range(1, 4)})
+    steps: dict[str, tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]] = {
+        "an edit in a StoreBackend": (
+            lambda: kept.aedit("/notes.py", "one", "three"),
+            lambda: kept.aedit("/notes.py", "three", "one"),
         ),
+        "a grep over four mounts": (lambda: tree.agrep("two"), anyio.lowlevel.checkpoint),
+        "a disk grep": (lambda: disk.agrep("two"), anyio.lowlevel.checkpoint),
     }
+    if package == "deepfs":
+        sqlite = backends.SqliteBackend(directory / "files.db")
+        steps["a write in a SqliteBackend"] = (
+            lambda: sqlite.awrite("/notes.py", "two\n", overwrite=True),
+            lambda: sqlite.awrite("/notes.py", "one\n", overwrite=True),
+        )
+    agent, numbers = make_agent(import_module(f"{package}.middleware").FilesystemMiddleware), iter(range(100))
+    steps["a write_file tool call, with the agent's turn"] = (
+        lambda: agent.ainvoke({"messages": [("user", f"/{next(numbers)}.txt")]}),
+        anyio.lowlevel.checkpoint,
+    )
+    sys.setprofile(walk.note)
+    counted = {name: await walk.count(*each) for name, each in steps.items()}
+    sys.setprofile(None)
+    return counted
 
 
-def measure_code(found: dict[str, Module]) -> dict[str, Measure]:
-    defined = [(f"{module.name}:{each.name}", each) for module in found.values() for each in functions(module.tree)]
-    classed = [(f"{module.name}:{each.name}", each) for module in found.values() for each in classes(module.tree)]
-    return {
-        "lines of the median body": Measure(median(body_lines(each) for _, each in defined)),
-        "functions over 40 lines, with docstrings": _count(name for name, each in defined if span(each) > 40),
-        "bodies over 40 lines": _count(name for name, each in defined if body_lines(each) > 40),
-        "classes over 300 lines": _count(name for name, each in classed if class_lines(each) > 300),
-    }
+def make_agent(middleware: Callable[..., Any]) -> Any:
+    """An agent whose model writes the file that the user names, and then ends."""
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
 
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            return self
 
-def measure_methods(found: dict[str, Module]) -> dict[str, Measure]:
-    methods = public_methods(found)
-    return {
-        "public methods": _count(each.name for each in methods),
-        "… with an argument not described": _count(each.name for each in methods if not each.describes_arguments()),
-        "… whose errors are not named": _count(each.name for each in methods if not each.names_errors()),
-    }
+        def _generate(self, messages: Any, *_: Any, **__: Any) -> ChatResult:
+            call = {"name": "write_file", "args": {"file_path": messages[-1].content, "content": "one\n"}, "id": "1"}
+            answer = AIMessage("", tool_calls=[call] if isinstance(messages[-1], HumanMessage) else [])
+            return ChatResult(generations=[ChatGeneration(message=answer)])
 
-
-def measure_passes(root: Path) -> dict[str, Measure]:
-    """Run `passes.py` on the package in `root`, and count the modules that its operations use."""
-    command = [sys.executable, "-P", str(Path(__file__).with_name("passes.py"))]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
-    return {f"modules that {name} passes": _count(passed) for name, passed in json.loads(printed).items()}
+    return create_agent(Model(messages=iter(())), middleware=[middleware()])
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def limits_broken(measured: dict[str, Measure], figures: Sequence[Figure] = FIGURES) -> list[Figure]:
-    known = (figure for figure in figures if figure.name in measured)
-    return [figure for figure in known if not figure.allows(measured[figure.name].value)]
-
-
-def table(measured: dict[str, dict[str, Measure]], *, with_limits: bool) -> str:
-    """One row for each figure, one column for each of the measured trees."""
-    lines = [["", *measured, *(["limit"] if with_limits else []), "goal"]]
-    for figure in FIGURES:
-        values = [f"{tree[figure.name].value:,g}" for tree in measured.values() if figure.name in tree]
-        if values:
-            limit = [_range(figure.limit)] if with_limits else []
-            lines.append([figure.name, *values, *limit, _range(figure.goal)])
+def table(columns: dict[str, dict[str, str]]) -> str:
+    rows = list(dict.fromkeys(row for column in columns.values() for row in column))
+    lines = [["", *columns], *([row, *(column.get(row, "") for column in columns.values())] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def _range(limit: Range | None) -> str:
-    if limit is None:
-        return ""
-    low, high = limit
-    return f"{low:g} to {high:g}" if low else f"≤ {high:g}"
-
-
-def _items(measured: dict[str, Measure], figures: Iterable[Figure]) -> str:
-    """The names of the items that were counted for these figures."""
-    names = (figure.name for figure in figures if measured.get(figure.name, Measure(0)).counted)
-    return "\n".join(f"\n{name}:\n  " + "\n  ".join(measured[name].counted) for name in names)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="The structure of the package in figures.")
-    parser.add_argument("--of", type=Path, metavar="DIR", help="measure another checkout, without limits")
-    parser.add_argument("--compare", type=Path, metavar="DIR", help="measure another checkout beside this one")
-    parser.add_argument("--passes", action="store_true", help="count the modules that operations pass, too")
-    parser.add_argument("--show", action="store_true", help="name what each figure counts")
-    given = parser.parse_args(arguments)
-    roots = (
-        {"now": given.of} if given.of else {"before": given.compare, "now": ROOT} if given.compare else {"now": ROOT}
-    )
-    measured = {title: measure(root) | (measure_passes(root) if given.passes else {}) for title, root in roots.items()}
-    print(table(measured, with_limits=not given.of))
-    broken = [] if given.of else limits_broken(measured["now"])
-    print(_items(measured["now"], FIGURES if given.show else broken))
-    for figure in broken:
-        print(f"{figure.name}: beyond the limit, {_range(figure.limit)}", file=sys.stderr)
-    return 1 if broken else 0
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The size of a package, and what its operations go through.")
+    parser.add_argument("packages", nargs="*", default=["deepfs"], help="folders; with --walks, names of packages")
+    parser.add_argument("--walks", action="store_true", help="count what operations go through")
+    given = parser.parse_args()
+    if not given.walks:
+        print(table({package: measure(ROOT / package) for package in given.packages}))
+        return
+    columns = {}
+    for package in given.packages:
+        with TemporaryDirectory() as directory:
+            columns[package] = anyio.run(walk, package, Path(directory))
+    print(table(columns))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,8 +23,7 @@ from benchmarks import inputs, servers
 from benchmarks.bench import Bench
 from benchmarks.harness import Contender
 from benchmarks.record import Race
-from deepfs.cli.copy_plans import Terms
-from deepfs.cli.copying import Arguments, copy
+from deepfs.cli.copying import CopyOptions, copy
 from deepfs.cli.session import Session
 
 TITLE: Final = "Copying Django between storages"
@@ -198,7 +197,7 @@ async def _deepfs(source: str, target: str) -> float:
     """Run `deepfs cp -rT` in this process; return its seconds."""
     session = Session(name="cp")
     start = time.perf_counter()
-    await copy(session, Arguments(sources=[source], target=target, is_exact=True), Terms(recursive=True))
+    await copy(session, CopyOptions(sources=[source], target=target, exact=True, recursive=True))
     await session.close()
     assert session.status == 0
     return time.perf_counter() - start

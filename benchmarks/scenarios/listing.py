@@ -20,8 +20,6 @@ TITLE: Final = "ls of many large files in a store"
 
 _PACKAGES: Final[tuple[Package, ...]] = ("deepfs", "deepagents")
 _MB: Final = 1_000_000
-_SHARE: Final = 0.02
-"""The bytes that an `ls` may transfer (paths, sizes and times), as a share of the bytes of all contents."""
 
 
 async def measure(bench: Bench) -> None:
@@ -43,15 +41,6 @@ async def _measure_store(bench: Bench, store: BaseStore, task: Task) -> None:
     for package in _PACKAGES[: 1 if bench.quick else None]:
         found = await _in_new_process(msgspec.structs.replace(task, package=package, counts=True))
         bench.note(f"{shown}, {package}: {_cost(found.first)}; again {_cost(found.repeated)}.")
-        if package == "deepfs" and task.address:
-            _bars(bench, task, found)
-
-
-def _bars(bench: Bench, task: Task, found: Found) -> None:
-    for name, listing in (("first", found.first), ("repeated", found.repeated)):
-        share = listing.moved / (task.files * task.size)
-        claim = f"{task.kind}: the {name} ls moves at most {_SHARE:.0%} of the bytes of all contents"
-        bench.at_most(claim, _SHARE, [share], "", reduced=bench.quick)
 
 
 def _cost(listing: Listing) -> str:

@@ -17,6 +17,7 @@ from deepfs.backends import BackendProtocol, CompositeBackend, LocalShellBackend
 from deepfs.backends.store import StoreBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.skills import SkillsMiddleware
+from deepfs.operations import Operation
 
 TITLE: Final = "Skills"
 
@@ -95,10 +96,10 @@ class _Distant(WrapperBackend):
         super().__init__(inner)
         self.calls = 0
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def run(self, operation: Operation) -> Any:
         self.calls += 1
         await anyio.sleep(_SECONDS)
-        return await super().dispatch(operation, call, *args, **options)
+        return await super().run(operation)
 
 
 async def _copy(bench: Bench) -> None:

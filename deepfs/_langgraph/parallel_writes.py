@@ -112,7 +112,7 @@ def is_header(key: object) -> bool:
 def operation_in(keys: Iterable[object]) -> Operation | None:
     """The operation that one of the keys of a write encodes; None if there is none."""
     for key in keys:
-        if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decoded(key)) is not None:
+        if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decode(key)) is not None:
             return operation
     return None
 
@@ -146,7 +146,7 @@ def _stamp(data: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _decoded(header: str) -> Operation | None:
+def _decode(header: str) -> Operation | None:
     """The operation in `header`, cached since the task that wrote it, its siblings and both reducers decode it."""
     try:
         return json.decode(header[len(_HEADER) :], type=Operation)

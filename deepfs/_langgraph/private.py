@@ -56,7 +56,7 @@ __all__ = [
 T = TypeVar("T")
 
 STRICT_RESUME: Final = "__pregel_strict_resume"
-"""The key of `configurable` with which an answer to an unknown interrupt is an error; LangGraph has it since 1.2."""
+"""The key of `configurable` with which an answer to an unknown interrupt is an error. LangGraph has it since 1.2.20."""
 
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "
@@ -215,13 +215,13 @@ async def batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     Raises BackendError if the store fails. On its own loop the store is never interrupted: the SQLite store would then
     keep its transaction open.
     """
-    given: object = await _asked(store, partial(_batched, store, operations))  # A store may return anything.
+    given: object = await _ask(store, partial(_send_batch, store, operations))  # A store may return anything.
     if (type(given) is not list and not isinstance(given, Sequence)) or len(given) != len(operations):
         raise BackendError(None, "The store gave an answer that does not fit what it was asked.")
     return given if type(given) is list else list(given)
 
 
-async def _batched(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
+async def _send_batch(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
     """`abatch`, or in a thread `batch` of a store that has only that, such as LangGraph's `SqliteStore`."""
     try:
         return await store.abatch(operations)
@@ -231,7 +231,7 @@ async def _batched(store: BaseStore, operations: Sequence[Op]) -> list[Result]:
 
 async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -> object:
     """Get an item by the queue of an async store, which makes one batch of what its callers want at the same time."""
-    return await _asked(store, lambda: store.aget(namespace, key), finishes=False)
+    return await _ask(store, lambda: store.aget(namespace, key), finishes=False)
 
 
 class Session(NamedTuple):
@@ -263,7 +263,7 @@ async def with_session(
 
     # SQLite ends a statement, whoever waits for it. The setup of the store must not be interrupted.
     is_harmless = is_sqlite and not changes and cast("Any", store).is_setup
-    return await _asked(store, run, finishes=not is_harmless)
+    return await _ask(store, run, finishes=not is_harmless)
 
 
 @asynccontextmanager
@@ -286,7 +286,7 @@ async def _postgres_session(store: Any) -> AsyncIterator[Session]:
         yield Session(cursor.connection, rows)
 
 
-async def _asked(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True) -> T:
+async def _ask(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True) -> T:
     """Make a call on the event loop of `store`, or here if it has none. Raises BackendError for errors of the store.
 
     With `finishes`, the call runs to its end if the store has a loop, even if the caller is cancelled.

@@ -133,7 +133,7 @@ class FileReducer:
             data = written.get(path)
             self._remember(path, change, data)
             if not lost:
-                self._put(path, self._merged(operation.task, path, data, change, records[path]))
+                self._put(path, self._merge_change(operation.task, path, data, change, records[path]))
         return lost
 
     def _remember(self, path: str, change: FileChange, data: Mapping[str, Any] | None) -> None:
@@ -147,7 +147,7 @@ class FileReducer:
         else:
             self.files[path] = data
 
-    def _merged(
+    def _merge_change(
         self, task: str, path: str, data: Mapping[str, Any] | None, change: FileChange, record: Record
     ) -> Mapping[str, Any] | None:
         """`data`, which a task wrote, merged with the changes of other tasks to the file."""
@@ -228,22 +228,22 @@ class Superstep(FileReducer):
         if data == before and (earlier is None or data is not None):
             return
         if earlier is not None:
-            data = _rebased(path, before, data, view)
+            data = _rebase(path, before, data, view)
         base, result = stored_version(view, path), stored_version(data, path)
         change = next_change(earlier, base, result, _places(path, view, data))
         self._operate(Operation({path: change}, task, self.log.step), {path: data})
 
     def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
-        operation = self._continued(operation)
+        operation = self._assign_to_task(operation)
         lost = super()._operate(operation, written)
         if lost:
-            self.lost.extend(_lost_changes(operation, lost))
+            self.lost.extend(_report_lost(operation, lost))
         else:
             self._changes.update({(operation.task, path): change for path, change in operation.paths.items()})
             self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
         return lost
 
-    def _continued(self, operation: Operation) -> Operation:
+    def _assign_to_task(self, operation: Operation) -> Operation:
         """`operation`, assigned to the task whose write without an operation it continues, if there is one."""
         for path, change in operation.paths.items():
             if change.origin == stored_version(self._before.get(path), path):
@@ -255,7 +255,7 @@ class Superstep(FileReducer):
         return operation
 
 
-def _rebased(path: str, before: Any, data: Any, view: Any) -> Any:
+def _rebase(path: str, before: Any, data: Any, view: Any) -> Any:
     """`data`, which a task made of `before`, merged with its own earlier changes, in `view`, if these are disjoint."""
     texts = [_text(path, each) for each in (before, data, view)]
     if any(text is None for text in texts):
@@ -319,7 +319,7 @@ class _Conflicts(list[dict[str, Any]]):
     def _judge(self, operation: Operation | None) -> None:
         lost = self.log.enter(operation) if operation else []
         if operation and lost:
-            self._add(_lost_changes(operation, lost))
+            self._add(_report_lost(operation, lost))
 
     def _add(self, conflicts: Iterable[dict[str, Any]]) -> None:
         for conflict in conflicts:
@@ -332,7 +332,7 @@ def _form(conflict: Any) -> str:
     return repr(sorted(map(repr, conflict.items()))) if isinstance(conflict, dict) else repr(conflict)
 
 
-def _lost_changes(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
+def _report_lost(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
     """The conflicts to report for an operation that conflicts with others at the paths in `lost`."""
     first = "A parallel task changed it first, in the same place."
     other = f"It was one with a change of {lost[0]}, which a parallel task changed first."

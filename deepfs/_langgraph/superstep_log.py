@@ -46,17 +46,17 @@ class ProvisionalWrite(list[Any]):
         super().__init__((channel, value))
         self._writes = ref(writes)
 
-    def _failed(self) -> tuple[str, Any] | None:
+    def _find_failure(self) -> tuple[str, Any] | None:
         writes = self._writes()
         failure = _failure(writes) if writes else None
         return None if failure is None or writes is None or _has_returned(writes) else failure
 
     def __iter__(self) -> Iterator[Any]:
-        failure = self._failed()
+        failure = self._find_failure()
         return super().__iter__() if failure is None else iter(failure)
 
     def __getitem__(self, index: Any) -> Any:
-        failure = self._failed()
+        failure = self._find_failure()
         return super().__getitem__(index) if failure is None else failure[index]
 
 
@@ -154,7 +154,7 @@ class Task:
         writes = self._writes()
         if writes is None or self._channel is None or self._is_up_to_date(writes):
             return
-        if self._started_anew(writes):
+        if self._are_void(writes):
             self._forget()
         new = _from(writes, self._taken)
         if any(isinstance(value, Overwrite) for _, value in new):
@@ -169,7 +169,7 @@ class Task:
             return len(writes) == self._taken and (not writes or writes[-1] is self._last)
         return False
 
-    def _started_anew(self, writes: Writes) -> bool:
+    def _are_void(self, writes: Writes) -> bool:
         """Whether the applied writes are void: a retry has cleared them, or the task has failed.
 
         An `Overwrite` changes the effect of the other writes, so all are then applied together, as LangGraph does.

@@ -66,14 +66,14 @@ class TaskFiles:
         paths = {change.path: self._next_change(change) for change in changes}
         operation = Operation(paths, self._running.task, self._running.step, self._running.node)
         if self._running.is_over:
-            raise _ended(operation)
+            raise _task_over_error(operation)
         self._check(operation)
         header = header_of(operation)
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
         if not self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)]):
-            raise _ended(operation)
+            raise _task_over_error(operation)
 
     def _next_change(self, change: Change) -> FileChange:
         before = _files_of(self._running.read(FILES, False)).get(change.path)
@@ -93,7 +93,7 @@ class TaskFiles:
         return True
 
 
-def _ended(operation: Operation) -> BackendError:
+def _task_over_error(operation: Operation) -> BackendError:
     return BackendError(next(iter(operation.paths)), _ENDED)
 
 
@@ -257,10 +257,12 @@ def adopt_files(given: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
     changed a file meanwhile, edits in disjoint lines are merged; otherwise the file stays as it is.
     """
     with task_files() as task:
-        return [path for path in _changed(given, made) if not _adopt(task, path, given.get(path), made.get(path))]
+        return [
+            path for path in _differing_paths(given, made) if not _adopt(task, path, given.get(path), made.get(path))
+        ]
 
 
-def _changed(given: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
+def _differing_paths(given: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
     return (path for path in sorted({*given, *made}) if given.get(path) != made.get(path))
 
 

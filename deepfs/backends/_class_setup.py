@@ -1,264 +1,393 @@
-"""Completes a class that defines some of the operations, sync or async, to a whole backend."""
+"""The class step: completes a class that defines `run`, or some operations by name, sync or async, to a backend.
+
+Each class gets both forms of what its body defines in one: `run` calls the named methods, and named methods call `run`.
+So `super()` in either leads to the class above, and an override is called once, whoever calls.
+"""
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
-from deepfs.backends.answers import completed
-from deepfs.backends.older_protocols import (
-    V1_NAMES,
-    adapters,
-    add_former_names,
-    add_v1_names,
-    defined_formerly,
-    speaks_v1,
-    takes_option,
-)
-from deepfs.backends.operations import Capabilities, Operations
-from deepfs.errors import ConflictError, DeepFSError, NotSupportedError
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest, option_types
-from deepfs.sync import OPERATIONS, named, shielded, shim, sync_shims
-from deepfs.text.arguments import Argument, argument_of, arguments_of, check_string, path_list, upload_list
+from deepfs.backends.answers import MISSING, complete_answer, shows_file
+from deepfs.backends.older_protocols import V1_NAMES, adapters, add_v1_names, is_v1
+from deepfs.errors import AlreadyExistsError, ConflictError, DeepFSError, NotSupportedError
+from deepfs.operations import KINDS, SPELLINGS, Operation, Streamed, UploadStream, Write
+from deepfs.sync import BLOCKS_INLINE, OPERATIONS, RUNS_INLINE, in_thread, name_like, run_shielded, shim, sync_shims
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
-from deepfs.types import (
-    DeleteResult,
-    EditResult,
-    FileDownloadResponse,
-    FileUploadResponse,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadRawResult,
-    ReadResult,
-    Result,
-    WriteResult,
-    failure,
-    replaced,
-)
+from deepfs.types import Capabilities, GrepResult, ReadResult, replace_fields
 
-__all__ = [
-    "Parameters",
-    "bound_operations",
-    "complete",
-    "judges_own_results",
-    "limited",
-    "made_by_overrides",
-    "replacing",
-]
+__all__ = ["answer", "complete", "complete_protocol"]
 
 ClassT = TypeVar("ClassT", bound=type)
-
-_RESULTS: dict[str, type[Result]] = {
-    "ls": LsResult,
-    "read": ReadResult,
-    "read_raw": ReadRawResult,
-    "write": WriteResult,
-    "edit": EditResult,
-    "glob": GlobResult,
-    "grep": GrepResult,
-    "delete": DeleteResult,
-    "move": WriteResult,
-    "copy": WriteResult,
-}
-
-_REQUESTS: Final[dict[str, type[SearchRequest]]] = {"glob": GlobRequest, "grep": GrepRequest}
-"""The searches, which can also be called with one request object, by the method `arun_<operation>`."""
+Run: TypeAlias = Callable[[Any, Any], Any]
+"""Carries out an operation by a backend. Returns an awaitable of the answer, for a stream of its async generator."""
 
 
-def _failed(operation: str, error: DeepFSError, items: list[Any] | None) -> Any:
-    """Return the failed result of `operation`; raise `error` if the operation has no result type."""
-    if items is not None and operation == "upload_files":
-        return [FileUploadResponse(path, error.code.value) for path, _ in items]
-    if items is not None and operation == "download_files":
-        return [FileDownloadResponse(path, error=error.code.value) for path in items]
-    if operation not in _RESULTS:
-        raise error
-    return failure(_RESULTS[operation], error)
+def _is_outside(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] != "deepfs"
 
 
-replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())
-"""The writes, by object and path, that replace a file though the override of `write` takes no `overwrite`: the `write`
-of its base, which it calls, does."""
-
-
-def _bounded(method: Callable[..., Any], operation: str, *, is_async: bool, is_outside: bool) -> Callable[..., Any]:
-    """Wrap `method` to check its arguments and to return a DeepFSError as a failed result.
-
-    The wrapper is called with the parameters of `method`. The answer of a method from outside of deepfs is completed,
-    and a NotImplementedError of it is that of deepagents for an operation that a class lacks.
-    """
-    parameters = Parameters(method, operation)
-
-    def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-        if operation == "write" and (paths := replacing.get()):
-            replaces = (id(args[0]), parameters.named(args, kwargs)["path"]) in paths
-            kwargs = {**kwargs, "overwrite": True} if replaces else kwargs
-        return parameters.fitted(kwargs) if kwargs else (kwargs, None)
-
-    def finish(answer: Any, limit: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if is_outside:
-            answer = completed(operation, answer, parameters.named(args, kwargs))
-        return limited(answer, limit)
-
-    def failed(error: DeepFSError | NotImplementedError, backend: object, items: list[Any] | None) -> Any:
-        if isinstance(error, NotImplementedError):
-            if not is_outside:
-                raise error
-            error = NotSupportedError(backend=type(backend).__name__, operation=operation)
-        return _failed(operation, error, items)
-
-    @functools.wraps(method)
-    async def acall(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs, items = parameters.checked(args, kwargs)
-        try:
-            fitted, limit = fit(args, kwargs)
-            return finish(await method(*args, **fitted), limit, args, kwargs)
-        except (DeepFSError, NotImplementedError) as error:
-            return failed(error, args[0], items)
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs, items = parameters.checked(args, kwargs)
-        try:
-            fitted, limit = fit(args, kwargs)
-            return finish(method(*args, **fitted), limit, args, kwargs)
-        except (DeepFSError, NotImplementedError) as error:
-            return failed(error, args[0], items)
-
-    return acall if is_async else call
-
-
-def _bounded_stream(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an `aupload_stream` to check its arguments, return a DeepFSError as a result, and close the source."""
-
-    @functools.wraps(method)
-    async def aupload_stream(self: Any, path: str, chunks: Any) -> FileUploadResponse:
-        check_string("path", path)
-        if not isinstance(chunks, AsyncIterable):
-            raise TypeError(f"chunks must be an async iterable of bytes, not {chunks!r:.100}")
-        try:
-            outcome: FileUploadResponse = await method(self, path, chunks)
-        except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
-        finally:
-            if isinstance(chunks, AsyncGenerator):  # It may not have been read to its end.
-                await shielded(chunks.aclose)
-        return outcome
-
-    return aupload_stream
-
-
-def _bounded_request(run: Callable[..., Any], result: type[Result]) -> Callable[..., Any]:
-    """Wrap an `arun_…` to return a DeepFSError as a failed result."""
-
-    @functools.wraps(run)
-    async def arun(self: Any, request: SearchRequest) -> Any:
-        try:
-            return await run(self, request)
-        except DeepFSError as error:
-            return failure(result, error)
-
-    return arun
-
-
-def bound_operations(cls: ClassT) -> ClassT:
-    """Wrap the operations in the body of `cls` with the error boundary; one without a docstring inherits it."""
-    is_outside = cls.__module__.partition(".")[0] != "deepfs"
-    for name in OPERATIONS:
-        for spelled in (name, f"a{name}"):
-            method = cls.__dict__.get(spelled)
-            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
-                bounded = _bounded(method, name, is_async=spelled != name, is_outside=is_outside)
-                bounded.__doc__ = method.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
-                setattr(cls, spelled, bounded)
-    for name in _REQUESTS:
-        if inspect.isfunction(run := vars(cls).get(f"arun_{name}")):
-            setattr(cls, f"arun_{name}", _bounded_request(run, _RESULTS[name]))
-    if "aupload_stream" in vars(cls):
-        cls.aupload_stream = _bounded_stream(vars(cls)["aupload_stream"])  # type: ignore[attr-defined]
+def complete_protocol(cls: ClassT) -> ClassT:
+    """Complete the class that defines the protocol itself, with named methods."""
+    _pair_with_run(cls, cls)
     return cls
 
 
-def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
-    """Copy the operations that a mixin overrides into the body of `cls`."""
-    for name in OPERATIONS:
-        spellings = (name, f"a{name}", f"arun_{name}", *filter(None, [V1_NAMES.get(name)]))
-        owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
-        if owner in mixins:
-            for spelled in spellings:
-                if inspect.isfunction(method := vars(owner).get(spelled)):
-                    setattr(cls, spelled, method)
+def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
+    """Complete `cls`, a subclass of `protocol`.
 
-
-def _add_edges(cls: type, protocol: Any) -> None:
-    """Generate `aglob` and `agrep` where the body of `cls` defines only `arun_glob` or `arun_grep`."""
-    for name, request in _REQUESTS.items():
-        run = vars(cls).get(f"arun_{name}")
-        if run is not None and not any(spelled in vars(cls) for spelled in (name, f"a{name}")):
-            setattr(cls, f"a{name}", _edge(run, request, getattr(protocol, f"a{name}")))
-
-
-def _edge(run: Callable[..., Any], request: type[SearchRequest], like: Callable[..., Any]) -> Callable[..., Any]:
-    """A method with the signature of `like`, which calls `run` directly, without a lookup on `self`."""
-
-    async def call(self: Any, *placed: Any, **options: Any) -> Any:
-        return await run(self, request.called_with(placed, options))
-
-    return named(call, like, like.__name__)
-
-
-def _add_requests(cls: type) -> None:
-    """Generate `arun_glob` and `arun_grep` where the body of `cls` defines only `aglob` or `agrep`."""
-    for name in _REQUESTS:
-        search = vars(cls).get(f"a{name}")
-        if search is not None and f"arun_{name}" not in vars(cls):
-            setattr(cls, f"arun_{name}", _unpacking(search))
-
-
-def _unpacking(search: Callable[..., Any]) -> Callable[..., Any]:
-    async def arun(self: Any, request: SearchRequest) -> Any:
-        return await search(self, *request.arguments, **request.options)
-
-    return arun
-
-
-def _add_conditions(cls: type) -> None:
-    """Let the changes in the body of `cls` that lack the option `if_match`, as those of deepagents do, take it.
-
-    The version is compared just before the call, not in one step with it. Calls with `if_match` wait for each other.
+    Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
     """
-    for name in ("write", "edit", "delete"):
-        amethod = vars(cls).get(f"a{name}")
-        if inspect.isfunction(amethod) and not takes_option(amethod, "if_match"):
-            conditional, method = _conditional(amethod, name), vars(cls)[name]
-            setattr(cls, f"a{name}", conditional)
-            setattr(cls, name, _either(method, shim(conditional, name)))
+    ours = (protocol.__module__, "builtins")
+    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base.__module__ not in ours]
+    if "is_synchronous" not in vars(cls):
+        cls.is_synchronous = _is_synchronous(cls, mixins)
+    _adopt_operations(cls, mixins)
+    cls._is_v1 = is_v1(cls)
+    if is_layer:
+        _make_by_overrides(cls, protocol)
+    _declare_judging(cls)
+    has_links = "aresolve_paths" in vars(cls)
+    _pair_with_run(cls, protocol)
+    add_v1_names(cls)
+    _declare_capabilities(cls, protocol, has_links=has_links)
+    if "offers_move" not in vars(cls):
+        # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
+        cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
 
 
-def _conditional(amethod: Callable[..., Any], operation: str) -> Callable[..., Any]:
-    parameters = Parameters(amethod, operation)
-    # With `if_match`, a write replaces the file.
-    options = {"overwrite": True} if operation == "write" and takes_option(amethod, "overwrite") else {}
+async def answer(run: Run, backend: Any, operation: Operation) -> Any:
+    """What `run` returns for an operation; an error that it raises becomes the failed result."""
+    try:
+        return await run(backend, operation)
+    except DeepFSError as error:
+        return operation.failed(error)
+    finally:
+        if type(operation) is UploadStream and isinstance(operation.chunks, AsyncGenerator):
+            await run_shielded(operation.chunks.aclose)  # It may not have been read to its end.
 
-    @functools.wraps(amethod)
-    async def call(self: Any, *args: Any, if_match: str | None = None, **kwargs: Any) -> Any:
-        if if_match is None:
-            return await amethod(self, *args, **kwargs)
-        path = check_string("path", parameters.named((self, *args), kwargs)["path"])
+
+# --- both forms ------------------------------------------------------------------------------------------------------
+
+
+def _pair_with_run(cls: type[Any], protocol: Any) -> None:
+    """Generate named methods where the body of `cls` defines `run`, and `run` where it defines named methods."""
+    body = vars(cls).get("run")
+    if body is not None and _is_outside(cls):
+        cls.run = body = _completing(body)
+    otherwise: Run = body or _run_above(cls)
+    marks = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
+    calls = {kind: call for kind in KINDS.values() if (call := _call_of_body(cls, kind, protocol)) is not None}
+    for kind in marks if body is None else KINDS.values():
+        name = f"a{kind.name}"
+        like = getattr(protocol, name, None) or getattr(cls, name, None)
+        if kind not in calls and like is not None:
+            method = _make_method(otherwise, kind, like)
+            if kind in marks:
+                setattr(method, marks[kind], True)
+            setattr(cls, name, method)
+    sync_shims(cls)
+    if calls:
+        cls.run = _choosing(calls, otherwise)
+
+
+def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run | None:
+    """What carries out an operation by the method that the body of `cls` defines for it; None if there is none.
+
+    The method itself then makes the operation of its arguments, and returns an error as a result.
+    """
+    name = f"a{kind.name}"
+    method, amethod = vars(cls).get(kind.name), vars(cls).get(name)
+    if kind.name not in OPERATIONS:
+        if amethod is not None and kind is UploadStream:
+            setattr(cls, name, _make_method(_by_arguments(amethod, kind), kind, amethod))
+        return amethod and _by_arguments(amethod, kind)
+    older = V1_NAMES.get(kind.name, kind.name)
+    if cls._is_v1 and amethod is None and older in vars(cls) and (method is None or older == kind.name):
+        setattr(cls, name, _make_method(_in_v1, kind, getattr(protocol, name, method)))
+        return _in_v1
+    made: dict[str, _Defined] = {}
+    for spelled, each in ((kind.name, method), (name, amethod)):
+        if inspect.isfunction(each):
+            made[spelled] = _Defined(each, kind, cls, protocol)
+            each.__doc__ = each.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
+    if not made:
+        return None
+    asked = made.get(name) or made[kind.name]
+    setattr(cls, name, _make_async(asked, name))
+    if kind.name in made:
+        setattr(cls, kind.name, _make_sync(made[kind.name], shim(vars(cls)[name], kind.name)))
+    return _by_arguments(asked.method, kind) if asked.is_plain else asked.acall
+
+
+def _by_arguments(method: Callable[..., Any], kind: type[Operation]) -> Run:
+    """What calls a method of deepfs, which lacks no option; that of a stream returns the stream."""
+
+    async def stream(backend: Any, operation: Operation) -> Any:
+        return method(backend, *operation.args, **operation.kwargs)
+
+    if issubclass(kind, Streamed):
+        return stream
+    return lambda backend, operation: method(backend, *operation.args, **operation.kwargs)
+
+
+async def _in_v1(backend: Any, operation: Operation) -> Any:
+    """Carry out an operation by the methods of V1 that the class of `backend` has."""
+    return await adapters().older(backend).run(operation)
+
+
+def _completing(run: Run) -> Run:
+    """A `run` from outside of deepfs, whose answers are completed."""
+
+    @functools.wraps(run)
+    async def complete_run(self: Any, operation: Operation) -> Any:
+        return _complete(operation, await run(self, operation))
+
+    return complete_run
+
+
+def _run_above(cls: type[Any]) -> Run:
+    return lambda self, operation: super(cls, self).run(operation)
+
+
+def _choosing(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
+    def run(self: Any, operation: Operation) -> Any:
+        """Carry out an operation by the method of its name, which this class defines."""
+        return calls.get(type(operation), otherwise)(self, operation)
+
+    return run
+
+
+def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> Callable[..., Any]:
+    """A method with the signature of `like`, which calls `run` itself, not an override of it in the class of `self`."""
+
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await answer(run, self, _as_replacing(self, kind.called(args, kwargs)))
+
+    async def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        async with aclosing(await run(self, kind.called(args, kwargs))) as items:
+            async for item in items:
+                yield item
+
+    made = stream if issubclass(kind, Streamed) else call
+    functools.update_wrapper(made, like)
+    return made
+
+
+def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
+    """The async method of a class that defines one, or a sync one."""
+
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        operation, more = defined.operation(self, args, kwargs)
+        return await answer(functools.partial(defined.acall, **more) if more else defined.acall, self, operation)
+
+    return functools.wraps(defined.method)(call) if defined.is_async else name_like(call, defined.method, name)
+
+
+def _make_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
+    """The sync method of a class that defines one; `shimmed` is what is generated of the async one."""
+
+    @functools.wraps(defined.method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        operation, more = defined.operation(self, args, kwargs)
+        if defined.compares(operation):
+            return shimmed(self, *args, **kwargs)
         try:
-            async with path_locks(("if_match", id(self))).hold(path):
-                await _check_version(self, path, if_match)
-                return await amethod(self, *args, **{**kwargs, **options})
+            return defined.call(self, operation, **more)
         except DeepFSError as error:
-            return _failed(operation, error, None)
+            return operation.failed(error)
 
     return call
+
+
+# --- a method that a class body defines ------------------------------------------------------------------------------
+
+_replacing: Final[ContextVar[frozenset[tuple[int, str]]]] = ContextVar("deepfs_replacing", default=frozenset())
+"""The writes, by object and path, that replace a file though the method that makes them takes no `overwrite`: the
+`write` that it calls of the same object does."""
+_replacing_now: Final[list[tuple[int, str, str]]] = []
+"""The same with the content, since the method may call `write` in a thread without its context."""
+
+
+@contextmanager
+def _replacing_by(backend: object, operation: Write) -> Iterator[None]:
+    """Within the block, each `write` of the object to the path may replace a file."""
+    now = (id(backend), operation.path, operation.content)
+    before = _replacing.set(_replacing.get() | {now[:2]})
+    _replacing_now.append(now)
+    try:
+        yield
+    finally:
+        _replacing_now.remove(now)
+        _replacing.reset(before)
+
+
+def _as_replacing(backend: object, operation: Operation) -> Operation:
+    """The operation; a write that is called within such a block may replace the file."""
+    if type(operation) is not Write or not _replacing_now:
+        return operation
+    now = (id(backend), operation.path, operation.content)
+    return replace(operation, overwrite=True) if now[:2] in _replacing.get() or now in _replacing_now else operation
+
+
+class _Defined:
+    """A method that a class body defines for an operation, and how it is called for one.
+
+    It may lack options, as those of deepagents do. One that is set is then `unsupported`, but for three: `max_count` is
+    applied to the result. `if_match` is compared just before the call, not in one step with it; such calls wait for
+    each other. A `write` without `overwrite` replaces files, so it is only called where nothing is or where the caller
+    asks for that.
+
+    Args:
+        method: The method, sync or async.
+        kind: The operation.
+        cls: The class.
+        protocol: `BackendProtocol`.
+    """
+
+    def __init__(self, method: Callable[..., Any], kind: type[Operation], cls: type[Any], protocol: Any) -> None:
+        self.method = method
+        self.kind = kind
+        self.is_async = inspect.iscoroutinefunction(method)
+        self._is_outside = _is_outside(cls)
+        own = list(inspect.signature(method).parameters.values())[1:]
+        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in own)
+        own = [each for each in own if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        ours = {each.name: each.default for each in fields(kind) if each.name not in kind.extras}
+        placed = [each.name for each in own if each.kind is not each.KEYWORD_ONLY]
+        self._by_place = placed[len(kind.parameters) :]
+        self._respelled = dict(zip(placed, kind.parameters, strict=False))
+        self._more = {each.name for each in own} - self._respelled.keys() - ours.keys()
+        self._lacks = set() if self._takes_all else {*kind.options} - {each.name for each in own}
+        defaults = {self._respelled.get(each.name, each.name): each.default for each in own}
+        self._defaults = {
+            name: default
+            for name, default in defaults.items()
+            if name in ours and default is not inspect.Parameter.empty and default != ours[name]
+        }
+        """Those that the protocol does not have."""
+        self.is_plain = self.is_async and not (self._is_outside or self._lacks or self._defaults)
+        above = getattr(super(cls, cls), "awrite", None)
+        self._creates = kind is Write and "overwrite" in self._lacks and above is protocol.awrite
+        """Whether nothing else sees to it that no file is replaced unasked."""
+
+    def operation(
+        self, backend: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Operation, dict[str, Any]]:
+        """The operation for the arguments of a call, and those of its arguments that the protocol does not have."""
+        if not kwargs and not self._defaults and len(args) <= len(self.kind.parameters):
+            return _as_replacing(backend, self.kind.called(args, kwargs)), {}
+        args, by_place = args[: len(self.kind.parameters)], args[len(self.kind.parameters) :]
+        args = [*args, *by_place[len(self._by_place) :]]  # Too many are refused by `called`.
+        given = dict(zip(self._by_place, by_place, strict=False))
+        given |= {self._respelled.get(name, SPELLINGS.get(name, name)): value for name, value in kwargs.items()}
+        more = (
+            given.keys() - {each.name for each in fields(self.kind)} if self._takes_all else given.keys() & self._more
+        )
+        own = {name: given.pop(name) for name in more}
+        unsaid = self._defaults.keys() - given.keys() - {*self.kind.parameters[: len(args)]}
+        operation = self.kind.called(args, given | {name: self._defaults[name] for name in unsaid})
+        return _as_replacing(backend, operation), own
+
+    async def acall(self, backend: Any, operation: Any, **more: Any) -> Any:
+        """Call the method, a sync one in a worker thread.
+
+        Args:
+            backend: The backend.
+            operation: The operation.
+            more: Arguments that the protocol does not have.
+        """
+        if self.is_plain:
+            return await self.method(backend, *operation.args, **operation.kwargs, **more)
+        if not self.compares(operation):
+            return await self._acall(backend, operation, more)
+        async with path_locks(("if_match", id(backend))).hold(operation.path):
+            await _check_version(backend, operation.path, operation.if_match)
+            return await self._acall(backend, operation, more)
+
+    async def _acall(self, backend: Any, operation: Any, more: dict[str, Any]) -> Any:
+        if self._creates and not _replaces(operation):
+            with suppress(*MISSING):
+                _check_free(await backend.aread(operation.path, 0, 1), operation.path)
+        with self._call(backend, operation, more) as call:
+            answered = await (call() if self.is_async else in_thread(call))
+        return self._finish(answered, operation)
+
+    def call(self, backend: Any, operation: Any, **more: Any) -> Any:
+        """Call the method, which is sync, in this thread. The caller sees to what `compares`.
+
+        Args:
+            backend: The backend.
+            operation: The operation.
+            more: Arguments that the protocol does not have.
+        """
+        if self._creates and not _replaces(operation):
+            with suppress(*MISSING):
+                _check_free(backend.read(operation.path, 0, 1), operation.path)
+        with self._call(backend, operation, more) as call:
+            answered = call()
+        return self._finish(answered, operation)
+
+    def compares(self, operation: Any) -> bool:
+        """Whether the version of the file must be compared before the call."""
+        return "if_match" in self._lacks and operation.if_match is not None
+
+    @contextmanager
+    def _call(self, backend: Any, operation: Any, more: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
+        """The call to make within the block. Raises NotSupportedError if the method cannot do it."""
+        options = operation.kwargs
+        options |= {name: getattr(operation, name) for name in self._defaults if name in operation.options}
+        for name in self._lacks & options.keys():
+            given = options.pop(name)
+            if name not in _ADDED and (given or given == ""):  # Other false values turn an option off.
+                raise NotSupportedError(None, f"{self.method.__qualname__} has no parameter {name!r}; leave it out")
+        is_replacing = "overwrite" in self._lacks and (self._creates or _replaces(operation))
+        try:
+            with _replacing_by(backend, operation) if is_replacing else nullcontext():
+                yield functools.partial(self.method, backend, *operation.args, **options, **more)
+        except NotImplementedError as error:
+            if not self._is_outside:
+                raise
+            # In deepagents, that is an operation that a class lacks.
+            raise NotSupportedError(backend=type(backend).__name__, operation=operation.name) from error
+
+    def _finish(self, answered: Any, operation: Any) -> Any:
+        if self._is_outside:
+            answered = _complete(operation, answered)
+        limit = operation.max_count if "max_count" in self._lacks else None
+        if limit is None or not isinstance(answered, GrepResult) or len(answered.matches or ()) <= max(limit, 0):
+            return answered
+        return replace_fields(answered, matches=(answered.matches or [])[: max(limit, 0)], truncated=True)
+
+
+_ADDED: Final = frozenset({"max_count", "if_match", "overwrite"})
+"""Options that a method may lack though they are set."""
+
+
+def _complete(operation: Operation, answered: Any) -> Any:
+    """The answer of a class outside of deepfs, as those of deepfs answer."""
+    if operation.name not in OPERATIONS:
+        return answered
+    return complete_answer(operation.name, answered, {**operation.arguments, "paths": operation.paths})
+
+
+def _replaces(operation: Any) -> bool:
+    return operation.overwrite or operation.if_match is not None
+
+
+def _check_free(read: ReadResult, path: str) -> None:
+    """Raise AlreadyExistsError if a read shows a file at `path`, or the read's error if it leaves that open.
+
+    An empty text does not: some storages answer so where nothing is, and replacing it loses nothing.
+    """
+    if shows_file(read) and not (read.ok and read.file_data is not None and not read.file_data.content):
+        raise AlreadyExistsError(path)
 
 
 async def _check_version(backend: Any, path: str, if_match: str) -> None:
@@ -270,87 +399,43 @@ async def _check_version(backend: Any, path: str, if_match: str) -> None:
             raise ConflictError(path)
 
 
-def _either(method: Callable[..., Any], conditional: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (method if kwargs.get("if_match") is None else conditional)(*args, **kwargs)
+# --- what else is derived from a class -------------------------------------------------------------------------------
 
-    return call
+
+def _adopt_operations(cls: type, mixins: Sequence[type]) -> None:
+    """Copy the operations that a mixin overrides, and its `run`, into the body of `cls`."""
+    definer = next(base for base in cls.__mro__ if "run" in vars(base))
+    if definer in mixins:
+        cls.run = vars(definer)["run"]  # type: ignore[attr-defined]
+    for name in OPERATIONS:
+        spellings = (name, f"a{name}", *filter(None, [V1_NAMES.get(name)]))
+        owner = next((base for base in cls.__mro__ if any(spelled in vars(base) for spelled in spellings)), None)
+        if owner in mixins:
+            for spelled in spellings:
+                if inspect.isfunction(method := vars(owner).get(spelled)):
+                    setattr(cls, spelled, method)
 
 
 def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     """Whether `cls` adds no coroutine functions, and all backends that it inherits from are synchronous."""
     added = [member for owner in (cls, *mixins) for member in vars(owner).values()]
-    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if base not in mixins]
+    inherited = [base.__dict__["is_synchronous"] for base in cls.__bases__ if "is_synchronous" in vars(base)]
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
-def _is_older(cls: type) -> bool:
-    """Whether the body of `cls` may be written for an older protocol, judged by method names and by its `write`."""
-    by_name = any(name in vars(cls) for name in V1_NAMES.values()) or any(map(speaks_v1, cls.__bases__))
-    return by_name or any(
-        inspect.isfunction(method) and not takes_option(method, "overwrite")
-        for method in (vars(cls).get("write"), vars(cls).get("awrite"))
-    )
-
-
-def complete(cls: type[Any], protocol: type) -> None:
-    """Complete `cls`, a subclass of `protocol` whose body defines operations as sync or async methods.
-
-    Bases that are no backends may override operations, too. `is_synchronous` is derived unless the body declares it.
-    """
-    mixins = [base for base in cls.__mro__[1:] if protocol not in base.__mro__ and base not in protocol.__mro__]
-    add_former_names(cls, mixins)
-    if "is_synchronous" not in vars(cls):
-        cls.is_synchronous = _is_synchronous(cls, mixins)
-    _adopt_operations(cls, mixins)
-    if _is_older(cls):
-        adapters().body(cls, protocol)
-    _add_edges(cls, protocol)
-    sync_shims(bound_operations(cls))
-    _add_conditions(cls)
-    _add_requests(cls)
-    add_v1_names(cls)
-    _declare_deletes(cls, protocol)
-    _declare_judging(cls)
-    if "offers_move" not in vars(cls):
-        # The `amove` of the protocol itself calls the other operations, so it does not bypass an `awrite`.
-        cls.offers_move = cls.amove is protocol.amove or _mro_index(cls, "amove") <= _mro_index(cls, "awrite")  # type: ignore[attr-defined]
-
-
-_JUDGING: Final = "als", "arun_glob", "arun_grep", "aresolve_paths"
-"""The operations that `judges_results` is about."""
-_judging_methods: Final = attrgetter(*_JUDGING)
+_JUDGING: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
+"""The methods that `judges_results` is about."""
 
 
 def _declare_judging(cls: type[Any]) -> None:
-    """Set `judges_results`, and the methods for which it is declared.
-
-    A declaration that is inherited counts only for the same methods: none of them is overridden by `cls` or by another
-    of its bases.
-    """
-    if "judges_results" in vars(cls):
-        cls._judges_by = _judging_methods(cls) if cls.judges_results else ()
-    else:
-        cls.judges_results = cls.judges_results and _judging_methods(cls) == cls._judges_by
+    """Set `judges_results`: as declared, or as its bases say if the body of `cls` overrides none of their methods."""
+    if "judges_results" not in vars(cls):
+        declared = [base.__dict__["judges_results"] for base in cls.__bases__ if "judges_results" in vars(base)]
+        cls.judges_results = all(declared) and _JUDGING.isdisjoint(vars(cls))
 
 
-def judges_own_results(backend: Any) -> bool:
-    """Whether `judges_results` is True and none of the methods that it is about was replaced since, by assignment.
-
-    A proxy that only passes for a backend may replace any of them.
-    """
-    cls = type(backend)
-    return (
-        cls is backend.__class__
-        and backend.judges_results
-        and _judging_methods(cls) == cls._judges_by
-        and not any(name in vars(backend) for name in _JUDGING)
-    )
-
-
-def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
-    """Set `capabilities.deletes`: False if `cls` has no `adelete`, else as declared.
+def _declare_capabilities(cls: type[Any], protocol: type[Any], *, has_links: bool) -> None:
+    """Set what follows from the methods of `cls`: `deletes` is False if it has no `adelete`, else as declared.
 
     A declaration that is inherited from a class without `adelete` does not count: `cls` then deletes.
     """
@@ -360,129 +445,26 @@ def _declare_deletes(cls: type[Any], protocol: type[Any]) -> None:
     has_delete = cls.adelete is not protocol.adelete
     is_for_another = owner is not cls and owner.adelete is protocol.adelete
     deletes = has_delete and (declared.deletes or is_for_another)
-    if deletes != declared.deletes:
-        cls.capabilities = replace(declared, deletes=deletes)
+    has_links = has_links or declared.has_links
+    if (deletes, has_links) != (declared.deletes, declared.has_links):
+        cls.capabilities = replace(declared, deletes=deletes, has_links=has_links)
 
 
-_STREAMS: Final[Mapping[str, str]] = {"aupload_stream": "aupload_files", "adownload_stream": "adownload_files"}
-"""The stream operations, each with the whole-file operation that it can be built on."""
+_MADE_OF: Final[Mapping[str, str]] = {
+    "aupload_stream": "aupload_files",
+    "adownload_stream": "adownload_files",
+    "alist_tree": "als",
+}
+"""The operations that are made of another one where only that is known."""
 
 
-def made_by_overrides(cls: type[Any], wrapper: type[Any], protocol: type[Any]) -> None:
-    """Apply overrides of uploads, downloads or `als` in `cls`, a subclass of `wrapper`, to streams and trees as well.
-
-    If a class overrides `upload_files` but not `aupload_stream`, it gets the `aupload_stream` of `protocol`, which
-    calls `upload_files`; likewise for downloads. Otherwise a stream would bypass the override. A class that defines
-    `dispatch` by its former name cannot handle streams, so it gets those of `protocol` as well.
-    """
-    knows_no_streams = defined_formerly(cls, "dispatch")
-    for stream, whole in _STREAMS.items():
-        if (0 if knows_no_streams else _mro_index(cls, whole)) < _mro_index(cls, stream):
-            setattr(cls, stream, vars(protocol)[stream])
-    if cls.alist_tree is wrapper.alist_tree and cls.als is not wrapper.als:
-        cls.alist_tree = protocol.alist_tree
+def _make_by_overrides(cls: type[Any], protocol: type[Any]) -> None:
+    """Where the body of a layer overrides `upload_files` alone, make streams of it: they would bypass it. And so on."""
+    for name, other in _MADE_OF.items():
+        if name not in vars(cls) and not vars(cls).keys().isdisjoint({other, other[1:]}):
+            setattr(cls, name, vars(protocol)[name])
 
 
 def _mro_index(cls: type[Any], name: str) -> int:
     """The index in the MRO of the first class that defines `name`."""
     return next(place for place, owner in enumerate(cls.__mro__) if name in vars(owner))
-
-
-_SPELLINGS: Final = {"path": "file_path", "old": "old_string", "new": "new_string"}
-"""Parameters that code written for deepagents names differently; callers may use either name with any class."""
-
-_OWN_SPELLINGS: Final = {theirs: name for name, theirs in _SPELLINGS.items()}
-
-_BATCHES: Final[dict[str, tuple[str, Callable[[Any], list[Any]]]]] = {
-    "upload_files": ("files", upload_list),
-    "download_files": ("paths", path_list),
-}
-"""Operations on many items: the name of the parameter with the items, and the function that makes a list of them."""
-
-_PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-_OPTIONS: Final = frozenset({"overwrite", "if_match", "timeout"}).union(*map(option_types, _REQUESTS.values()))
-"""Options that a method may lack. A false value turns an option off, except that "" is a value of a string option."""
-
-
-def _search_options(operation: str) -> dict[str, Argument]:
-    options = option_types(_REQUESTS[operation]) if operation in _REQUESTS else {}
-    return {name: argument_of(name, kind) for name, kind in options.items()}
-
-
-class Parameters:
-    """The parameters of a method that implements `operation` (a sync name)."""
-
-    def __init__(self, method: Callable[..., Any], operation: str) -> None:
-        own = inspect.signature(method).parameters
-        self._batch = _BATCHES.get(operation)
-        known = {**arguments_of(operation), **_search_options(operation)}
-        self._named = {**known, **{theirs: known[name] for name, theirs in _SPELLINGS.items()}}
-        self._placed: list[Argument | None] = [
-            self._named.get(name) for name, taken in own.items() if taken.kind in _PLACED
-        ]
-        pairs = [*_SPELLINGS.items(), *((new, old) for old, new in _SPELLINGS.items())]
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
-        self._name = method.__qualname__
-        like = getattr(Operations, f"a{operation}", None)
-        protocol = inspect.signature(like).parameters if like is not None else {}
-        self._names = tuple(protocol)
-        placed = [taken.default for taken in own.values() if taken.kind in _PLACED]
-        defaults = [taken.default for taken in protocol.values()]
-        defaults[: len(placed)] = placed[: len(defaults)]
-        self._defaults = {
-            name: default
-            for name, default in zip(protocol, defaults, strict=True)
-            if default is not inspect.Parameter.empty
-        }
-        self._respelled = {other: name for name, other in pairs if name in own and other not in own}
-        self._lacking = frozenset() if takes_all else _OPTIONS - own.keys()
-
-    def checked(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any] | None]:
-        """Check the arguments and return them, with the items of a batch as a list. Raises TypeError."""
-        for taken, given in zip(self._placed, args, strict=False):
-            if taken is not None and type(given) not in taken.plain:  # The first test of `look`.
-                taken.look(given)
-        for name, given in kwargs.items():
-            if name in self._named:
-                self._named[name].look(given)
-        return (args, kwargs, None) if self._batch is None else self._listed(*self._batch, args, kwargs)
-
-    def _listed(
-        self, name: str, listed: Callable[[Any], list[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Any] | None]:
-        if name in kwargs:
-            kwargs = {**kwargs, name: listed(kwargs[name])}
-            return args, kwargs, kwargs[name]
-        if len(args) < 2:
-            return args, kwargs, None
-        items = listed(args[1])
-        return (args[0], items, *args[2:]), kwargs, items
-
-    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by the names of the protocol, without `self`; the items of a batch by their `paths`."""
-        given = dict(zip(self._names, args, strict=False))
-        given |= {_OWN_SPELLINGS.get(name, name): value for name, value in kwargs.items()}
-        if "files" in given:
-            given["paths"] = [path for path, _ in given["files"]]
-        return {**self._defaults, **given}
-
-    def fitted(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-        """The keyword arguments that the method accepts, and a `max_count` that the caller must apply itself.
-
-        Raises NotSupportedError for any other given option that the method lacks.
-        """
-        lacking = {name: kwargs[name] for name in self._lacking & kwargs.keys()}
-        limit = lacking.pop("max_count", None)
-        for name in (name for name, value in lacking.items() if value or value == ""):
-            raise NotSupportedError(None, f"{self._name} has no parameter {name!r}; leave it out")
-        return {self._respelled.get(name, name): kwargs[name] for name in kwargs if name not in self._lacking}, limit
-
-
-def limited(result: Any, limit: int | None) -> Any:
-    """`result`, with at most `limit` matches if it is a GrepResult."""
-    if limit is None or not isinstance(result, GrepResult) or len(result.matches or ()) <= max(limit, 0):
-        return result
-    return replaced(result, matches=(result.matches or [])[: max(limit, 0)], truncated=True)

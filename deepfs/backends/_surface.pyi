@@ -17,7 +17,7 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["SyncCommands", "SyncSurface"]
+__all__ = ["SyncCommandsSurface", "SyncSurface"]
 
 class SyncSurface:
     """The sync twins of the operations of `BackendProtocol`, whose async methods document the contract."""
@@ -59,7 +59,7 @@ class SyncSurface:
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Fetch the bytes of files."""
 
-class SyncCommands:
+class SyncCommandsSurface:
     """The sync twin of `aexecute`."""
 
     def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:

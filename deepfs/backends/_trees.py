@@ -1,14 +1,14 @@
-"""The defaults of `alist_tree` and `achange_entries`, made of public operations; the test whether two paths are one."""
+"""What backends without a way of their own know of their trees, by public operations: the default of `alist_tree` and
+`achange_entries`, what is at a path, and whether two paths of two backends are one place."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
-from deepfs.backends.operations import Operations
-from deepfs.errors import BackendError, ErrorCode, InvalidPathError, error_about
-from deepfs.sync import shielded
+from deepfs.errors import BackendError, ErrorCode, InvalidPathError, NotFoundError, error_about
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import (
     EntryChange,
@@ -26,104 +26,109 @@ from deepfs.text.entries import (
     unreadable_omission,
 )
 from deepfs.text.judging import aside
-from deepfs.types import FileInfo, FileUploadResponse, LsResult, Result, error_told
+from deepfs.types import FileUploadResponse, error_told
 
-__all__ = ["End", "are_one", "changed_entry", "listed_tree"]
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
+__all__ = ["End", "are_one", "change_entry", "kind_at", "list_present", "list_tree"]
+
+_MOST_LEVELS: Final = 1_000
+"""The deepest directory of a tree. A backend that lists a directory within itself would be walked without end."""
 
 
-async def listed_tree(backend: Operations, path: str) -> TreeListing:
-    """The tree at `path`, made of `als` and `aresolve_paths`. Raises NotFoundError if nothing is there."""
+class End(NamedTuple):
+    """A path of a backend."""
+
+    backend: "BackendProtocol"
+    path: str
+
+
+async def kind_at(backend: "BackendProtocol", path: str) -> Literal["file", "directory"] | None:
+    """What is at a path, links followed; None for nothing. Raises the error if that cannot be found out."""
+    listing = await backend.als(path)
+    if listing.ok:
+        return "directory"
+    if listing.code is ErrorCode.NOT_A_DIRECTORY:
+        return "file"
+    if listing.code is ErrorCode.FILE_NOT_FOUND:
+        return None
+    raise error_told(listing)
+
+
+async def list_present(backend: "BackendProtocol", path: str) -> TreeListing:
+    """The entries at and under a path; none where nothing is."""
+    try:
+        return await backend.alist_tree(path)
+    except NotFoundError:
+        return TreeListing([])
+
+
+async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
+    """The tree at `path`, made of `als` and `aresolve_paths`. Raises NotFoundError if nothing is there.
+
+    An entry is a link if its path resolves to another one. Links are not followed.
+    """
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
         raise error_told(listing)
     real, above = await backend.aresolve_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
-    walk = _Walk(backend)
-    if walk.add(FileInfo(path, is_dir=listing.ok), own, real) == "directory":
-        await walk.run(path, own, listing)
-    return TreeListing(sorted(walk.entries, key=lambda entry: entry.path), walk.omission)
+    entries = [_entry(path, own, real, is_dir=listing.ok)]
+    omission: Omission | None = None
+    pending = [(path, own, listing)] if entries[0].kind == "directory" else []
+    while pending:
+        directory, real_directory, listing = pending.pop()
+        if listing.skipped:
+            omission = joined(omission, unnamed_omission(listing.skipped))
+        children = {}
+        for info in listing.entries or ():
+            child = info.path.rstrip("/")
+            if not child.startswith("/") or paths.parent(child) != directory or paths.name(child) in ("", ".", ".."):
+                raise BackendError(directory, "its listing names '{other}', which is elsewhere", info.path)
+            if is_valid(child):
+                children[child] = info
+            else:
+                omission = joined(omission, omission_of_name(paths.name(child)))
+        leads_to = await backend.aresolve_paths([*children]) if children else []
+        for (child, info), real in zip(children.items(), leads_to, strict=True):
+            own = paths.join(real_directory, paths.name(child))
+            entries.append(_entry(child, own, real, is_dir=bool(info.is_dir), size=info.size))
+            if entries[-1].kind != "directory":
+                continue
+            if child.count("/") > _MOST_LEVELS:
+                raise BackendError(directory, "its listings have no end")
+            below = await backend.als(child)
+            if below.ok:
+                pending.append((child, own, below))
+            else:
+                omission = joined(omission, unreadable_omission())
+    return TreeListing(sorted(entries, key=lambda entry: entry.path), omission)
 
 
-_MOST_LEVELS: Final = 1_000
-"""The deepest directory of a tree. A backend that lists a directory within itself would be walked without end."""
+def _entry(path: str, own: str, real: str | None, *, is_dir: bool, size: int | None = None) -> TreeEntry:
+    """The entry of a path that resolves to `real`, or to `own` if it is no link."""
+    kind: Kind = "directory" if is_dir else "file"
+    return TreeEntry(path, kind, size) if real == own else TreeEntry(path, "link", leads_to=kind if real else None)
 
 
-class _Walk:
-    """A walk through a tree. An entry is a link if its path resolves to another one. Links are not followed."""
-
-    def __init__(self, backend: Operations) -> None:
-        self._backend = backend
-        self.entries: list[TreeEntry] = []
-        self.omission: Omission | None = None
-
-    def add(self, info: FileInfo, own: str, real: str | None) -> Kind:
-        """Add an entry and return its kind. Its path resolves to `real`, or to `own` if it is no link."""
-        leads_to: Kind = "directory" if info.is_dir else "file"
-        path = info.path.rstrip("/") or "/"
-        is_link = real != own
-        self.entries.append(
-            TreeEntry(path, "link", leads_to=leads_to if real else None)
-            if is_link
-            else TreeEntry(path, leads_to, info.size)
-        )
-        return "link" if is_link else leads_to
-
-    async def run(self, path: str, real_path: str, listing: LsResult) -> None:
-        pending = [(path, real_path, listing)]
-        while pending:
-            directory, real_directory, listing = pending.pop()
-            if listing.skipped:
-                self.omission = joined(self.omission, unnamed_omission(listing.skipped))
-            children = [info for info in listing.entries or () if self._is_carried(directory, info)]
-            named = [info.path.rstrip("/") for info in children]
-            real = await self._backend.aresolve_paths(named) if named else []
-            for info, child, leads_to in zip(children, named, real, strict=True):
-                own = paths.join(real_directory, paths.name(child))
-                if self.add(info, own, leads_to) == "directory":
-                    if child.count("/") > _MOST_LEVELS:
-                        raise BackendError(directory, "its listings have no end")
-                    below = await self._backend.als(child)
-                    if below.ok:
-                        pending.append((child, own, below))
-                    else:
-                        self.omission = joined(self.omission, unreadable_omission())
-
-    def _is_carried(self, directory: str, info: FileInfo) -> bool:
-        """Whether a listed entry has a valid path; else it is counted as an omission.
-
-        Raises BackendError if it does not lie in the listed directory.
-        """
-        child = info.path.rstrip("/")
-        if not child.startswith("/") or paths.parent(child) != directory or paths.name(child) in ("", ".", ".."):
-            raise BackendError(directory, "its listing names '{other}', which is elsewhere", info.path)
-        if is_valid(child):
-            return True
-        self.omission = joined(self.omission, omission_of_name(paths.name(child)))
-        return False
-
-
-async def changed_entry(backend: Operations, change: EntryChange) -> FileUploadResponse:
-    """Make a change with the public operations."""
-    return FileUploadResponse(change.path, await _make_change(backend, change))
-
-
-async def _make_change(backend: Operations, change: EntryChange) -> str | None:
-    """Make a change and return the error code, or None. Only an empty directory can be removed this way."""
+async def change_entry(backend: "BackendProtocol", change: EntryChange) -> FileUploadResponse:
+    """Make a change with the public operations. Only an empty directory can be removed this way."""
+    error: str | None = None
     if change.change == "make_directory":
-        return ErrorCode.UNSUPPORTED.value
-    if change.change == "set_mode":
-        return None
-    listing = await backend.als(change.path)
-    if listing.code is ErrorCode.FILE_NOT_FOUND:
-        return None
-    if not listing.ok:
-        return (listing.code or ErrorCode.BACKEND_ERROR).value
-    if listing.entries:
-        return ErrorCode.ALREADY_EXISTS.value
-    deleted = await backend.adelete(change.path)
-    return None if deleted.ok else (deleted.code or ErrorCode.BACKEND_ERROR).value
+        error = ErrorCode.UNSUPPORTED.value
+    elif change.change == "remove_directory":
+        listing = await backend.als(change.path)
+        if listing.ok and listing.entries:
+            error = ErrorCode.ALREADY_EXISTS.value
+        elif listing.code is not ErrorCode.FILE_NOT_FOUND:
+            result = await backend.adelete(change.path) if listing.ok else listing
+            error = None if result.ok else (result.code or ErrorCode.BACKEND_ERROR).value
+    return FileUploadResponse(change.path, error)
 
+
+# --- whether two places are one ---
 
 T = TypeVar("T")
 
@@ -132,15 +137,8 @@ _ATTEMPTS: Final = 3
 """The number of attempts to delete that file."""
 
 
-class End(NamedTuple):
-    """A path of a backend."""
-
-    backend: Operations
-    path: str
-
-
 async def are_one(
-    tree: Operations, src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
+    tree: "BackendProtocol", src: str, dst: str, sources: Sequence[End], destination: End, *, moving: bool
 ) -> bool:
     """Whether `src` and `dst` of `tree` are two names of one place.
 
@@ -148,32 +146,21 @@ async def are_one(
     lie beneath it. Raises InvalidPathError if `dst` lies inside `src`, and the error of `als` if there is no `src`.
     """
     for source in sources:
-        found = await _relation(source, destination, moving=moving)
+        here = await source.backend.astorage_place(source.path)
+        found = relation(here, await destination.backend.astorage_place(destination.path))
+        if found is Relation.UNKNOWN:
+            found = await _probe_relation(source, destination, moving=moving)
         if found in (Relation.SAME, Relation.INSIDE):
-            _check_there(await tree.als(src))
+            if await kind_at(tree, src) is None:
+                raise NotFoundError(src)
             if found is Relation.INSIDE:
                 raise InvalidPathError(dst, "it lies inside {other}", src)
             return source is sources[0]
     return False
 
 
-def _check_there(listing: Result) -> None:
-    if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise error_told(listing)
-
-
-async def _relation(source: End, destination: End, *, moving: bool) -> Relation:
-    stated = relation(
-        await source.backend.astorage_place(source.path), await destination.backend.astorage_place(destination.path)
-    )
-    return await _probed(source, destination, moving=moving) if stated is Relation.UNKNOWN else stated
-
-
-# --- storages that do not state the relation of two places ---
-
-
 @aside
-async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
+async def _probe_relation(source: End, destination: End, *, moving: bool) -> Relation:
     """Find out the relation by a temporary file; UNKNOWN if nothing can be lost without knowing it.
 
     A file that moves onto another one may be the same file. A directory replaces nothing, but may go into itself.
@@ -181,57 +168,39 @@ async def _probed(source: End, destination: End, *, moving: bool) -> Relation:
     listing = await source.backend.als(source.path)
     standing = await destination.backend.als(destination.path)
     if listing.ok and standing.code is ErrorCode.FILE_NOT_FOUND:
-        return await _directory_relation(source, destination)
+        above = paths.parent(destination.path)
+        while above != "/" and not (await destination.backend.als(above)).ok:
+            above = paths.parent(above)
+        async with _probe(End(destination.backend, above)) as name:
+            # Links are not followed, since no transfer follows them.
+            below = (await source.backend.alist_tree(source.path)).entries if name else ()
+            return Relation.INSIDE if any(paths.name(each.path) == name for each in below) else Relation.UNKNOWN
     if moving and listing.code is standing.code is ErrorCode.NOT_A_DIRECTORY:
-        return await _file_relation(source, destination)
+        return await _probe_files(source, destination)
     return Relation.UNKNOWN
 
 
-async def _directory_relation(source: End, destination: End) -> Relation:
-    above = paths.parent(destination.path)
-    while above != "/" and not (await destination.backend.als(above)).ok:
-        above = paths.parent(above)
-    async with _probe(End(destination.backend, above)) as name:
-        return Relation.INSIDE if name and await _appears_beneath(source, name) else Relation.UNKNOWN
-
-
-async def _appears_beneath(source: End, name: str) -> bool:
-    """Whether an entry beneath the source has this name; links are not followed, since no transfer follows them."""
-    listing = await source.backend.alist_tree(source.path)
-    return any(paths.name(entry.path) == name for entry in listing.entries)
-
-
-async def _file_relation(source: End, destination: End) -> Relation:
-    file, other = await _followed(source), await _followed(destination)
+async def _probe_files(source: End, destination: End) -> Relation:
+    file, other = await _resolve(source), await _resolve(destination)
     async with _probe(End(other.backend, paths.parent(other.path))) as name:
         beside = paths.join(paths.parent(file.path), name or "")
         [found] = await file.backend.adownload_files([beside]) if name else [None]
     if found is not None and found.error is None:
-        is_one = paths.name(file.path) == paths.name(other.path)
-        return Relation.SAME if is_one else Relation.APART
+        return Relation.SAME if paths.name(file.path) == paths.name(other.path) else Relation.APART
     if found is None or found.error != ErrorCode.FILE_NOT_FOUND:
-        await _check_different(source, destination)
+        # Two files with different contents cannot be one.
+        [one] = await source.backend.adownload_files([source.path])
+        [two] = await destination.backend.adownload_files([destination.path])
+        if one.error or two.error or one.content == two.content:
+            code = one.error or two.error or ErrorCode.PERMISSION_DENIED
+            raise error_about(code, source.path, "it is not moved: it cannot be told whether both ends are one file")
     return Relation.APART
 
 
-async def _followed(end: End) -> End:
+async def _resolve(end: End) -> End:
     """`end` with its links resolved; unchanged if the backend does not say where they lead."""
     (real,) = await end.backend.aresolve_paths([end.path])
     return end if real is None else End(end.backend, real)
-
-
-async def _check_different(source: End, destination: End) -> None:
-    """Raise unless two files have different contents, so that they cannot be one file."""
-    [one], [other] = (
-        await source.backend.adownload_files([source.path]),
-        await destination.backend.adownload_files([destination.path]),
-    )
-    if one.error or other.error or one.content == other.content:
-        code = one.error or other.error or ErrorCode.PERMISSION_DENIED
-        raise error_about(code, source.path, "it is not moved: it cannot be told whether both ends are one file")
-
-
-# --- the temporary file ---
 
 
 @asynccontextmanager
@@ -243,22 +212,22 @@ async def _probe(directory: End) -> AsyncIterator[str | None]:
         yield None
         return
     try:
-        made = await _unkept(partial(backend.awrite, path, _CONTENT))
+        made = await _change_probe(partial(backend.awrite, path, _CONTENT))
         yield name if made.ok else None
     finally:
-        await _unkept(partial(_deleted, backend, path))
+        await _change_probe(partial(_delete_probe, backend, path))
 
 
-async def _unkept(change: Callable[[], Awaitable[T]]) -> T:
+async def _change_probe(change: Callable[[], Awaitable[T]]) -> T:
     """Run a change to its end, marked as one of a temporary file, so that no version of it is kept."""
     token = is_probing.set(True)
     try:
-        return await shielded(change)
+        return await run_shielded(change)
     finally:
         is_probing.reset(token)
 
 
-async def _deleted(backend: Operations, path: str) -> None:
+async def _delete_probe(backend: "BackendProtocol", path: str) -> None:
     for _ in range(_ATTEMPTS):
         deleted = await backend.adelete(path)
         if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:

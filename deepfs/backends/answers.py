@@ -50,17 +50,17 @@ __all__ = [
     "MISSING",
     "PROBE",
     "NumberedText",
-    "changed",
+    "change_result",
     "children",
     "code_told",
-    "completed",
+    "complete_answer",
     "infos",
     "matches",
     "outcomes",
+    "parse_numbered",
     "read_result",
-    "refused",
+    "refusal_of",
     "shows_file",
-    "unnumbered",
 ]
 
 _CONDITIONS: Final = [
@@ -124,7 +124,7 @@ class NumberedText(Struct, frozen=True):
     start_line: int
 
 
-def unnumbered(answer: str) -> NumberedText | None:
+def parse_numbered(answer: str) -> NumberedText | None:
     r"""Parse an answer with lines of the form `f"{number:6d}\t{line}"`; long lines continue as `5.1`, `5.2`, …
 
     Returns None for an error text. For an empty file, the answer is empty or a reminder that the file is empty.
@@ -156,7 +156,7 @@ _LEAVES = {leaf.code: leaf for leaf in (IsDirectoryError, AlreadyExistsError, No
 """Errors whose text deepfs replaces by its own."""
 
 
-def refused(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
+def refusal_of(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     """The failed `result` for `path` if the answer is an error; otherwise None."""
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
@@ -176,7 +176,7 @@ def infos(answer: Any, payload: str, root: str) -> list[FileInfo]:
 
 def _info(entry: Any, root: str) -> FileInfo:
     fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {"path": str(entry)}
-    path = _placed(fields["path"], root)
+    path = _place_path(fields["path"], root)
     is_marked = fields["path"].endswith("/") and path != "/"
     is_dir = True if is_marked else fields.get("is_dir")
     shown = f"{path}/" if is_dir and path != "/" else path
@@ -184,7 +184,7 @@ def _info(entry: Any, root: str) -> FileInfo:
     return FileInfo(shown, is_dir, None if is_dir else fields.get("size"), fields.get("modified_at") or None)
 
 
-def _placed(path: str, root: str) -> str:
+def _place_path(path: str, root: str) -> str:
     """The normal form of a path in an answer about `root`; a relative path lies there unless it says so itself.
 
     A path that cannot be in normal form is returned as it is: whoever uses it is told so.
@@ -235,16 +235,16 @@ def _match(entry: Mapping[str, Any], root: str, *, keeps_cr: bool) -> GrepMatch:
         text = text.removesuffix("\n").removesuffix("\r")
     text = text.removeprefix(BOM if entry["line"] == 1 else "")
     place = (entry.start, entry.end) if isinstance(entry, GrepMatch) else (None, None)
-    return GrepMatch(_placed(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
+    return GrepMatch(_place_path(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:
     return None if lines is None else [ContextLine(line["line"], line["text"]) for line in lines]
 
 
-def changed(answer: Any, result: type[ResultT], path: str) -> ResultT:
+def change_result(answer: Any, result: type[ResultT], path: str) -> ResultT:
     """The `result` for the answer to a change of `path`."""
-    failed = refused(answer, result, path)
+    failed = refusal_of(answer, result, path)
     if failed is not None:
         return failed
     known: dict[str, Any] = {"path": path, "files_update": getattr(answer, "files_update", None)}
@@ -273,11 +273,11 @@ def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
 def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     """The window of `limit` lines from `offset` in an answer to a read of up to `PROBE` lines more."""
     if isinstance(answer, str):
-        numbered = unnumbered(answer)
+        numbered = parse_numbered(answer)
         if numbered is not None:
             return _numbered_result(numbered, path, offset, limit)
-    failed = refused(answer, ReadResult, path)
-    return failed if failed is not None else _shortened(answer, path, offset, limit)
+    failed = refusal_of(answer, ReadResult, path)
+    return failed if failed is not None else _shorten(answer, path, offset, limit)
 
 
 def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
@@ -306,7 +306,7 @@ def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResul
     )
 
 
-def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
+def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     """Cut a read result with up to `PROBE` lines too many to `limit` lines."""
     data = filedata.decode_file(answer.file_data or {"content": ""}, path)
     total, next_offset = getattr(answer, "total_lines", None), getattr(answer, "next_offset", None)
@@ -329,7 +329,7 @@ def _shortened(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
 # --- subclasses of the backends of deepfs -----------------------------------------------------------------------------
 
 
-def completed(operation: str, answer: Any, given: Mapping[str, Any]) -> Any:
+def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> Any:
     """The answer of a method that implements `operation` in a class outside of deepfs, as those of deepfs answer.
 
     Args:

@@ -1,33 +1,29 @@
 """Several backends mounted into one tree."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from deepfs._moved import names_of_deepagents
-from deepfs.backends._mount_search import MountSearch
-from deepfs.backends._mounts import Mount, MountTable, answered
+from deepfs import operations as ops
 from deepfs.backends._trees import End, are_one
-from deepfs.backends.gathering import gather
-from deepfs.backends.operations import CHUNK_BYTES, without_defaults
+from deepfs.backends.mounts import Mount, MountSearch, MountTable, await_uncancelled, logger
 from deepfs.backends.protocol import (
     BACKEND_TYPES,
     BackendProtocol,
     Capabilities,
-    SandboxBackendProtocol,
-    StoragePlace,
     SyncCommands,
     as_backend,
     close_each,
     supports_execute,
 )
 from deepfs.backends.transfer import copy_tree, move_tree
-from deepfs.backends.watching import merged_watches
+from deepfs.backends.watching import merge_watches
 from deepfs.errors import (
+    BackendError,
     DeepFSError,
     InvalidPathError,
     IsDirectoryError,
@@ -35,35 +31,24 @@ from deepfs.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
-from deepfs.text.entries import EntryChange, Omission, TreeEntry, TreeListing, joined
+from deepfs.text.entries import Omission, TreeEntry, TreeListing, joined
 from deepfs.types import (
     ChangeEvent,
-    DeleteResult,
-    EditResult,
     ErrorCode,
-    ExecuteResponse,
-    FileDownloadResponse,
     FileInfo,
-    FileUploadResponse,
     GlobResult,
-    GrepResult,
     LsResult,
-    ReadRawResult,
-    ReadResult,
-    Result,
     WriteResult,
-    replaced,
+    replace_fields,
 )
 
-__all__ = ["CompositeBackend", "mount_of"]
+__all__ = ["CompositeBackend", "GlobBackendResult", "mount_of"]
 
-ResultT = TypeVar("ResultT", bound=Result)
-RequestT = TypeVar("RequestT", bound=SearchRequest)
-SearchT = TypeVar("SearchT", GlobResult, GrepResult)
-OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
+GlobBackendResult: TypeAlias = GlobResult | list[FileInfo]
+"""What a glob of a mounted backend may answer."""
 
 
 class CompositeBackend(BackendProtocol, SyncCommands):
@@ -122,6 +107,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         self.capabilities: Capabilities = Capabilities(
             keeps_empty_directories=self.default.capabilities.keeps_empty_directories,
             keeps_created_at=all(backend.capabilities.keeps_created_at for backend in everywhere),
+            has_links=any(backend.capabilities.has_links for backend in everywhere),
             durable=all(backend.capabilities.durable for backend in everywhere),
             executes=self._executor.capabilities.executes,
             deletes=any(backend.capabilities.deletes for backend in everywhere),
@@ -140,7 +126,47 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def bound_to_this_thread(self) -> bool:
         return any(backend.bound_to_this_thread() for backend in (self.default, *self.routes.values()))
 
-    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+    async def run(self, operation: ops.Operation) -> Any:
+        match operation:
+            case ops.Read() | ops.ReadRaw() | ops.Write() | ops.Edit() | ops.UploadStream() | ops.DownloadStream():
+                mount, inner, _ = self._file_route(operation.path)
+            case ops.Delete(path):
+                mount, inner, path = self._route(path)
+                self._check_no_mount_beneath(path)
+            case ops.Glob():
+                return await self._search.glob(operation)
+            case ops.Grep():
+                return await self._search.grep(operation)
+            case ops.Ls(path):
+                return await self._list(path)
+            case ops.Move(src, dst, overwrite):
+                return await self._move(src, dst, overwrite)
+            case ops.Copy(src, dst, overwrite):
+                return await self._copy(src, dst, overwrite)
+            case ops.Batch():
+                return await self._in_batches(operation)
+            case ops.ResolvePaths(given):
+                return await self._resolve(given)
+            case ops.StoragePlaceOf(path):
+                mount, inner, _ = self._route(path)
+                return await mount.backend.astorage_place(inner)
+            case ops.ListTree(path, deleting):
+                return await self._list_tree(path, deleting)
+            case ops.Watch(path):
+                return self._watch(path)
+            case ops.Execute():
+                if not supports_execute(self._executor):
+                    raise NotSupportedError(None, f"{self._executor_name} does not run commands")
+                return await self._executor.arun(operation)
+            case _:
+                return await super().run(operation)
+        inward = operation.at(lambda _: inner)
+        if isinstance(operation, ops.DownloadStream):
+            return self._download_stream(mount, inward)
+        answer: Any = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
+        return replace(answer, path=operation.path) if isinstance(operation, ops.UploadStream) else answer
+
+    async def _resolve(self, paths: list[str]) -> list[str | None]:
         found: list[str | None] = [None] * len(paths)
         routed: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
         for index, path in enumerate(paths):
@@ -156,7 +182,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
 
     # --- whole trees ---
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
+    async def _list_tree(self, path: str, deleting: bool) -> TreeListing:
         mount, inner, path = self._route(path)
         below = self._table.beneath(path)
         try:
@@ -189,19 +215,6 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         entries = [replace(entry, path=mount.outer(entry.path)) for entry in listing.entries]
         return replace(listing, entries=[entry for entry in entries if self._table.owns(mount, entry.path)])
 
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        async def change(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
-            return await mount.ask(
-                mount.backend.achange_entries, [replace(changes[index], path=inner) for inner, index in batch]
-            )
-
-        outcomes = await self._in_batches([change.path for change in changes], change, FileUploadResponse)
-        return [replace(outcome, path=change.path) for outcome, change in zip(outcomes, changes, strict=True)]
-
-    async def astorage_place(self, path: str) -> StoragePlace:
-        mount, inner, _ = self._route(path)
-        return await mount.backend.astorage_place(inner)
-
     # --- one path, one backend ---
 
     def _route(self, path: str) -> tuple[Mount, str, str]:
@@ -218,64 +231,31 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route` for a path that may be a file. Raises IsDirectoryError if a mount lies beneath it."""
         mount, inner, path = self._route(path)
-        if self._table.children(path):
+        if self._table.beneath(path):
             raise IsDirectoryError(path)
         return mount, inner, path
 
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        mount, inner, _ = self._file_route(path)
-        return mount.outer_result(await mount.ask(mount.backend.aread, inner, offset, limit), inner)
-
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        mount, inner, _ = self._file_route(path)
-        return mount.outer_result(await mount.ask(mount.backend.aread_raw, inner), inner)
-
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        mount, inner, path = self._file_route(path)
-        options = without_defaults(overwrite=overwrite, if_match=if_match)
-        written = await mount.ask(mount.backend.awrite, inner, content, **options)
-        return _at(mount.outer_result(written, inner), path)
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        mount, inner, path = self._file_route(path)
-        edited = await mount.ask(
-            mount.backend.aedit, inner, old, new, replace_all, **without_defaults(if_match=if_match)
-        )
-        return _at(mount.outer_result(edited, inner), path)
-
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        mount, inner, path = self._route(path)
-        self._check_no_mount_beneath(path)
-        deleted = await mount.ask(mount.backend.adelete, inner, **without_defaults(if_match=if_match))
-        return _at(mount.outer_result(deleted, inner), path)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+    async def _copy(self, src: str, dst: str, overwrite: bool) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         if target is mount and not self._table.beneath(src):
-            copied = await mount.ask(mount.backend.acopy, inner_src, inner_dst, **without_defaults(overwrite=overwrite))
-            return _at(mount.outer_result(copied, inner_src, inner_dst), dst)
+            return await self._within(mount, ops.Copy(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=False):
-            return await CompositeBackend.acopy(self, dst, dst, overwrite=overwrite)
+            return await self._copy(dst, dst, overwrite)
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+    async def _move(self, src: str, dst: str, overwrite: bool) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
         self._check_no_mount_beneath(src)
         if mount.prefix and inner_src == "/":
             raise PermissionDeniedError(src, "a mount cannot be moved")
         if target is mount:
-            moved = await mount.ask(mount.backend.amove, inner_src, inner_dst, **without_defaults(overwrite=overwrite))
-            return _at(mount.outer_result(moved, inner_src, inner_dst), dst)
+            return await self._within(mount, ops.Move(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=True):
-            moved = await CompositeBackend.amove(self, src, src)
-            return moved if not moved.ok else await CompositeBackend.amove(self, dst, dst)
+            stayed = await self._within(mount, ops.Move(inner_src, inner_src))
+            return await self._within(target, ops.Move(inner_dst, inner_dst)) if stayed.ok else stayed
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
@@ -286,90 +266,47 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         sources = [End(mount.backend, inner_src), *beneath]
         return await are_one(self, src, dst, sources, End(target.backend, inner_dst), moving=moving)
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command in the backend `executor`. It sees the files of that backend only.
-
-        Args:
-            command: The shell command.
-            timeout: The most seconds it may take, if less than the limit of that backend; None is that limit.
-
-        Raises:
-            NotSupportedError: That backend runs no commands.
-        """
-        if not supports_execute(self._executor):
-            raise NotSupportedError(None, f"{self._executor_name} does not run commands")
-        return await cast("SandboxBackendProtocol", self._executor).aexecute(
-            command, **without_defaults(timeout=timeout)
-        )
+    async def _within(self, mount: Mount, operation: ops.Copy) -> WriteResult:
+        result: WriteResult = operation.outward(await mount.ask(mount.backend.arun, operation), mount.outer)
+        return result
 
     # --- many paths, many backends ---
 
-    async def als(self, path: str) -> LsResult:
+    async def _list(self, path: str) -> LsResult:
         mount, inner, path = self._route(path)
-        listing = await mount.ask(mount.backend.als, inner)
+        inward = ops.Ls(inner)
+        listing = await mount.ask(mount.backend.arun, inward)
         mounted = self._table.children(path)
-        if not mounted:
-            return self._listed(mount, mount.outer_result(listing, inner))
-        if listing.code is ErrorCode.FILE_NOT_FOUND or listing.code is ErrorCode.NOT_A_DIRECTORY:
+        if mounted and listing.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             listing = LsResult(entries=[])
-        shown = self._listed(mount, mount.outer_result(listing, inner))
+        shown: LsResult = mount.outward(inward, listing)
+        if not mounted:
+            return shown
         entries = {info.path: info for info in shown.entries or () if info.path.rstrip("/") not in mounted}
         entries |= {f"{child}/": FileInfo(f"{child}/", is_dir=True) for child in mounted}
-        return replaced(shown, entries=sorted(entries.values(), key=lambda info: info.path))
+        return replace_fields(shown, entries=sorted(entries.values(), key=lambda info: info.path))
 
-    def _listed(self, mount: Mount, listing: LsResult) -> LsResult:
-        if listing.entries is None or not mount.prefix:
-            return listing
-        return replaced(listing, entries=[mount.outer_info(info) for info in listing.entries])
+    # --- streams ---
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        return await self._search.glob(request)
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        return await self._search.grep(request)
-
-    # --- batches ---
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-
-        async def upload(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileUploadResponse]:
-            return await mount.ask(mount.backend.aupload_files, [(inner, files[index][1]) for inner, index in batch])
-
-        outcomes = await self._in_batches([path for path, _ in files], upload, FileUploadResponse)
-        return [replace(outcome, path=path) for outcome, (path, _) in zip(outcomes, files, strict=True)]
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-
-        async def download(mount: Mount, batch: Sequence[tuple[str, int]]) -> list[FileDownloadResponse]:
-            return await mount.ask(mount.backend.adownload_files, [inner for inner, _ in batch])
-
-        outcomes = await self._in_batches(paths, download, FileDownloadResponse)
-        return [replace(outcome, path=path) for outcome, path in zip(outcomes, paths, strict=True)]
-
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        mount, inner, _ = self._file_route(path)
+    async def _download_stream(self, mount: Mount, operation: ops.Operation) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(mount.backend.adownload_stream(inner, chunk_size=chunk_size)) as chunks:
+            async with aclosing(await mount.backend.arun(operation)) as chunks:
                 first = await mount.ask(anext, chunks, None)  # It opens the file; the others are read from that.
                 if first is not None:
                     yield first
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise mount.outer_error(error, inner) from error
+            raise mount.outer_error(error, *operation.paths) from error
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        mount, inner, _ = self._file_route(path)
-        return replace(await mount.ask(mount.backend.aupload_stream, inner, chunks), path=path)
-
-    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+    async def _watch(self, path: str) -> AsyncGenerator[ChangeEvent, None]:
         """Watch all mounts at and under `path`. Raises NotSupportedError unless each of them declares `watches`."""
         mount, inner, path = self._route(path)
         parts = [(mount, inner), *((each, "/") for each in self._table.beneath(path))]
         if not all(each.backend.capabilities.watches for each, _ in parts):
             raise NotSupportedError(path, "not all backends at and under it tell of changes (`watches`)")
         sources = [partial(self._watch_mount, each, start) for each, start in parts]
-        async with aclosing(merged_watches(path, sources) if len(sources) > 1 else sources[0]()) as events:
+        async with aclosing(merge_watches(path, sources) if len(sources) > 1 else sources[0]()) as events:
             async for event in events:
                 yield event
 
@@ -387,38 +324,36 @@ class CompositeBackend(BackendProtocol, SyncCommands):
     async def aclose(self) -> None:
         await close_each([self.default, *self.routes.values()])
 
-    async def _in_batches(
-        self,
-        given: Sequence[str],
-        call: Callable[[Mount, Sequence[tuple[str, int]]], Awaitable[list[OutcomeT]]],
-        outcome: type[OutcomeT],
-    ) -> list[OutcomeT]:
-        """One outcome for each given path, in order. Each backend gets its paths in one call, all concurrently."""
-        outcomes: dict[int, OutcomeT] = {}
-        batches: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
-        for index, path in enumerate(given):
+    # --- batches ---
+
+    async def _in_batches(self, operation: ops.Batch) -> list[Any]:
+        """One outcome for each item, in order. Each backend gets its items in one call, all concurrently."""
+        outcomes: dict[int, Any] = {}
+        parts: dict[Mount, list[tuple[int, ops.Batch]]] = defaultdict(list)
+        for index, item in enumerate(operation.items):
+            one = operation.only([item])
             try:
-                mount, inner, _ = self._file_route(path)
-                batches[mount].append((inner, index))
+                mount, inner, _ = self._file_route(one.paths[0])
+                parts[mount].append((index, one.at({one.paths[0]: inner}.__getitem__)))
             except DeepFSError as error:
-                outcomes[index] = outcome(path, error=error.code.value)
-        answers = await gather([partial(answered, call, mount, batch) for mount, batch in batches.items()])
-        for batch, answer in zip(batches.values(), answers, strict=True):
-            failed = [outcome(path, error=ErrorCode.BACKEND_ERROR.value) for path, _ in batch]
-            outcomes |= {index: result for (_, index), result in zip(batch, answer or failed, strict=True)}
-        return [outcomes[index] for index in range(len(given))]
+                [outcomes[index]] = one.failed(error)
+
+        async def ask(mount: Mount) -> None:
+            """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
+            batch = operation.only([one.items[0] for _, one in parts[mount]])
+            try:
+                answer = await await_uncancelled(mount.ask(mount.backend.arun, batch))
+            except Exception:
+                logger.exception("the backend mounted at %s/ failed", mount.prefix)
+                answer = batch.failed(BackendError(None, "the backend failed"))
+            outcomes.update((index, outcome) for (index, _), outcome in zip(parts[mount], answer, strict=True))
+
+        await gather([partial(ask, mount) for mount in parts])
+        given = operation.paths
+        return [replace(outcomes[index], path=path) for index, path in enumerate(given)]
 
 
 def mount_of(composite: CompositeBackend, path: str) -> tuple[BackendProtocol, str]:
     """Return the backend that `path` belongs to, and the path in it. Raises InvalidPathError."""
     mount, inner, _ = composite._route(path)
-    return cast("BackendProtocol", mount.backend), inner
-
-
-def _at(result: ResultT, path: str) -> ResultT:
-    """`result`, with `path` as its path if it is successful."""
-    return replace(result, path=path) if result.ok else result
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)
+    return mount.backend, inner

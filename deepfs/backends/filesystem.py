@@ -3,16 +3,20 @@
 import os
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, Literal, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
 
-from deepfs._moved import names_of_deepagents
-from deepfs.backends.operations import CHUNK_BYTES
+from deepfs.backends.protocol import ASYNC_GREP_TIMEOUT as ASYNC_GREP_TIMEOUT
+from deepfs.backends.protocol import DEFAULT_GREP_TIMEOUT as DEFAULT_GREP_TIMEOUT
+from deepfs.backends.protocol import FILE_NOT_FOUND as FILE_NOT_FOUND
+from deepfs.backends.protocol import INVALID_PATH as INVALID_PATH
+from deepfs.backends.protocol import IS_DIRECTORY as IS_DIRECTORY
+from deepfs.backends.protocol import PERMISSION_DENIED as PERMISSION_DENIED
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.backends.watching import ChangeBuffer
@@ -32,18 +36,39 @@ from deepfs.disk import (
     when_free,
 )
 from deepfs.errors import BinaryFileError, DeepFSError, InvalidPathError
+from deepfs.operations import (
+    ChangeEntries,
+    Copy,
+    Delete,
+    DownloadFiles,
+    DownloadStream,
+    Edit,
+    ListTree,
+    Ls,
+    Move,
+    Operation,
+    Read,
+    ReadRaw,
+    ResolvePaths,
+    StoragePlaceOf,
+    UploadFiles,
+    UploadStream,
+    Watch,
+    Write,
+)
 from deepfs.search.batching import BatchedCall, Batcher
-from deepfs.search.disk import Automatic, InProcess, LocalSearch
+from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
-from deepfs.sync import is_inline, runs_inline, shielded
+from deepfs.search.request import SearchRequest
+from deepfs.sync import is_inline, run_shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, chunk_bytes, directory_given
+from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
-from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, mode_of_new_files
+from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
 from deepfs.text.judging import Judge, current_judge, unjudged
 from deepfs.text.lines import check_text, check_window, decode
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -56,15 +81,13 @@ from deepfs.types import (
     FileDataV2,
     FileDownloadResponse,
     FileUploadResponse,
-    GlobResult,
-    GrepResult,
     LsResult,
     ReadRawResult,
     ReadResult,
     WriteResult,
 )
 
-__all__ = ["ON_DISK", "FilesystemBackend"]
+__all__ = ["MAX_VIDEO_INPUT_BYTES", "ON_DISK", "FilesystemBackend"]
 
 T = TypeVar("T")
 
@@ -81,6 +104,7 @@ _NO_DEADLINE = Deadline()
 ON_DISK: Final = Capabilities(
     keeps_empty_directories=True,
     keeps_created_at=False,
+    has_links=True,
     durable=True,
     watches=CAN_WATCH,
     atomic_between_processes=True,
@@ -124,6 +148,7 @@ class FilesystemBackend(BackendProtocol):
     """
 
     capabilities: Capabilities = ON_DISK
+    _runs_inline = frozenset({Ls, Read, ReadRaw, DownloadFiles})
     _shown = ("_given_root", "virtual_mode=_virtual")
     judges_results: bool = True
 
@@ -150,8 +175,7 @@ class FilesystemBackend(BackendProtocol):
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
-        engine = Automatic() if ripgrep else InProcess()
-        self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, engine=engine)
+        self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )
@@ -178,13 +202,15 @@ class FilesystemBackend(BackendProtocol):
         """
         async with self._hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
-            change = partial(pool.run, function, deadline, self._files(), *args, deadline=deadline)
+            change = partial(
+                pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
+            )
             return await when_free(change)
 
     async def _store(self, held: Sequence[str], function: Callable[..., Steps[T]], *args: Any) -> T:
         """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
         if not self._durable or is_inline():
-            return await self._change(held, _finished, function, *args)
+            return await self._change(held, _run_steps, function, *args)
         async with self._hold(*_lockable(held)):
             change = partial(function, Deadline(_WAIT_S), self._files(), *args)
             stored: T = await when_free(partial(self._flushes.ask, None, change))
@@ -205,11 +231,11 @@ class FilesystemBackend(BackendProtocol):
         """The size over which files are not searched, and binary ones not read."""
         return self._max_bytes
 
-    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+    async def _resolve_paths(self, paths: list[str]) -> list[str | None]:
         found = await _in_memory(self._disk, self._resolve, paths) if len(paths) <= _FEW else None
         if found is None:
-            resolve = partial(_prepared, _NO_DEADLINE, self._disk, self._resolve)
-            found = await pool.run(resolve, paths, abandon_on_cancel=True)
+            resolve = partial(_prepare_and_run, _NO_DEADLINE, self._disk, self._resolve)
+            found = await pool.run(resolve, paths, abandon_on_cancel=True, storage=self._storage)
         return found
 
     def _resolve(self, _: Deadline, disk: Disk | FilesInMemory, given: list[str]) -> list[str | None]:
@@ -230,8 +256,49 @@ class FilesystemBackend(BackendProtocol):
         [real] = self._resolve(_NO_DEADLINE, self._disk, [path])
         return real
 
-    async def astorage_place(self, path: str) -> StoragePlace:
-        return await pool.run(lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case Read(path, offset, limit):
+                return await self._look_at_file(self._read, path, offset, limit)
+            case ReadRaw(path):
+                return await self._look_at_file(self._read_raw, path)
+            case DownloadFiles(wanted):
+                return await self._download_files(wanted)
+            case Ls(path):
+                return await self._look(self._ls, path)
+            case ListTree(path, deleting):
+                return await self._look(self._list_tree, path, deleting)
+            case SearchRequest():
+                return await self._searches.ask((_start(operation), current_judge()), operation)
+            case Write(path, content, overwrite, if_match):
+                check_text(content)
+                return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
+            case Edit(path, old, new, replace_all, if_match):
+                return await self._store([path], self._edit, path, old, new, replace_all, if_match)
+            case Delete(path, if_match):
+                return await self._change([path], self._delete, path, if_match)
+            case Move(src, dst, overwrite):
+                move = partial(self._relocate, "move", overwrite=overwrite, copied=set())
+                return await self._change([src, dst], move, src, dst)
+            case Copy(src, dst, overwrite):
+                copy = partial(self._relocate, "copy", overwrite=overwrite)
+                return await self._change([src, dst], copy, src, dst)
+            case UploadFiles(files):
+                return await self._upload_files(files)
+            case UploadStream(path, chunks):
+                return await self._upload_stream(path, chunks)
+            case DownloadStream(path, chunk_size):
+                return self._download_stream(path, chunk_size)
+            case ChangeEntries(entries):
+                return await self._change(operation.paths, self._change_entries, entries)
+            case ResolvePaths(given):
+                return await self._resolve_paths(given)
+            case StoragePlaceOf(path):
+                place = partial(pool.run, lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
+                return await place(storage=self._storage)
+            case Watch(path) if self.capabilities.watches:
+                return _changes(self, path)
+        return await super().run(operation)
 
     # --- looking ---
 
@@ -240,30 +307,21 @@ class FilesystemBackend(BackendProtocol):
         deadline = Deadline()
         if is_inline():
             return function(deadline, self._files(), *args)
-        return await pool.run(function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline)
+        return await pool.run(
+            function, deadline, self._files(), *args, abandon_on_cancel=True, deadline=deadline, storage=self._storage
+        )
 
     async def _look_at_file(self, function: Callable[..., T], *args: Any) -> T:
         """Read a file: on the event loop if it is in the system's memory, else in a worker thread."""
         found = await _in_memory(self._files(), function, *args)
-        return await self._look(_prepared, function, *args) if found is None else found
-
-    @runs_inline
-    async def als(self, path: str) -> LsResult:
-        return await self._look(self._ls, path)
+        return await self._look(_prepare_and_run, function, *args) if found is None else found
 
     def _ls(self, deadline: Deadline, disk: Disk, path: str) -> LsResult:
         listing = disk.list_directory(self._path(path), deadline=deadline)
         return LsResult(entries=listing.entries, skipped=listing.skipped)
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        return await self._look(self._list_tree, path, deleting)
-
     def _list_tree(self, deadline: Deadline, disk: Disk, path: str, deleting: bool) -> TreeListing:
         return disk.list_tree(self._path(path), deadline, deleting=deleting)
-
-    @runs_inline
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self._look_at_file(self._read, path, offset, limit)
 
     def _read(self, deadline: Deadline, disk: Disk | FilesInMemory, path: str, offset: int, limit: int) -> ReadResult:
         check_window(offset, limit)
@@ -282,28 +340,15 @@ class FilesystemBackend(BackendProtocol):
         at = FileDataV2("", modified_at=modified_at(read.status))
         return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
-    @runs_inline
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self._look_at_file(self._read_raw, path)
-
     def _read_raw(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> ReadRawResult:
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        found: GlobResult = await self._searches.ask((_start(request), current_judge()), request)
-        return found
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        found: GrepResult = await self._searches.ask((_start(request), current_judge()), request)
-        return found
 
     def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         start, judge = key
         self._search.run_batch(calls, self._path(start), self._path(""), judge)
 
-    @runs_inline
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+    async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         disk = self._files()
         found = [await _in_memory(disk, self._download_file, path) for path in paths]
         left = [path for path, response in zip(paths, found, strict=True) if response is None]
@@ -312,9 +357,9 @@ class FilesystemBackend(BackendProtocol):
 
     async def _download_from_disk(self, paths: list[str]) -> list[FileDownloadResponse]:
         if is_inline():
-            return [await self._look(_prepared, self._download_file, path) for path in paths]
-        download = partial(_prepared, _NO_DEADLINE, self._files(), self._download_file)
-        return await pool.run_each(download, paths, abandon_on_cancel=True)
+            return [await self._look(_prepare_and_run, self._download_file, path) for path in paths]
+        download = partial(_prepare_and_run, _NO_DEADLINE, self._files(), self._download_file)
+        return await pool.run_each(download, paths, abandon_on_cancel=True, storage=self._storage)
 
     def _download_file(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> FileDownloadResponse:
         try:
@@ -323,23 +368,16 @@ class FilesystemBackend(BackendProtocol):
             return FileDownloadResponse(path, error=error.code.value)
         return FileDownloadResponse(path, data)
 
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        chunk_size = chunk_bytes(chunk_size)
+    async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
         opened: list[BinaryIO] = []
         try:
-            await pool.run(_open, self._path, self._files(), path, opened)
-            while chunk := await pool.run(opened[0].read, chunk_size):
+            await pool.run(_open, self._path, self._files(), path, opened, storage=self._storage)
+            while chunk := await pool.run(opened[0].read, chunk_size, storage=self._storage):
                 yield chunk
         finally:
-            await shielded(partial(pool.run, _close, opened))
+            await run_shielded(partial(pool.run, _close, opened))
 
     # --- changing ---
-
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        check_text(content)
-        return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
 
     def _write(
         self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
@@ -347,11 +385,6 @@ class FilesystemBackend(BackendProtocol):
         path = self._path(path)
         yield from disk.writing(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        return await self._store([path], self._edit, path, old, new, replace_all, if_match)
 
     def _edit(
         self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
@@ -361,20 +394,10 @@ class FilesystemBackend(BackendProtocol):
         yield from disk.editing(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=change.occurrences)
 
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        return await self._change([path], self._delete, path, if_match)
-
     def _delete(self, deadline: Deadline, disk: Disk, path: str, if_match: str | None) -> DeleteResult:
         path = self._path(path)
         disk.delete(path, deadline, if_match=if_match)
         return DeleteResult(path=path)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        move = partial(self._relocate, "move", overwrite=overwrite, copied=set())
-        return await self._change([src, dst], move, src, dst)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self._change([src, dst], partial(self._relocate, "copy", overwrite=overwrite), src, dst)
 
     def _relocate(
         self, how: Literal["move", "copy"], deadline: Deadline, disk: Disk, src: str, dst: str, **options: Any
@@ -384,41 +407,33 @@ class FilesystemBackend(BackendProtocol):
         relocate(src, dst, deadline=deadline, **options)
         return WriteResult(path=dst)
 
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return await self._change([change.path for change in changes], self._change_entries, changes)
-
     def _change_entries(
         self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
     ) -> list[FileUploadResponse]:
         return [FileUploadResponse(change.path, _change_entry(self._path, disk, change)) for change in changes]
 
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+    async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
         async with self._hold(*_lockable(path for path, _ in files)):
             deadline = Deadline(_WAIT_S)
-            upload = partial(pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline)
+            upload = partial(
+                pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
+            )
             while len(done) < len(files):
                 await when_free(upload)
         return done
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+    async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
         begun: list[Upload] = []
         try:
-            await pool.run(self._begin, self._files(), path, begun)
+            await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
                 async for chunk in chunks:
-                    await pool.run(begun[0].write, bytes_given("each chunk", chunk))
+                    await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
                 await self._change([path], _put, begun[0])
-        except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
         finally:
-            await shielded(partial(pool.run, _close, begun))
+            await run_shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
-
-    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        async with aclosing(_changes(self, path) if self.capabilities.watches else super().awatch(path)) as events:
-            async for event in events:
-                yield event
 
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         begun.append(disk.upload(self._path(path)))
@@ -471,7 +486,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
     return found
 
 
-def _prepared(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
+def _prepare_and_run(deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
     """Run a read, and prepare for reads in memory."""
     disk.in_memory.prepare()
     return function(deadline, disk, *args)
@@ -492,7 +507,7 @@ async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[Chan
             while (told := buffer.pop()) is not None:
                 yield told
     finally:
-        await shielded(partial(pool.run, watch.close))
+        await run_shielded(partial(pool.run, watch.close))
 
 
 def _start(request: SearchRequest) -> str:
@@ -500,7 +515,7 @@ def _start(request: SearchRequest) -> str:
     return "" if request.path is None or request.path == "/" else request.path
 
 
-def _finished(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
+def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
     return finish(function(deadline, disk, *args))
 
 
@@ -591,7 +606,3 @@ def _valid(normalize: Callable[[str], str], path: str) -> str | None:
         return normalize(path)
     except InvalidPathError:
         return None
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -1,47 +1,31 @@
 """Backends over flat storage, which maps path → file: every operation of the contract, planned over four primitives."""
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends import flat_searches as searches
-from deepfs.backends.flat_requests import Plan
-from deepfs.backends.flat_storage import (
-    AsyncStorage,
-    BlockingStorage,
-    InlineStorage,
-    Kind,
-    Listing,
-    Storage,
-)
+from deepfs import operations as ops
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.retries import RetryPolicy, until_accepted
-from deepfs.backends.watching import is_watched, reported, watch_storage
+from deepfs.backends.watching import is_watched, run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.storage import plans as plans
+from deepfs.storage.requests import Plan
+from deepfs.storage.retries import RetryPolicy, until_accepted
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
-from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
+from deepfs.text.entries import flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
-    ChangeEvent,
-    DeleteResult,
-    EditResult,
     FileDataV2,
-    FileDownloadResponse,
     FileFormat,
     FileUploadResponse,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadRawResult,
-    ReadResult,
-    WriteResult,
 )
 
 __all__ = [
@@ -97,11 +81,6 @@ class StorageBackend(BackendProtocol):
         """Identifies the storage; backends with equal scopes share their locks."""
         return self
 
-    async def astorage_place(self, path: str) -> StoragePlace:
-        scope = self._scope()
-        # Not `is_sole`: backend objects with other scopes may use the same storage.
-        return flat_place(scope, paths.normalize(path), storage=scope)
-
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
         """Lock the paths `held`, and everything beneath them, against other changes."""
         return path_locks(self._scope()).hold(*held)
@@ -135,94 +114,56 @@ class StorageBackend(BackendProtocol):
     def _carry_out(self, storage: Storage, plan: Plan[T]) -> Awaitable[T]:
         """Run the plan of a change, whose paths are locked, and tell those who watch."""
         if is_watched():
-            return reported(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
+            return run_and_report(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
         return storage.carry_out(plan, "change")
 
-    # --- looking ---
+    # --- operations ---
 
-    async def als(self, path: str) -> LsResult:
-        path = paths.normalize(path)
-        return await self._look(lambda: plans.ls(path))
+    async def run(self, operation: ops.Operation) -> Any:
+        match operation:
+            case ops.Read() | ops.ReadRaw() | ops.Ls() | ops.ListTree():
+                return await self._look(partial(plans.plan_of, self, operation.at(paths.normalize)))
+            case ops.Write() | ops.Edit() | ops.Delete() | ops.Copy():
+                operation = operation.at(paths.normalize)
+                if isinstance(operation, ops.Write):
+                    check_text(operation.content)
+                return await self._change(partial(plans.plan_of, self, operation), *operation.paths)
+            case ops.ResolvePaths(given):
+                return list(given)
+            case GlobRequest():
+                files = FileFilter(operation)
+                return await self._look(lambda: plans.glob(self, operation, files), "search")
+            case GrepRequest():
+                files = FileFilter(operation)
+                return await self._look(lambda: plans.grep(self, operation, files), "search")
+            case ops.DownloadFiles(wanted):
+                return await self._look(lambda: plans.download(wanted))
+            case ops.UploadFiles():
+                return await self._upload_files(operation)
+            case ops.ChangeEntries(entries):
+                # Directories are implied by files, so an empty directory does not exist and need not be removed.
+                outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
+                return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in entries]
+            case ops.StoragePlaceOf(path):
+                # Not `is_sole`: backend objects with other scopes may use the same storage.
+                scope = self._scope()
+                return flat_place(scope, paths.normalize(path), storage=scope)
+            case ops.Watch(path) if self.capabilities.watches:
+                path = paths.normalize(path)
+                return watch_storage(self._scope, path, self._hold(path))
+        return await super().run(operation)
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        path = paths.normalize(path)
-        return await self._look(lambda: plans.list_tree(path))
-
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        path = paths.normalize(path)
-        return await self._look(lambda: plans.read(self, path, offset, limit))
-
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        path = paths.normalize(path)
-        return await self._look(lambda: plans.read_raw(path))
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self._look(lambda: plans.download(paths))
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        files = FileFilter(request)
-        return await self._look(lambda: searches.glob(self, request, files), "search")
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        files = FileFilter(request)
-        return await self._look(lambda: searches.grep(self, request, files), "search")
-
-    # --- changing ---
-
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        path = paths.normalize(path)
-        check_text(content)
-        return await self._change(
-            lambda: plans.write(self, path, content, overwrite=overwrite, if_match=if_match), path
-        )
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        path = paths.normalize(path)
-        return await self._change(
-            lambda: plans.edit(self, path, old, new, replace_all=replace_all, if_match=if_match), path
-        )
-
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        path = paths.normalize(path)
-        return await self._change(lambda: plans.delete(self, path, if_match=if_match), path)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-        return await self._change(lambda: plans.move(self, src, dst, overwrite=overwrite), src, dst)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-        return await self._change(lambda: plans.copy(self, src, dst, overwrite=overwrite), src, dst)
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        targets = plans.upload_targets(files)
+    async def _upload_files(self, operation: ops.UploadFiles) -> list[FileUploadResponse]:
+        files, targets = operation.files, [plans.valid_path(path) for path, _ in operation.files]
         held = [target for target in targets if isinstance(target, str)]
         try:
             outcomes = await self._change(lambda: plans.upload(self, files, targets), *held)
         except DeepFSError as error:
             outcomes = [error if isinstance(target, str) else target for target in targets]
-        return plans.upload_responses(files, outcomes)
-
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        # Directories are implied by files, so an empty directory does not exist and need not be removed.
-        outcomes = {"make_directory": ErrorCode.UNSUPPORTED.value}
-        return [FileUploadResponse(change.path, outcomes.get(change.change)) for change in changes]
-
-    # --- watching ---
-
-    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        path = paths.normalize(path)
-        if self.capabilities.watches:
-            events = watch_storage(self._scope, path, self._hold(path))
-        else:
-            events = super().awatch(path)
-        async with aclosing(events):
-            async for event in events:
-                yield event
+        return [
+            FileUploadResponse(given, outcome.code.value if outcome else None)
+            for (given, _), outcome in zip(files, outcomes, strict=True)
+        ]
 
 
 class FlatBackend(StorageBackend):

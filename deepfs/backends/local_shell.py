@@ -4,12 +4,11 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import Final
 
 from msgspec.structs import replace
 
 from deepfs import process as commands
-from deepfs._moved import names_of_deepagents
 from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.errors import InvalidPathError
@@ -20,7 +19,10 @@ from deepfs.text.arguments import check_bool, check_env, check_integer, check_nu
 from deepfs.text.lines import check_text
 from deepfs.types import ExecuteResponse
 
-__all__ = ["LocalShellBackend"]
+__all__ = ["DEFAULT_EXECUTE_TIMEOUT", "LocalShellBackend"]
+
+DEFAULT_EXECUTE_TIMEOUT: Final = 120
+"""Seconds that a command may take, unless the `timeout` of the backend says otherwise."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -63,7 +65,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         self,
         root_dir: str | os.PathLike[str] | None = None,
         virtual_mode: bool = True,
-        timeout: float = 120,
+        timeout: float = DEFAULT_EXECUTE_TIMEOUT,
         max_output_bytes: int = 100_000,
         env: Mapping[str, str] | None = None,
         inherit_env: bool = False,
@@ -157,7 +159,3 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
         check_text(command, "command")
         seconds = seconds_of(timeout, self.command_timeout)
         return Command(["/bin/sh", "-c", command], self._given_root, self._env, seconds, backend=self._storage)
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.flat_storage import InlineStorage, Storage
 from deepfs.backends.protocol import Capabilities
+from deepfs.storage.runners import InlineStorage, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stat_of

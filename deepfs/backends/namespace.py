@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from deepfs.backends.older_protocols import adapters
 from deepfs.errors import BackendError, DeepFSError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ __all__ = [
     "checked_legacy_namespace",
     "checked_namespace",
     "namespace_from",
+    "namespace_given",
     "stored_namespace",
 ]
 
@@ -61,3 +64,26 @@ def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespa
     except Exception as error:
         outside = " (there is no LangGraph runtime here)" if runtime is None else ""
         raise BackendError(None, f"The namespace factory failed{outside}: {type(error).__name__}: {error}") from error
+
+
+def namespace_given(given: object) -> Callable[[], str]:
+    """What names the namespace of each operation, with slashes between the names, which no name holds.
+
+    Args:
+        given: A name, a tuple of names, or a factory of either that gets the runtime.
+
+    Raises:
+        ValueError: A name is not valid.
+    """
+    if callable(given):
+        adapters()  # Imports LangGraph, which would block an event loop later.
+        return partial(_namespace_now, given)
+    return partial(str, "/".join(checked_namespace(_names(given))))
+
+
+def _namespace_now(factory: Callable[[Any], object]) -> str:
+    return "/".join(namespace_from(lambda runtime: _names(factory(runtime)), adapters().context()))
+
+
+def _names(given: object) -> object:
+    return (given,) if isinstance(given, str) else given

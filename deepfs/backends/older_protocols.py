@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -13,18 +13,14 @@ from msgspec import Struct
 from deepfs._deprecated import warn_deprecated
 
 __all__ = [
-    "NEVER_WAITS",
     "V1_NAMES",
     "Adapters",
     "BackendProtocolV1",
     "SandboxBackendProtocolV1",
     "adapters",
-    "add_former_names",
     "add_v1_names",
-    "defined_formerly",
-    "mark_v1",
+    "is_v1",
     "register",
-    "speaks_v1",
     "takes_option",
 ]
 
@@ -108,8 +104,8 @@ class Adapters(Struct, frozen=True):
 
     backend: Callable[[Any], Any]
     """Returns a `BackendProtocol` over a backend of any protocol, or over a factory; else raises TypeError."""
-    body: Callable[[type, type], None]
-    """Adds to a subclass of `BackendProtocol` the methods that its body, written for another protocol, lacks."""
+    older: Callable[[Any], Any]
+    """Returns a `BackendProtocol` over an object of a subclass of it whose methods are those of V1."""
     context: Callable[[], Any]
     """Returns the argument for factories of namespaces or backends in the running node; None outside a graph."""
 
@@ -125,21 +121,23 @@ def register(adapters: Adapters) -> None:
 def adapters() -> Adapters:
     """The registered adapters; imports those of `deepfs.compat` if there are none yet."""
     if not _registered:
-        import_module("deepfs.compat.class_bodies")
+        import_module("deepfs.compat.factories")
     return _registered[0]
 
 
-_MARK: Final = "_defined_in_v1"
+def is_v1(cls: type) -> bool:
+    """Whether the sync methods of `cls` are those of V1.
 
-
-def mark_v1(cls: type) -> None:
-    """Make `speaks_v1` return True for `cls` and its subclasses: their sync methods are those of V1."""
-    setattr(cls, _MARK, True)
-
-
-def speaks_v1(cls: type) -> bool:
-    """Whether the sync methods of `cls` are those of V1."""
-    return bool(getattr(cls, _MARK, False))
+    They are if those of a base are, or if the first class in its MRO that defines a listing method has only `ls_info`.
+    """
+    for base in cls.__mro__:
+        if "_is_v1" in vars(base):
+            return bool(vars(base)["_is_v1"])
+        if "ls" in vars(base) or "als" in vars(base):
+            return False
+        if "ls_info" in vars(base):
+            return True
+    return False
 
 
 def takes_option(method: Callable[..., Any], option: str) -> bool:
@@ -149,50 +147,6 @@ def takes_option(method: Callable[..., Any], option: str) -> bool:
     """
     own = inspect.signature(method).parameters
     return option in own or any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
-
-
-# --- names of earlier versions of deepfs ------------------------------------------------------------------------------
-
-FORMER_METHODS: Final[Mapping[str, str]] = {"areal_paths": "aresolve_paths", "through": "dispatch"}
-"""The former names of renamed methods of backends, with their present names."""
-
-
-_FORMERLY: Final = "_defined_formerly"
-
-
-def add_former_names(cls: Any, mixins: Sequence[type] = ()) -> None:
-    """Give each renamed method that the body of `cls`, or of a mixin, defines both its former and its present name."""
-    former_only = set()
-    for former, name in FORMER_METHODS.items():
-        owner = next((base for base in cls.__mro__ if not vars(base).keys().isdisjoint((former, name))), None)
-        if (owner is cls or owner in mixins) and not {former, name} <= vars(owner).keys():
-            if former in vars(owner):
-                former_only.add(name)
-            defined = vars(owner).get(former, vars(owner).get(name))
-            setattr(cls, name, defined)
-            setattr(cls, former, defined)
-    setattr(cls, _FORMERLY, frozenset(former_only))
-    if "never_waits" in vars(cls):
-        cls.is_synchronous = vars(cls)["never_waits"]
-        del cls.never_waits
-
-
-def defined_formerly(cls: type, name: str) -> bool:
-    """Whether the body of `cls`, or a mixin, defines the method `name` only by its former name."""
-    return name in vars(cls).get(_FORMERLY, ())
-
-
-class _NeverWaits:
-    """A descriptor for the former name of `is_synchronous`, on classes and on objects."""
-
-    def __get__(self, backend: Any, owner: Any) -> Any:
-        return (owner if backend is None else backend).is_synchronous
-
-    def __set__(self, backend: Any, value: bool) -> None:
-        backend.is_synchronous = value
-
-
-NEVER_WAITS: Final = _NeverWaits()
 
 
 # --- the old names, on every backend ---------------------------------------------------------------------------------

@@ -1,31 +1,27 @@
 """The operations that every backend offers."""
 
+import inspect
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Self, TypeAlias, TypedDict, cast
 
 from deepfs._brief import arguments, shown_attributes
-from deepfs._moved import names_of_deepagents
-from deepfs.backends._class_setup import bound_operations, complete
-from deepfs.backends._trees import End, are_one, changed_entry, listed_tree
-from deepfs.backends.older_protocols import (
-    NEVER_WAITS,
-    BackendProtocolV1,
-    SandboxBackendProtocolV1,
-    adapters,
-    add_former_names,
-)
-from deepfs.backends.operations import CHUNK_BYTES, Capabilities, Operations, SyncCommands
-from deepfs.backends.transfer import collected, copy_tree, downloaded, move_tree
+from deepfs.backends._class_setup import answer, complete, complete_protocol
+from deepfs.backends._trees import End, are_one, change_entry, list_tree
+from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
+from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
-from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.sync import call_sync, shielded, sync_shims
+from deepfs.operations import CHUNK_BYTES, Operation
+from deepfs.search.results import SEARCH_SECONDS
+from deepfs.sync import call_sync, run_shielded, sync_shims
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing, flat_place
 from deepfs.types import (
+    Capabilities,
     ChangeEvent,
     ContextLine,
     DeleteResult,
@@ -45,12 +41,20 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     Result,
+    TruncationReason,
     WriteResult,
-    failed_as,
+    convert_failure,
 )
 
 __all__ = [
+    "ASYNC_GLOB_TIMEOUT",
+    "ASYNC_GREP_TIMEOUT",
     "BACKEND_TYPES",
+    "DEFAULT_GREP_TIMEOUT",
+    "FILE_NOT_FOUND",
+    "INVALID_PATH",
+    "IS_DIRECTORY",
+    "PERMISSION_DENIED",
     "AnyBackendProtocol",
     "BackendFactory",
     "BackendProtocol",
@@ -61,6 +65,8 @@ __all__ = [
     "DeleteResult",
     "EditResult",
     "ErrorCode",
+    "ExecuteArtifact",
+    "ExecuteOffloadResult",
     "ExecuteResponse",
     "FileData",
     "FileDataV1",
@@ -70,6 +76,7 @@ __all__ = [
     "FileOperationError",
     "FileUploadResponse",
     "GlobResult",
+    "GlobTruncationReason",
     "GrepMatch",
     "GrepResult",
     "LsResult",
@@ -83,13 +90,46 @@ __all__ = [
     "WriteResult",
     "as_backend",
     "close_each",
+    "execute_accepts_timeout",
     "supports_execute",
 ]
 
 
+if TYPE_CHECKING:
+    from deepfs.backends._surface import SyncCommandsSurface, SyncSurface
+else:
+
+    class SyncSurface:
+        pass
+
+    class SyncCommandsSurface:
+        pass
+
+
 @sync_shims
-@bound_operations
-class BackendProtocol(Operations):
+class SyncCommands(SyncCommandsSurface):
+    """A base of backends that run commands."""
+
+    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a shell command.
+
+        Args:
+            command: The command.
+            timeout: Seconds after which it is ended, if less than the limit of the backend; None and 0 are that limit.
+                It never gives a command more time, since a model may choose it.
+
+        Returns:
+            Its output and exit code; the code is None if the command was ended.
+
+        Raises:
+            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
+                InvalidContentError for a command with NUL or half a surrogate pair.
+        """
+        raise NotSupportedError(backend=type(self).__name__, operation="execute")
+
+
+@complete_protocol
+class BackendProtocol(SyncSurface):
     """A filesystem for agents, over any storage.
 
     A subclass defines operations, each as `aread` (async) or as `read` (sync, run in a worker thread); the other name
@@ -111,17 +151,22 @@ class BackendProtocol(Operations):
     judges_results: bool = False
     """Whether `ls`, `glob` and `grep` themselves leave out what the rules of a policy refuse, links followed, so that
     the policy need not resolve each path that they return. A class that overrides one of them, or `aresolve_paths`,
-    gets False unless its body declares this again. If `als`, `arun_glob`, `arun_grep` or `aresolve_paths` is replaced
-    later, on the class or on an object, policies resolve the paths in any case."""
+    or `run`, gets False unless its body declares this again."""
     _shown: tuple[str, ...] = ()
     """What the repr shows to tell which storage this is, nothing secret: names of attributes, or `option=attribute`.
     By default the inner backends."""
-    _judges_by: tuple[object, ...] = ()
-    """The methods for which `judges_results` is declared to be True."""
+    _runs_inline: frozenset[type[Operation]] = frozenset()
+    """Operations that wait for nothing where no event loop runs: their sync methods run in the thread of the caller."""
+    _blocks_inline: frozenset[type[Operation]] = frozenset()
+    """Operations that block there: as `_runs_inline`, but not in the thread of a caller that runs an event loop."""
+    _is_v1: bool = False
+    """Whether its sync methods are those of V1."""
+    _is_layer: bool = False
+    """Whether it stands before another backend, to which it passes on what it does not override."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        complete(cls, BackendProtocol)
+        complete(cls, BackendProtocol, is_layer=cls._is_layer)
 
     def __repr__(self) -> str:
         try:
@@ -130,46 +175,211 @@ class BackendProtocol(Operations):
             shown = ""
         return f"{type(self).__name__}({shown})" if shown else object.__repr__(self)
 
+    async def run(self, operation: Operation) -> Any:
+        """Carry out an operation that is given as a value, such as `Read("/a")`. Layers and mounts pass these on.
+
+        A class defines this or named methods such as `aread`; the others are generated. Callers use `arun`.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            What the method of its name returns. For streams and watches that is an async generator that opens nothing
+            before its first step.
+
+        Raises:
+            DeepFSError: The operation failed; its caller gets it as the error of the result.
+        """
+        raise NotSupportedError(backend=type(self).__name__, operation=operation.name)
+
+    async def arun(self, operation: Operation) -> Any:
+        """Carry out an operation that is given as a value.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            What `run` returns, or the failed result.
+
+        Raises:
+            DeepFSError: The operation failed, and has no result that says so, such as `Execute`.
+        """
+        return await answer(type(self).run, self, operation)
+
     def inner_backends(self) -> Sequence[object]:
+        """The backends, of any protocol, that this one passes calls on to.
+
+        Returns:
+            An empty sequence if this backend stores files itself.
+        """
         return ()
 
     def bound_to_this_thread(self) -> bool:
+        """Whether the storage belongs to the event loop of the calling thread.
+
+        Returns:
+            True where a synchronous call in this thread would wait for itself; such calls are refused.
+        """
         return False
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
+        """Resolve links.
+
+        Access checks must also check the resolved paths. A layer that changes paths on their way to another backend
+        changes the resolved paths back.
+
+        Args:
+            paths: The paths to resolve. They need not exist.
+
+        Returns:
+            For each path the path after following links, or None if that is outside of the backend. On storage without
+            links these are the paths themselves.
+        """
         return [*paths]
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        listing = await listed_tree(self, path)
+        """List every entry at or under a path, as a transfer to another storage needs them; `als` shows less.
+
+        By default this is made of `als` and `aresolve_paths`. A backend overrides it if it knows of links, special
+        files, mode bits, or names that are in no valid path.
+
+        Args:
+            path: The file or directory to list.
+            deleting: Whether the entries are to be deleted. Entries that may be read but not deleted are then counted
+                as omitted.
+
+        Returns:
+            The entries, and how many were omitted and why.
+
+        Raises:
+            NotFoundError: Nothing is at `path`.
+            PermissionDeniedError: With `deleting`: nothing may be deleted.
+            NotSupportedError: With `deleting`: the backend cannot delete.
+        """
+        listing = await list_tree(self, path)
         if deleting and not self.capabilities.deletes:
-            raise _unsupported(self, "delete")
+            raise _refuse(self, "delete")
         return listing
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return [await changed_entry(self, change) for change in changes]
+        """Make and remove directories and set mode bits, as a transfer needs it.
+
+        By default no directory can be made (`unsupported`), modes are not kept, and a directory is removed by `adelete`
+        if a listing just before shows that it is empty.
+
+        Args:
+            changes: The changes, carried out in order.
+
+        Returns:
+            One outcome for each change, in order. Errors: `unsupported`, `permission_denied`, `file_not_found`, and
+            what `adelete` has.
+        """
+        return [await change_entry(self, change) for change in changes]
 
     async def astorage_place(self, path: str) -> StoragePlace:
+        """Name the storage that a path is in, and the place there, independently of this object.
+
+        Two mounts compare these names to find out whether they show one file. By default a place belongs to this
+        object, and it is not known which other objects reach it: copies and moves between such objects find out by
+        creating a temporary file. A layer that changes paths on their way to another backend asks that backend about
+        the changed path.
+
+        Args:
+            path: A path of this backend. It need not exist.
+
+        Returns:
+            The place.
+        """
         scope = ("object", id(self))
         return flat_place(scope, paths.normalize(path), storage=scope)
 
     async def als(self, path: str) -> LsResult:
-        raise _unsupported(self, "ls")
+        """List the direct children of a directory, sorted by path.
+
+        Args:
+            path: The directory.
+
+        Returns:
+            `entries`, each with its path, size in bytes and time of modification where they are known; the path of a
+            directory ends in `/`. Errors: `file_not_found`, `not_a_directory`.
+            See the contract under "ls".
+        """
+        raise _refuse(self, "ls")
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        raise _unsupported(self, "read")
+        r"""Read lines of a text file, or the whole of a binary file.
+
+        A line ends at `\n`. Line ends are kept as stored and a BOM is hidden, so the windows that `next_offset` leads
+        through join to the text.
+
+        Args:
+            path: The file.
+            offset: The first line to read; the first of the file is 0.
+            limit: The most lines to read.
+
+        Returns:
+            `file_data` with the text, or with base64 and `mime_type` for a binary file; `start_line`, `end_line`,
+            `next_offset` and `total_lines`; `version`, to be given as `if_match`. Errors: `file_not_found`,
+            `is_directory`, `too_large` over `max_file_size_mb`, `invalid_content` where `offset` is past the end.
+            See the contract under "read and read_raw".
+        """
+        raise _refuse(self, "read")
 
     async def awrite(
         self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
     ) -> WriteResult:
-        raise _unsupported(self, "write")
+        """Create a text file, with the directories above it. A reader sees the old file or the new one.
+
+        Args:
+            path: The file.
+            content: The text. It must not contain NUL or lone surrogates.
+            overwrite: Replace the file if it exists.
+            if_match: Replace the file if it is this version, which a read returned; None sets no condition.
+
+        Returns:
+            The path. Errors: `already_exists` without `overwrite`, `conflict` where `if_match` is not the version
+            that is there, `is_directory`, `not_a_directory` where a file is above the path, `invalid_content`.
+            See the contract under "write".
+        """
+        raise _refuse(self, "write")
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
-        raise _unsupported(self, "edit")
+        r"""Replace a literal text of a file. No byte outside of the replacement changes.
+
+        In a file with CRLF line ends, `\n` in `old` also matches `\r\n`, and `new` is stored with `\r\n` as well. Edits
+        of one file are applied one after another.
+
+        Args:
+            path: The file.
+            old: The text to replace. It must occur exactly once, unless `replace_all` is set.
+            new: The text to put in its place.
+            replace_all: Replace every occurrence, from left to right.
+            if_match: Edit the file if it is this version, which a read returned; None sets no condition.
+
+        Returns:
+            The path and the number of `occurrences` replaced. Errors: `file_not_found`, `is_directory`, `no_match`
+            with a hint where the text nearly occurs, `ambiguous_match` with the number of occurrences, `binary_file`,
+            `conflict`, `invalid_content` where `old` is empty or the same as `new`.
+            See the contract under "edit".
+        """
+        raise _refuse(self, "edit")
 
     async def aglob(self, pattern: str, path: str = "/") -> GlobResult:
-        raise _unsupported(self, "glob")
+        """Find the files that match a pattern, sorted by path.
+
+        Args:
+            pattern: A glob of `*`, `**`, `?`, `[abc]`, `[!abc]` and `{a,b}`. Without `/` it matches names at any depth
+                under `path`; with `/` it is relative to `path`. Only a segment that starts with `.` matches names that
+                do.
+            path: The directory to search.
+
+        Returns:
+            `matches`, and `truncated` if there are more. Errors: `invalid_pattern`, `file_not_found`,
+            `not_a_directory`. See the contract under "glob".
+        """
+        raise _refuse(self, "glob")
 
     async def agrep(
         self,
@@ -182,22 +392,65 @@ class BackendProtocol(Operations):
         context_lines: int = 0,
         max_count: int | None = None,
     ) -> GrepResult:
-        raise _unsupported(self, "grep")
+        """Find the lines that contain a text, in the files under a path.
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        raise _unsupported(self, "glob")
+        Binary files are left out. `skipped` counts files that could not be searched.
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        raise _unsupported(self, "grep")
+        Args:
+            pattern: The literal text, or the regular expression if `regex` is set.
+            path: The directory or file to search; None is `/`.
+            glob: Search only files that match this pattern, which is as in `aglob`; None searches all but those with a
+                name that starts with `.`.
+            regex: Read `pattern` as a regular expression of RE2 and match it with each line.
+            ignore_case: Ignore case.
+            context_lines: The number of lines to return before and after each match.
+            max_count: The most matches to return; None sets no limit of its own.
+
+        Returns:
+            `matches`, sorted by path, then line; `truncated` if the search ended before all was searched. Errors:
+            `invalid_pattern`, `file_not_found`. See the contract under "grep".
+        """
+        raise _refuse(self, "grep")
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        raise _unsupported(self, "delete")
+        """Delete a file, or a directory with all that is in it.
+
+        Args:
+            path: The file or directory.
+            if_match: Delete the file if it is this version, which a read returned; None sets no condition.
+
+        Returns:
+            The path. Errors: `file_not_found`, `conflict`, `is_directory` where `if_match` is given for a
+            directory, `permission_denied` for `/`, `unsupported` where the backend cannot delete. See the contract
+            under "delete, move and copy".
+        """
+        raise _refuse(self, "delete")
 
     async def aread_raw(self, path: str) -> ReadRawResult:
+        """Read a whole file with its times.
+
+        Args:
+            path: The file.
+
+        Returns:
+            `data`, with the content and both times. Errors: `file_not_found`, `is_directory`, `too_large`.
+            See the contract under "read and read_raw".
+        """
         read = await self.aread(path, 0, 2**31 - 1)
-        return ReadRawResult(data=read.file_data) if read.ok else failed_as(ReadRawResult, read)
+        return ReadRawResult(data=read.file_data) if read.ok else convert_failure(ReadRawResult, read)
 
     async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        """Copy a file, or a directory with all that is in it.
+
+        Args:
+            src: What to copy.
+            dst: The path of the copy.
+            overwrite: Replace a file at `dst`. A directory is never replaced.
+
+        Returns:
+            The path of the copy. Errors: `file_not_found`, `already_exists`, `is_directory`, `not_a_directory`,
+            `invalid_path` for a copy of a directory into itself. See the contract under "delete, move and copy".
+        """
         src, dst = paths.normalize(src), paths.normalize(dst)
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=False):
             src = dst
@@ -205,6 +458,16 @@ class BackendProtocol(Operations):
         return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
+        """Move a file, or a directory with all that is in it. At every instant one of both paths has the file.
+
+        Args:
+            src: What to move.
+            dst: Its new path.
+            overwrite: Replace a file at `dst`. A directory is never replaced.
+
+        Returns:
+            The new path. Errors: as of `acopy`. See the contract under "delete, move and copy".
+        """
         src, dst = paths.normalize(src), paths.normalize(dst)
         if await are_one(self, src, dst, [End(self, src)], End(self, dst), moving=True):
             return WriteResult(path=dst)
@@ -212,39 +475,121 @@ class BackendProtocol(Operations):
         return await move_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Store files of any bytes, replacing what is there.
+
+        Args:
+            files: The path and the bytes of each file.
+
+        Returns:
+            One outcome for each file, in order; its `error` is None or a code. Errors: `is_directory`,
+            `not_a_directory`, `invalid_path`, `permission_denied`, `too_large`, `unsupported` where the backend stores
+            text only. See the contract under "upload_files and download_files".
+        """
         return [await self._upload_text(path, content) for path, content in files]
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Fetch the bytes of files.
+
+        Args:
+            paths: The files.
+
+        Returns:
+            One outcome for each path, in order, with `content` or a code as `error`. Errors: `file_not_found`,
+            `is_directory`, `invalid_path`, `permission_denied`, `too_large`.
+            See the contract under "upload_files and download_files".
+        """
         return [await self._download(path) for path in paths]
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
+        """The bytes of a file in chunks, all of one version of the file.
+
+        Leaving the iteration, best by `contextlib.aclosing`, ends the download. A backend without its own
+        implementation holds the whole file in memory meanwhile.
+
+        Args:
+            path: The file.
+            chunk_size: The most bytes of a chunk; 1 MiB by default, and no more than 64 MiB.
+
+        Yields:
+            The chunks, in order; none for an empty file.
+
+        Raises:
+            DeepFSError: The leaf for what is wrong, when the iteration begins or, where the storage fails, later:
+                file_not_found, is_directory, permission_denied, too_large.
+            ValueError: `chunk_size` is not positive.
+        """
         chunk_size = chunk_bytes(chunk_size)
-        content = await downloaded(self, path)
+        content = await download_file(self, path)
         for start in range(0, len(content), chunk_size):
             yield content[start : start + chunk_size]
 
     async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        """Store the bytes of all chunks as one file, once they are complete, replacing what is there.
+
+        A backend without its own implementation holds the whole file in memory; over 256 MB is `too_large`.
+
+        Args:
+            path: The file; directories above it are made.
+            chunks: An async iterable of bytes. A generator is closed in any case.
+
+        Returns:
+            The outcome; `error` is the bare code: is_directory, not_a_directory, permission_denied, too_large,
+            quota_exceeded. It is also that of a leaf of `deepfs.errors` that `chunks` raises.
+
+        Raises:
+            TypeError: `chunks` is no async iterable, or yields something else than bytes.
+            Exception: Any other error that `chunks` raises; nothing changed.
+        """
         try:
-            content = await collected(path, chunks)
+            content = await collect_chunks(path, chunks)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         [outcome] = await self.aupload_files([(path, content)])
         return outcome
 
     async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+        """Report changes at and under `path` as they happen, also those made by others.
+
+        The first event is a `resync` of `path`, as soon as the watch is active: nothing that changes afterwards is
+        missed without another `resync`. So a reader that looks at the files at each `resync`, and follows the other
+        events, always knows them. Changes of the content of files are told; those of times and modes, and directories
+        without files, are not. See the contract under "Watching".
+
+        There is no sync form. Leaving the iteration, best by `contextlib.aclosing`, ends the watch, and so does the
+        cancellation of a waiting `anext`.
+
+        Args:
+            path: A file or directory, which need not exist yet; by default everything.
+
+        Yields:
+            One event for each changed file, in the order in which changes are noticed. Changes of one file in quick
+            succession may be one event, and a move is a deletion and a creation. `resync` is told where changes at and
+            under its path may have been missed.
+
+        Raises:
+            NotSupportedError: When the iteration begins, where `capabilities.watches` is False, and on a composite
+                where that of a mount at or under `path` is.
+            DeepFSError: The leaf for a path that is invalid or may not be read, and for a storage that fails.
+        """
         for event in _no_events(self):
             yield event
 
     # --- closing ---
 
     async def aclose(self) -> None:
-        return None
+        """Close what this backend made for itself: clients, pools, a workspace.
+
+        What the caller passed in, such as a store, a client or a sandbox, stays open. Wrappers and composites close the
+        backends behind them. It completes even if the caller is cancelled, and a second call does nothing. Afterwards,
+        a backend that had something to close returns `backend_error`; other backends continue to work.
+        """
+        return
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await shielded(self.aclose)
+        await run_shielded(self.aclose)
 
     def close(self) -> None:
         """`aclose`, for code without an event loop."""
@@ -272,11 +617,6 @@ class BackendProtocol(Operations):
         return FileDownloadResponse(path, content)
 
 
-if not TYPE_CHECKING:
-    add_former_names(BackendProtocol)
-    BackendProtocol.never_waits = NEVER_WAITS
-
-
 class SandboxBackendProtocol(BackendProtocol, SyncCommands):
     """A backend that also runs commands."""
 
@@ -293,26 +633,40 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
         """The identifier of this sandbox; by default one that holds within the process."""
         return f"{type(self).__name__}-{id(self):x}"
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a shell command.
 
-        Args:
-            command: The command.
-            timeout: Seconds after which it is ended, if less than the limit of the backend; None and 0 are that limit.
-                It never gives a command more time, since a model may choose it.
+@dataclass(frozen=True, slots=True)
+class ExecuteOffloadResult:
+    """The result of `BaseSandbox.execute_with_offload`.
 
-        Returns:
-            Its output and exit code; the code is None if the command was ended.
+    `offloaded` says that the whole output is in the file, and `response.output` is its beginning and end. Then
+    `preview_has_truncation_marker` says whether a line of the output stands for what is left out between them.
+    """
 
-        Raises:
-            DeepFSError: BackendError if the command cannot be run, NotSupportedError if the backend runs no commands,
-                InvalidContentError for a command with NUL or half a surrogate pair.
-        """
-        raise _unsupported(self, "execute")
+    offloaded: bool
+    response: ExecuteResponse
+    preview_has_truncation_marker: bool = False
+
+
+class ExecuteArtifact(TypedDict):
+    """What `ToolMessage.artifact` of the tool `execute` holds: the outcome of the command, for programs."""
+
+    exit_code: NotRequired[int]
+    truncated: NotRequired[bool]
+    output_file: NotRequired[str]
 
 
 FileOperationError: TypeAlias = Literal["file_not_found", "permission_denied", "is_directory", "invalid_path"]
 """The error codes of uploads and downloads in deepagents. In deepfs they may be other codes of `ErrorCode` as well."""
+FILE_NOT_FOUND: Final = ErrorCode.FILE_NOT_FOUND.value
+PERMISSION_DENIED: Final = ErrorCode.PERMISSION_DENIED.value
+IS_DIRECTORY: Final = ErrorCode.IS_DIRECTORY.value
+INVALID_PATH: Final = ErrorCode.INVALID_PATH.value
+GlobTruncationReason: TypeAlias = TruncationReason
+
+DEFAULT_GREP_TIMEOUT: Final = int(SEARCH_SECONDS)
+"""Seconds after which a search ends with what it found, unless its backend sets another limit."""
+ASYNC_GREP_TIMEOUT: Final = DEFAULT_GREP_TIMEOUT
+ASYNC_GLOB_TIMEOUT: Final = DEFAULT_GREP_TIMEOUT
 
 BackendProtocolV2: TypeAlias = BackendProtocol
 SandboxBackendProtocolV2: TypeAlias = SandboxBackendProtocol
@@ -341,7 +695,7 @@ async def close_each(backends: Iterable[BackendProtocol]) -> None:
     Raises:
         Exception: The first error of a backend, raised after `aclose` of all backends was called.
     """
-    errors = await shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
+    errors = await run_shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
     if errors:
         raise errors[0]
 
@@ -362,18 +716,22 @@ def supports_execute(backend: object) -> bool:
     return isinstance(capabilities, Capabilities) and capabilities.executes
 
 
+def execute_accepts_timeout(cls: type[Any]) -> bool:
+    """Whether `execute` of a class of sandboxes takes a `timeout`."""
+    try:
+        return "timeout" in inspect.signature(cls.execute).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 def _code(result: Result) -> str | None:
     """The error code of a failed result; None if it succeeded."""
     return None if result.error is None else (result.code or ErrorCode.BACKEND_ERROR).value
 
 
 def _no_events(backend: object) -> Iterable[ChangeEvent]:
-    raise _unsupported(backend, "watch")
+    raise _refuse(backend, "watch")
 
 
-def _unsupported(backend: object, operation: str) -> NotSupportedError:
+def _refuse(backend: object, operation: str) -> NotSupportedError:
     return NotSupportedError(backend=type(backend).__name__, operation=operation)
-
-
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)

@@ -8,7 +8,7 @@ from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.channel import FileConflicts, Files, FilesystemState
 from deepfs._langgraph.task_files import TaskFiles, task_files
 from deepfs.backends.flat import RecordStorageBackend, records_of
-from deepfs.backends.flat_storage import InlineStorage, Storage
+from deepfs.storage.runners import InlineStorage, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, FileStat, FileTree, stats_of

@@ -1,19 +1,30 @@
-"""Copying and moving trees through the public operations, for backends without their own way and across mounts.
+"""Copying and moving trees between two backends, through their public operations.
 
-A transfer is planned before anything changes, and refused if not everything can be transferred. Then it copies. A move
-then deletes exactly the copied files, each only if it still is the version that was copied, and the directories that
-are empty.
+`TreeCopy` has the steps: make directories, fetch, compare, store, stream, set modes, read back, delete by version. What
+differs between its callers is data, in `TreeTerms`. `copy_tree` and `move_tree` transfer a tree whole or refuse it:
+they plan before anything changes, and stop at the first file that fails. They are the way of backends without their
+own, and that between mounts. The commands `cp` and `mv` merge a tree into what is there, and go on after a file that
+fails.
+
+A move deletes the copied files, each only if it still is the version that was copied, and the directories that are
+empty. So nothing is lost if it is cancelled, if an end fails, or if a file changes meanwhile.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from deepfs.backends.gathering import batched, gather
-from deepfs.backends.operations import Operations
+import anyio
+from msgspec import Struct
+
+from deepfs.backends._trees import End, kind_at, list_present
 from deepfs.errors import (
     AlreadyExistsError,
+    ConflictError,
     DeepFSError,
     ErrorCode,
     InvalidPathError,
@@ -25,15 +36,15 @@ from deepfs.errors import (
     TooLargeError,
     error_about,
 )
-from deepfs.sync import shielded
+from deepfs.storage.gathering import batched, gather_each
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import (
-    Change,
     EntryChange,
     StoragePlace,
     TreeEntry,
-    TreeListing,
+    check_target,
     check_transferable,
     directories_of,
     empty_directories,
@@ -43,56 +54,553 @@ from deepfs.text.entries import (
 from deepfs.text.judging import aside, current_judge, given_under
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import (
-    FileDownloadResponse,
-    FileUploadResponse,
-    LsResult,
-    Result,
-    WriteResult,
-    error_told,
-)
+from deepfs.types import WriteResult, error_told
 
-__all__ = ["MAX_HELD_BYTES", "collected", "copy_tree", "downloaded", "move_tree"]
+if TYPE_CHECKING:
+    from deepfs.backends.protocol import BackendProtocol
+
+__all__ = [
+    "MAX_HELD_BYTES",
+    "CopyFailure",
+    "CopyTotals",
+    "FullError",
+    "PlannedFile",
+    "TreeCopy",
+    "TreeTerms",
+    "Verify",
+    "collect_chunks",
+    "copy_tree",
+    "download_file",
+    "move_tree",
+]
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """The largest file that is held in memory as a whole."""
 
-_BATCH_FILES = 64
-_BATCH_BYTES = 8 * 1024 * 1024
-"""The most files and bytes in memory at once."""
-_STREAMED_BYTES = 1024 * 1024
-"""Files from this size on are streamed, one by one."""
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""The most bytes of a batch."""
+_STREAMS_AT_ONCE: Final = 2
+_COPIES_AT_ONCE: Final = 2 + _STREAMS_AT_ONCE
+"""Beside the streams, one batch is fetched or stored while another one is read back."""
+_CHANGES_AT_ONCE: Final = 64
+"""How many files are written or deleted at once."""
+_USUAL_MODE: Final = 0o644
+"""The mode of new files, so that it need not be set. Where the system gives them less, they keep less."""
+_OWN_BITS: Final = 0o700
+"""What a new directory permits its owner while the copy goes on, and a file that will be replaced."""
+_ENDS_ALL: Final = frozenset({ErrorCode.QUOTA_EXCEEDED, ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT})
+"""The errors after which nothing more is stored: a full storage, and those for which no file of a batch was."""
 
-_PLAIN = (NotFoundError, IsDirectoryError, PermissionDeniedError)
-"""The errors whose text needs only the path."""
+
+# --- whole files ---
+
+
+async def download_file(source: "BackendProtocol", path: str) -> bytes:
+    """The content of a file. Raises the error if it cannot be downloaded."""
+    [download] = await source.adownload_files([path])
+    if download.error is not None:
+        raise _item_error(download.error, path, "downloaded")
+    return download.content or b""
+
+
+async def collect_chunks(path: str, chunks: AsyncIterable[bytes]) -> bytes:
+    """All chunks joined. Raises TooLargeError if they exceed `MAX_HELD_BYTES`."""
+    content = bytearray()
+    async for chunk in chunks:
+        content += bytes_given("each chunk", chunk)
+        if len(content) > MAX_HELD_BYTES:
+            raise TooLargeError(path, len(content), MAX_HELD_BYTES)
+    return bytes(content)
+
+
+def _item_error(code: str, path: str, done: str) -> DeepFSError:
+    """The error of one item of a batch, of which only the code is known."""
+    # The text of these needs only the path.
+    for plain in (NotFoundError, IsDirectoryError, PermissionDeniedError):
+        if plain.code == code:
+            return plain(path)
+    return error_about(code, path, f"it cannot be {done} ({code})")
+
+
+# --- the copy of a tree ---
+
+
+Verify: TypeAlias = Literal["read", "size", "none"]
+"""How a file is checked after it was stored: it is read back and compared, or its size is compared."""
+
+
+class TreeTerms(Struct, frozen=True, kw_only=True):
+    """How a tree is copied."""
+
+    merges: bool = False
+    """The tree goes into what is there: equal files stay, others are replaced and get the mode of the source, and a
+    file that fails does not end the copy. Otherwise nothing that appears at the target meanwhile is replaced, and a
+    file that is to be replaced keeps its mode."""
+    moves: bool = False
+    """The source is deleted afterwards."""
+    makes_directories: bool = True
+    """The target may keep directories, so they are made before their files."""
+    verify: Verify = "none"
+    streamed_bytes: int = 1024 * 1024
+    """Files from this size on are streamed."""
+    batch_files: int = 64
+    """The most files of a batch: as many may be stored after one that fails."""
+
+
+class PlannedFile(Struct, frozen=True):
+    """A file to copy."""
+
+    path: str
+    target: str
+    size: int | None
+    mode: int | None
+    existing: TreeEntry | None
+    """What is at the target."""
+    is_streamed: bool
+
+    @property
+    def may_be_equal(self) -> bool:
+        there = self.existing
+        return there is not None and (self.size is None or there.size is None or self.size == there.size)
+
+
+class CopyTotals(Struct):
+    """What copies have done so far. Bytes of skipped files do not count."""
+
+    files: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    failed: int = 0
+    planned_files: int = 0
+    planned_bytes: int = 0
+    passed_bytes: int = 0
+    """The bytes of all files that are done with, and of the parts of streams."""
+
+
+Step: TypeAlias = Literal["make_directory", "fetch", "store", "check", "set_mode", "delete", "remove_directory"]
+
+
+class CopyFailure(NamedTuple):
+    """A step that failed for one entry."""
+
+    step: Step
+    path: str
+    """The path at the end that failed."""
+    error: DeepFSError
+    file: PlannedFile | None = None
+
+
+class FullError(Exception):
+    """The target stores nothing more.
+
+    Args:
+        code: The code of the error that says so.
+    """
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.value)
+        self.code: ErrorCode = code
+
+
+class TreeCopy:
+    """The copy of a tree from one end to another, step by step.
+
+    Args:
+        source: What to copy.
+        target: Where the copy is to be.
+        terms: How.
+        fail: Called with each failure. It may raise an error, which ends the copy.
+        totals: What is counted, also for other copies.
+    """
+
+    def __init__(
+        self,
+        source: End,
+        target: End,
+        terms: TreeTerms,
+        fail: Callable[[CopyFailure], None],
+        totals: CopyTotals | None = None,
+    ) -> None:
+        self.source: End = source
+        self.target: End = target
+        self.terms: TreeTerms = terms
+        self.totals: CopyTotals = CopyTotals() if totals is None else totals
+        self.entries: list[TreeEntry] = []
+        """What is copied, directories before what is in them."""
+        self.existing: dict[str, TreeEntry] = {}
+        """What is at the target, by path."""
+        self.files: list[PlannedFile] = []
+        """The files to copy."""
+        self.made: list[str] = []
+        """The directories that were made."""
+        self.versions: dict[str, str] = {}
+        """The version of each file that is at the target, by its path in the source. Only moves need it."""
+        self._sizes: dict[PlannedFile, int] = {}
+        """The size of each file that was stored."""
+        self._fail = fail
+        # A copy that does not merge takes one step at a time, and may run without an event loop.
+        self._storing: AbstractAsyncContextManager[Any] = anyio.Lock() if terms.merges else nullcontext()
+        self._streaming: AbstractAsyncContextManager[Any] = (
+            anyio.CapacityLimiter(_STREAMS_AT_ONCE) if terms.merges else nullcontext()
+        )
+
+    def at_target(self, path: str) -> str:
+        """The path of a copy.
+
+        Args:
+            path: The path in the source.
+        """
+        return paths.join(self.target.path, paths.relative(path, self.source.path))
+
+    def plan_file(self, entry: TreeEntry) -> PlannedFile:
+        """What is to be done for a file.
+
+        Args:
+            entry: The file in the source, or a link to one.
+        """
+        target = self.at_target(entry.path)
+        # A file of unknown size may be large. A copy that refuses to replace what appears meanwhile rather writes it.
+        is_streamed = self.terms.merges if entry.size is None else entry.size >= self.terms.streamed_bytes
+        return PlannedFile(entry.path, target, entry.size, entry.mode, self.existing.get(target), is_streamed)
+
+    def cost(self, file: PlannedFile) -> int:
+        """The bytes that a file takes in a batch."""
+        if file.size is not None:
+            return file.size
+        return _BATCH_BYTES if self.terms.merges else self.terms.streamed_bytes
+
+    async def run(self) -> None:
+        """Make the directories, copy the files, and set the modes.
+
+        Raises:
+            FullError: The target stores nothing more.
+            DeepFSError: The target does not work.
+        """
+        modes = await self._make_directories()
+        batches = [[file] for file in self.files if file.is_streamed]
+        small = (file for file in self.files if not file.is_streamed)
+        batches += batched(small, self.cost, most_bytes=_BATCH_BYTES, most_items=self.terms.batch_files)
+        await gather_each(self._copy, batches, most=_COPIES_AT_ONCE if self.terms.merges else 1)
+        if self.terms.verify == "size":
+            await self._check_sizes()
+        await self._set_modes(modes)
+
+    async def _copy(self, batch: list[PlannedFile]) -> None:
+        if batch[0].is_streamed:
+            async with self._streaming:
+                await self._copy_stream(batch[0])
+            return
+        contents = await self._fetch(batch)
+        equal: set[PlannedFile] = set()
+        if self.terms.merges:
+            equal = await self._find_equal({file: contents[file] for file in contents if file.may_be_equal})
+        errors = await self._store({file: contents[file] for file in contents if file not in equal})
+        stored = [file for file, error in errors.items() if error is None]
+        if self.terms.verify == "read":
+            same = await self._find_equal({file: contents[file] for file in stored})
+            for file in stored:
+                if file not in same:
+                    self._fail(CopyFailure("check", file.target, _differs(file), file))
+            stored = [file for file in stored if file in same]
+        await self._set_file_modes([*equal, *stored])
+        for file in [*equal, *stored]:
+            content = contents[file]
+            self._count(file, len(content), version(content) if self.terms.moves else "", is_new=file not in equal)
+            self.totals.passed_bytes += file.size or 0
+        for file, error in errors.items():
+            if error is not None:
+                self._fail(CopyFailure("store", file.target, error, file))
+        if errors and (last := [*errors.values()][-1]) is not None:
+            self._check_room(last, has_stored=None in errors.values())
+
+    async def _fetch(self, batch: list[PlannedFile]) -> dict[PlannedFile, bytes]:
+        """The contents. The files are known by the order of the downloads, whose paths are not used."""
+        downloads = await self.source.backend.adownload_files([file.path for file in batch])
+        contents: dict[PlannedFile, bytes] = {}
+        for file, download in zip(batch, downloads, strict=True):
+            if download.error is None:
+                contents[file] = download.content or b""
+            else:
+                self._fail(CopyFailure("fetch", file.path, _item_error(download.error, file.path, "downloaded"), file))
+        return contents
+
+    async def _find_equal(self, contents: dict[PlannedFile, bytes]) -> set[PlannedFile]:
+        """The files whose content is what is at the target."""
+        if not contents:
+            return set()
+        downloads = await self.target.backend.adownload_files([file.target for file in contents])
+        return {
+            file
+            for (file, content), download in zip(contents.items(), downloads, strict=True)
+            if download.error is None and (download.content or b"") == content
+        }
+
+    async def _store(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
+        """Store files. Returns the error of each one that was tried, None for those that were stored."""
+        await self._close_to_others(contents)
+        errors: dict[PlannedFile, DeepFSError | None] = {}
+        files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
+        async with self._storing:
+            for mode, group in groupby(files, key=attrgetter("mode")):
+                with making_files(mode):
+                    errors |= await self._store_group({file: contents[file] for file in group})
+                if not self.terms.merges and any(errors.values()):
+                    break
+        return errors
+
+    async def _store_group(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
+        """Store files of one mode. Where nothing may be replaced, texts are written, and no upload begins at a path
+        where something is."""
+        new = [] if self.terms.merges else [file for file in contents if file.existing is None]
+        texts = {file: text for file in new if (text := _plain_text(contents[file])) is not None}
+        results = await gather_each(
+            lambda file: self.target.backend.awrite(file.target, texts[file]), texts, most=_CHANGES_AT_ONCE
+        )
+        errors: dict[PlannedFile, DeepFSError | None] = {
+            file: None if result.ok else error_told(result) for file, result in zip(texts, results, strict=True)
+        }
+        uploads = [file for file in contents if file not in texts]
+        errors |= await self._find_taken(file for file in new if file not in texts)
+        if uploads and not any(errors.values()):
+            outcomes = await self.target.backend.aupload_files([(file.target, contents[file]) for file in uploads])
+            for file, outcome in zip(uploads, outcomes, strict=True):
+                errors[file] = None if outcome.error is None else _item_error(outcome.error, file.target, "stored")
+        return errors
+
+    # To look at the target is no part of the copy: it may be one that can be written and not read.
+    @aside
+    async def _find_taken(self, files: Iterable[PlannedFile]) -> dict[PlannedFile, DeepFSError]:
+        """The files at whose target something appeared since the plan was made."""
+        directories: dict[str, list[PlannedFile]] = {}
+        for file in files:
+            directories.setdefault(paths.parent(file.target), []).append(file)
+        taken: dict[PlannedFile, DeepFSError] = {}
+        for directory, wanted in directories.items():
+            there = {entry.path.rstrip("/") for entry in (await self.target.backend.als(directory)).entries or ()}
+            taken |= {file: AlreadyExistsError(file.target) for file in wanted if file.target in there}
+        return taken
+
+    async def _copy_stream(self, file: PlannedFile) -> None:
+        """Copy a large file chunk by chunk, and compute its version on the way."""
+        if self.terms.merges and file.may_be_equal:
+            here = await _digest_of(self.source.backend, file.path)
+            if here is not None and here == await _digest_of(self.target.backend, file.target):
+                await self._set_file_modes([file])
+                self._count(file, file.size or 0, here, is_new=False)
+                self.totals.passed_bytes += file.size or 0
+                return
+        hashed, size, failed = digest(), 0, list[DeepFSError]()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            nonlocal size
+            try:
+                async with aclosing(self.source.backend.adownload_stream(file.path)) as stream:
+                    async for chunk in stream:
+                        hashed.update(chunk)
+                        size += len(chunk)
+                        self.totals.passed_bytes += len(chunk)
+                        yield chunk
+            except DeepFSError as error:
+                failed.append(error)
+                raise
+
+        await self._close_to_others([file])
+        if not self.terms.merges and file.existing is None:
+            for error in (await self._find_taken([file])).values():
+                self._fail(CopyFailure("store", file.target, error, file))
+        with making_files(file.mode):
+            content = given_under(current_judge(), chunks())
+            outcome = await self.target.backend.aupload_stream(file.target, content)
+        if failed:
+            self._fail(CopyFailure("fetch", file.path, failed[0], file))
+        elif outcome.error is not None:
+            error = _item_error(outcome.error, file.target, "stored")
+            self._fail(CopyFailure("store", file.target, error, file))
+            self._check_room(error, has_stored=False)
+        elif self.terms.verify == "read" and await _digest_of(self.target.backend, file.target) != hashed.hexdigest():
+            self._fail(CopyFailure("check", file.target, _differs(file), file))
+        else:
+            await self._set_file_modes([file])
+            self._count(file, size, hashed.hexdigest(), is_new=True)
+
+    def _count(self, file: PlannedFile, size: int, version: str, *, is_new: bool) -> None:
+        if self.terms.moves:
+            self.versions[file.path] = version
+        if is_new:
+            self._sizes[file] = size
+            self.totals.files += 1
+            self.totals.bytes += size
+        else:
+            self.totals.skipped += 1
+
+    def _check_room(self, error: DeepFSError, *, has_stored: bool) -> None:
+        """Raise FullError if the error of the last file of a batch says that no other file will be stored."""
+        if error.code in _ENDS_ALL and (not has_stored or error.code is ErrorCode.QUOTA_EXCEEDED):
+            raise FullError(error.code)
+
+    async def _check_sizes(self) -> None:
+        found = {entry.path: entry.size for entry in (await list_present(*self.target)).entries}
+        for file, size in self._sizes.items():
+            if found.get(file.target) != size:
+                self.totals.files -= 1
+                self.versions.pop(file.path, None)
+                self._fail(CopyFailure("check", file.target, _differs(file), file))
+
+    # --- directories and modes ---
+
+    async def _make_directories(self) -> list[EntryChange]:
+        """Make the directories, so that what is in a private one is private from the start.
+
+        Returns:
+            The changes that give directories their modes once they are full.
+        """
+        if not self.terms.makes_directories:
+            return []
+        new = [entry for entry in directories_of(self.entries) if self.at_target(entry.path) not in self.existing]
+        needed = {self.at_target(entry.path) for entry in empty_directories(self.entries)}
+        changes = [
+            EntryChange(
+                self.at_target(entry.path), "make_directory", None if entry.mode is None else entry.mode | _OWN_BITS
+            )
+            for entry in new
+        ]
+        outcomes = await self.target.backend.achange_entries(changes) if changes else []
+        self.made = [change.path for change, outcome in zip(changes, outcomes, strict=True) if outcome.error is None]
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if outcome.error is not None and (outcome.error != ErrorCode.UNSUPPORTED or change.path in needed):
+                error = _item_error(outcome.error, change.path, "made")
+                self._fail(CopyFailure("make_directory", change.path, error))
+        return [
+            EntryChange(self.at_target(entry.path), "set_mode", entry.mode)
+            for entry in reversed(new)
+            if entry.mode is not None and entry.mode & _OWN_BITS != _OWN_BITS
+        ]
+
+    async def _set_file_modes(self, files: Iterable[PlannedFile]) -> None:
+        """Set the permission bits of files that are at the target, where they are others."""
+        changes: list[EntryChange] = []
+        for file in files:
+            if self.terms.merges:
+                present = _USUAL_MODE if file.existing is None else file.existing.mode
+            else:  # What is replaced keeps its mode.
+                present = None if file.existing is None else file.mode
+            if file.mode is not None and file.mode != present:
+                changes.append(EntryChange(file.target, "set_mode", file.mode))
+        await self._set_modes(changes)
+
+    async def _close_to_others(self, files: Iterable[PlannedFile]) -> None:
+        """Take from the files that will be replaced what the new ones permit nobody but their owner."""
+        changes: list[EntryChange] = []
+        for file in files:
+            present = None if file.existing is None or not self.terms.merges else file.existing.mode
+            if (
+                present is not None
+                and file.mode is not None
+                and (narrow := present & (file.mode | _OWN_BITS)) != present
+            ):
+                changes.append(EntryChange(file.target, "set_mode", narrow))
+        await self._set_modes(changes)
+
+    async def _set_modes(self, changes: Sequence[EntryChange]) -> None:
+        outcomes = await self.target.backend.achange_entries(changes) if changes else []
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if outcome.error is not None:
+                self._fail(CopyFailure("set_mode", change.path, _item_error(outcome.error, change.path, "changed")))
+
+    # --- deleting what was moved ---
+
+    async def delete_source(self) -> list[CopyFailure]:
+        """Delete the files that are at the target and have not changed since, and the directories that are empty.
+
+        Returns:
+            What could not be deleted. `versions` has the files that are still there.
+        """
+        failures: list[CopyFailure] = []
+
+        async def delete(path: str) -> None:
+            if failures and not self.terms.merges and failures[-1].error.code is not ErrorCode.CONFLICT:
+                return  # The source refuses: to ask it about each of the others says nothing new.
+            result = await self.source.backend.adelete(path, if_match=self.versions[path])
+            if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
+                del self.versions[path]
+            else:
+                failures.append(CopyFailure("delete", path, error_told(result)))
+
+        await gather_each(delete, self.versions, most=_CHANGES_AT_ONCE if self.terms.merges else 1)
+        directories = [entry.path for entry in directories_of(self.entries) if entry.path != "/"]
+        remove = partial(_remove_directories, self.source.backend, directories)
+        return failures + await (remove() if self.terms.merges else run_shielded(remove))
+
+    async def undo_directories(self) -> None:
+        """Remove the directories that were made and are empty."""
+        await run_shielded(partial(_remove_directories, self.target.backend, self.made))
+
+
+async def _remove_directories(backend: "BackendProtocol", made: Iterable[str]) -> list[CopyFailure]:
+    """Remove empty directories, the deepest first. Returns those that remain."""
+    changes = [EntryChange(path, "remove_directory") for path in sorted(made, reverse=True)]
+    outcomes = await backend.achange_entries(changes) if changes else []
+    return [
+        CopyFailure("remove_directory", change.path, _item_error(outcome.error, change.path, "removed"))
+        for change, outcome in zip(changes, outcomes, strict=True)
+        if outcome.error is not None and outcome.error != ErrorCode.FILE_NOT_FOUND
+    ]
+
+
+def _differs(file: PlannedFile) -> DeepFSError:
+    return ConflictError(file.target, "what was stored differs from '{other}'", file.path)
+
+
+def _plain_text(content: bytes) -> str | None:
+    """`content` as a text that a write stores unchanged, on older backends too; None if it is no such text."""
+    text = decode(content)
+    return None if text is None or "\r" in text or text.startswith(BOM) else text
+
+
+async def _digest_of(backend: "BackendProtocol", path: str) -> str | None:
+    """The version of a file, read in parts; None if it cannot be read."""
+    hashed = digest()
+    try:
+        async with aclosing(backend.adownload_stream(path)) as stream:
+            async for chunk in stream:
+                hashed.update(chunk)
+    except DeepFSError:
+        return None
+    return hashed.hexdigest()
+
+
+# --- whole trees, or nothing ---
 
 
 async def copy_tree(
-    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy what is at `src` of `source` to `dst` of `target`; what was copied before a failure stays.
 
     `keeps_empty` is whether the destination keeps empty directories. Raises errors of `deepfs.errors`.
     """
-    transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
-    await transfer.plan(moves=False)
-    await transfer.copy()
-    return WriteResult(path=transfer.dst)
+    ends = End(source, paths.normalize(src)), End(target, paths.normalize(dst))
+    await _copy_whole(*ends, TreeTerms(makes_directories=keeps_empty), overwrite=overwrite)
+    return WriteResult(path=ends[1].path)
 
 
 async def move_tree(
-    source: Operations, src: str, target: Operations, dst: str, *, overwrite: bool, keeps_empty: bool
+    source: "BackendProtocol", src: str, target: "BackendProtocol", dst: str, *, overwrite: bool, keeps_empty: bool
 ) -> WriteResult:
     """Copy, then delete the copied files that have not changed since. If that fails, the error says what was moved."""
-    transfer = _Transfer(source, src, target, dst, overwrite=overwrite, keeps_empty=keeps_empty)
-    if source is target and transfer.src == transfer.dst:
-        await source.alist_tree(transfer.src)
-        return WriteResult(path=transfer.dst)
-    async with _apart(await source.astorage_place(transfer.src), await target.astorage_place(transfer.dst)):
-        await transfer.plan(moves=True)
-        await transfer.copy()
-        await transfer.delete()
-    return WriteResult(path=transfer.dst)
+    ends = End(source, paths.normalize(src)), End(target, paths.normalize(dst))
+    result = WriteResult(path=ends[1].path)
+    if ends[0] == ends[1]:
+        await source.alist_tree(ends[0].path)
+        return result
+    async with _apart(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
+        terms = TreeTerms(moves=True, makes_directories=keeps_empty)
+        copying = await _copy_whole(*ends, terms, overwrite=overwrite)
+        copied = len(copying.versions)
+        failures = await copying.delete_source()
+        if failures or (copying.entries[0].kind == "directory" and (await source.als(ends[0].path)).ok):
+            raise _partly_moved(copying, copied, failures)
+    return result
 
 
 _moves = path_locks("moves between storages")
@@ -117,332 +625,98 @@ async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
             _is_moving.reset(token)
 
 
-# --- whole files for streams ---
-
-
-async def downloaded(source: Operations, path: str) -> bytes:
-    """The content of a file. Raises the error if it cannot be downloaded."""
-    [download] = await source.adownload_files([path])
-    if download.error is not None:
-        raise _leaf(download.error, path)
-    return download.content or b""
-
-
-async def collected(path: str, chunks: AsyncIterable[bytes]) -> bytes:
-    """All chunks joined. Raises TooLargeError if they exceed `MAX_HELD_BYTES`."""
-    content = bytearray()
-    async for chunk in chunks:
-        content += bytes_given("each chunk", chunk)
-        if len(content) > MAX_HELD_BYTES:
-            raise TooLargeError(path, len(content), MAX_HELD_BYTES)
-    return bytes(content)
-
-
-def _leaf(code: str, path: str) -> DeepFSError:
-    """The error of `deepfs.errors` for an error code of a download or an upload."""
-    plain = next((leaf for leaf in _PLAIN if leaf.code == code), None)
-    return plain(path) if plain else error_about(code, path, f"it cannot be downloaded ({code})")
-
-
-# --- one transfer ---
-
-
 class _StoppedError(Exception):
-    """A step failed at `path`, with the error `cause`."""
+    """A step failed, which ends the copy."""
 
-    def __init__(self, path: str, cause: DeepFSError) -> None:
-        self.path = path
-        self.cause = cause
+    def __init__(self, failure: CopyFailure) -> None:
+        self.failure = failure
 
 
-class _Transfer:
-    """A copy or a move, step by step."""
+def _stop(failure: CopyFailure) -> None:
+    if failure.step != "set_mode":
+        raise _StoppedError(failure)
 
-    def __init__(
-        self,
-        source: Operations,
-        src: str,
-        target: Operations,
-        dst: str,
-        *,
-        overwrite: bool,
-        keeps_empty: bool,
-    ) -> None:
-        self._source = source
-        self.src = paths.normalize(src)
-        self._target = target
-        self.dst = paths.normalize(dst)
-        self._overwrite = overwrite
-        self._keeps_empty = keeps_empty
-        self._listing = TreeListing([])
-        self._replaces = False
-        self._copied: dict[str, str] = {}
-        """The version of each file that was copied, by its path in the source."""
-        self._arrived = 0
 
-    def _at_target(self, path: str) -> str:
-        """The destination of the entry at `path` of the source."""
-        return paths.join(self.dst, paths.relative(path, self.src))
-
-    # --- before anything changes ---
-
-    async def plan(self, *, moves: bool) -> None:
-        """Look at both ends. Raises if not everything can be transferred, or the destination does not permit it."""
-        refusal = await self._list(moves=moves)
-        if self._source is self._target and paths.is_beneath(self.dst, self.src):
-            raise InvalidPathError(self.dst, "it lies inside {other}", self.src)
-        check_transferable(self._listing, self.src, moves=moves)
-        from_file = self._listing.entries[0].kind != "directory"
-        await self._check_parents()
-        await self._check_target(from_file=from_file)
-        for entry in self._listing.entries:
-            paths.normalize(self._at_target(entry.path))
-        empty = empty_directories(self._listing.entries)
-        if moves and empty and not self._keeps_empty:
-            what = "'{other}' is an empty directory, which the destination cannot keep"
-            raise NotSupportedError(self.src, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
-        if refusal is not None:
-            raise refusal
-
-    async def _list(self, *, moves: bool) -> NotSupportedError | None:
-        """List the source. Returns the error of a source that cannot delete, if this is a move."""
-        try:
-            self._listing = await self._source.alist_tree(self.src, deleting=moves)
-        except NotSupportedError as error:
-            if not moves:
-                raise
-            self._listing = await self._source.alist_tree(self.src)
-            return error
-        return None
-
-    # To look at the destination is no part of the copy: it may be one that can be written and not read.
-
-    @aside
-    async def _check_parents(self) -> None:
-        """Raise if a path above the destination is a file."""
-        for directory in reversed(paths.ancestors(self.dst)):
-            listing = await self._target.als(directory)
-            if listing.ok:
-                return
-            if listing.code is ErrorCode.NOT_A_DIRECTORY:
-                raise NotDirectoryError(directory)
-            if listing.code is not ErrorCode.FILE_NOT_FOUND:
-                raise error_told(listing)
-
-    @aside
-    async def _check_target(self, *, from_file: bool) -> None:
-        self._check_destination(await self._target.als(self.dst), from_file=from_file)
-
-    def _check_destination(self, listing: LsResult, *, from_file: bool) -> None:
-        if listing.ok:
-            raise IsDirectoryError(self.dst) if self._overwrite else AlreadyExistsError(self.dst, is_directory=True)
-        if listing.code is ErrorCode.NOT_A_DIRECTORY:
-            if not self._overwrite:
-                raise AlreadyExistsError(self.dst)
-            if not from_file:
-                raise NotDirectoryError(self.dst)
-            self._replaces = True
-        elif listing.code is not ErrorCode.FILE_NOT_FOUND:
-            raise error_told(listing)
-
-    # --- copying ---
-
-    async def copy(self) -> None:
-        """Copy all files. If one fails, the error says how many arrived."""
-        made = await self._make_directories()
-        try:
-            for batch in _batches(files_of(self._listing.entries)):
-                await self._copy_batch(batch)
-        except _StoppedError as stopped:
-            if self._arrived:
-                all_files = len(files_of(self._listing.entries))
-                what = f"{self._arrived} of {all_files} files are in '{{dst}}' already"
-            else:
-                await self._remove_directories(self._target, made)
-                what = "nothing was copied"
-            reason = f"copying stopped here: {{cause}}. All of '{{src}}' is still there, {what}."
-            raise self._about(stopped, reason) from None
-
-    async def _make_directories(self) -> list[str]:
-        """Make the directories, with their modes, if the destination keeps them. Returns their paths, parents first."""
-        if not self._keeps_empty:
-            return []
-        wanted = directories_of(self._listing.entries)
-        needed = {self._at_target(entry.path) for entry in empty_directories(self._listing.entries)}
-        made: list[str] = []
-        changes = [EntryChange(self._at_target(entry.path), "make_directory", entry.mode) for entry in wanted]
-        for change, outcome in zip(changes, await self._target.achange_entries(changes), strict=True):
-            if outcome.error is None:
-                made.append(change.path)
-            elif change.path in needed or outcome.error != ErrorCode.UNSUPPORTED:
-                await self._remove_directories(self._target, made)
-                reason = f"the directory could not be made ({outcome.error}). Nothing changed."
-                raise error_about(outcome.error, change.path, reason)
-        return made
-
-    async def _copy_batch(self, batch: Sequence[TreeEntry]) -> None:
-        if _size(batch[0]) >= _STREAMED_BYTES:
-            with making_files(batch[0].mode):
-                await self._stream(batch[0].path)
+async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: bool) -> TreeCopy:
+    """Plan a copy, and carry it out. Raises before anything changes if not everything can be transferred, or if the
+    destination does not permit it; later the error says how many files arrived."""
+    refusal: NotSupportedError | None = None
+    try:
+        listing = await source.backend.alist_tree(source.path, deleting=terms.moves)
+    except NotSupportedError as error:
+        if not terms.moves:
+            raise
+        listing, refusal = await source.backend.alist_tree(source.path), error
+    if source.backend is target.backend and paths.is_beneath(target.path, source.path):
+        raise InvalidPathError(target.path, "it lies inside {other}", source.path)
+    check_transferable(listing, source.path, moves=terms.moves)
+    copying = TreeCopy(source, target, terms, _stop)
+    copying.entries = listing.entries
+    for entry in listing.entries:
+        paths.normalize(copying.at_target(entry.path))
+    from_file = listing.entries[0].kind != "directory"
+    if await _check_target(target, from_file=from_file, overwrite=overwrite):
+        copying.existing = {target.path: TreeEntry(target.path, "file")}
+    empty = empty_directories(listing.entries)
+    if terms.moves and empty and not terms.makes_directories:
+        what = "'{other}' is an empty directory, which the destination cannot keep"
+        raise NotSupportedError(source.path, f"it cannot be moved whole: {what}. Nothing changed.", empty[0].path)
+    if refusal is not None:  # Errors of the destination come first.
+        raise refusal
+    # The largest first: if an end refuses one, nothing was copied yet.
+    copying.files = sorted(map(copying.plan_file, files_of(listing.entries)), key=copying.cost, reverse=True)
+    try:
+        await copying.run()
+    except _StoppedError as stopped:
+        if copying.totals.files:
+            what = f"{copying.totals.files} of {len(copying.files)} files are in '{{dst}}' already"
         else:
-            contents = await self._download([entry.path for entry in batch])
-            for mode in dict.fromkeys(entry.mode for entry in batch):
-                with making_files(mode):
-                    await self._put({entry.path: contents[entry.path] for entry in batch if entry.mode == mode})
-            self._copied |= {path: version(content) for path, content in contents.items()}
-        if not self._replaces:
-            modes = [(self._at_target(entry.path), entry.mode) for entry in batch if entry.mode is not None]
-            await self._target.achange_entries([EntryChange(path, "set_mode", mode) for path, mode in modes])
+            await copying.undo_directories()
+            what = "nothing was copied"
+        reason = f"copying stopped here: {{cause}}. All of '{{src}}' is still there, {what}."
+        raise _error_of(copying, stopped.failure, reason) from None
+    return copying
 
-    async def _download(self, asked: list[str]) -> dict[str, bytes]:
-        """The contents by path. The paths are those of `asked`; the paths in the responses are not used."""
-        contents: dict[str, bytes] = {}
-        for path, download in zip(asked, await self._source.adownload_files(asked), strict=True):
-            _check_outcome(path, download)
-            contents[path] = download.content or b""
-        return contents
 
-    async def _put(self, contents: dict[str, bytes]) -> None:
-        """Store files: new text files by `awrite`, which refuses to replace a file, all others by `aupload_files`."""
-        texts: dict[str, str] = {}
-        if not self._replaces:
-            texts = {path: text for path, content in contents.items() if (text := _plain_text(content)) is not None}
-        uploads = [(self._at_target(path), content) for path, content in contents.items() if path not in texts]
-        await self._create(texts)
-        await self._check_free(path for path, _ in uploads)
-        outcomes = await self._target.aupload_files(uploads) if uploads else []
-        self._arrived += sum(outcome.error is None for outcome in outcomes)
-        for (path, _), outcome in zip(uploads, outcomes, strict=True):
-            _check_outcome(path, outcome)
+# To look at the destination is no part of the copy: it may be one that can be written and not read.
+@aside
+async def _check_target(target: End, *, from_file: bool, overwrite: bool) -> bool:
+    """Raise if a path above the destination is a file, or if what is there may not be replaced. Returns whether a file
+    is there."""
+    for directory in reversed(paths.ancestors(target.path)):
+        kind = await kind_at(target.backend, directory)
+        if kind == "file":
+            raise NotDirectoryError(directory)
+        if kind is not None:
+            break
+    standing = await kind_at(*target)
+    check_target(target.path, standing, from_file=from_file, overwrite=overwrite)
+    return standing is not None
 
-    async def _create(self, texts: dict[str, str]) -> None:
-        """Write new text files concurrently."""
-        writes = [partial(self._target.awrite, self._at_target(path), text) for path, text in texts.items()]
-        results = dict(zip(texts, await gather(writes), strict=True))
-        self._arrived += sum(result is not None and result.ok for result in results.values())
-        for path, result in results.items():
-            if result is not None:
-                _check_result(path, result)
 
-    @aside
-    async def _check_free(self, wanted: Iterable[str]) -> None:
-        """Raise _StoppedError if something appeared at one of the `wanted` paths since the plan was made."""
-        if self._replaces:
-            return
-        asked = list(wanted)
-        for directory in dict.fromkeys(paths.parent(path) for path in asked):
-            taken = {entry.path.rstrip("/") for entry in (await self._target.als(directory)).entries or ()}
-            for path in taken.intersection(asked):
-                raise _StoppedError(path, AlreadyExistsError(path))
+def _error_of(copying: TreeCopy, failure: CopyFailure, reason: str) -> DeepFSError:
+    cause, ends = failure.error, {"src": copying.source.path, "dst": copying.target.path}
+    return error_about(cause.code, failure.path, reason, cause=cause, **ends)
 
-    async def _stream(self, path: str) -> None:
-        """Copy a large file chunk by chunk, and compute its version on the way."""
-        hashed = digest()
-        failed: list[DeepFSError] = []
 
-        async def chunks() -> AsyncIterator[bytes]:
-            try:
-                async with aclosing(self._source.adownload_stream(path)) as stream:
-                    async for chunk in stream:
-                        hashed.update(chunk)
-                        yield chunk
-            except DeepFSError as error:
-                failed.append(error)
-                raise
-
-        await self._check_free([self._at_target(path)])
-        content = given_under(current_judge(), chunks())
-        outcome = await self._target.aupload_stream(self._at_target(path), content)
-        if failed:
-            raise _StoppedError(path, failed[0])
-        _check_outcome(self._at_target(path), outcome)
-        self._copied[path] = hashed.hexdigest()
-        self._arrived += 1
-
-    # --- deleting what was copied ---
-
-    async def delete(self) -> None:
-        """Delete the copied files that have not changed since, then the directories that are empty."""
-        stayed: list[_StoppedError] = []
-        deleted = 0
-        for path, copied in self._copied.items():
-            result = await self._source.adelete(path, if_match=copied)
-            if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
-                deleted += 1
-                continue
-            stayed.append(_StoppedError(path, error_told(result)))
-            if result.code is not ErrorCode.CONFLICT:
-                break
-        directories = [entry.path for entry in directories_of(self._listing.entries) if entry.path != "/"]
-        failed = await self._remove_directories(self._source, directories)
-        if stayed:
-            raise self._partly_moved(deleted, stayed[0])
-        await self._check_gone(failed)
-
-    def _partly_moved(self, deleted: int, stayed: _StoppedError) -> DeepFSError:
-        """The error that says which files were moved, and which are at both ends."""
-        both = len(self._copied) - deleted
-        if len(self._copied) == 1:
+def _partly_moved(copying: TreeCopy, copied: int, failures: Sequence[CopyFailure]) -> DeepFSError:
+    """The error that says which files were moved, which are at both ends, and which directories remain."""
+    both, first = len(copying.versions), failures[0] if failures else None
+    if first is not None and first.step == "delete":
+        if copied == 1:
             what = "'{src}' was copied to '{dst}' but not deleted, so both are there"
         else:
             what = (
-                f"'{{src}}' was moved to '{{dst}}' in part: all of its {len(self._copied)} files are there, "
+                f"'{{src}}' was moved to '{{dst}}' in part: all of its {copied} files are there, "
                 f"but {both} still {'lies' if both == 1 else 'lie'} in '{{src}}' as well, this one first"
             )
-        return self._about(stayed, f"{what}. The reason: {{cause}}")
-
-    def _about(self, stopped: _StoppedError, reason: str) -> DeepFSError:
-        cause = stopped.cause
-        return error_about(cause.code, stopped.path, reason, src=self.src, dst=self.dst, cause=cause)
-
-    async def _check_gone(self, failed: Sequence[tuple[str, str]]) -> None:
-        """Raise if directories of the source remain, for example because something was put into them meanwhile."""
-        is_file = self._listing.entries[0].kind != "directory"
-        if not failed and (is_file or not (await self._source.als(self.src)).ok):
-            return
-        path, code = failed[0] if failed else (self.src, ErrorCode.ALREADY_EXISTS.value)
-        there = "all that was in '{src}' is in '{dst}'"
-        if code == ErrorCode.ALREADY_EXISTS:
-            code, reason = ErrorCode.CONFLICT, f"{there}, and what was put into it meanwhile is still there."
-        else:
-            reason = f"{there}, but this empty directory could not be deleted ({code})"
-        raise error_about(code, path, reason, src=self.src, dst=self.dst)
-
-    async def _remove_directories(self, backend: Operations, made: Sequence[str]) -> list[tuple[str, str]]:
-        """Remove the empty directories, the deepest first. Returns those that remain, each with its error code."""
-        change: Change = "remove_directory"
-        changes = [EntryChange(path, change) for path in sorted(made, reverse=True)]
-        outcomes = await shielded(partial(backend.achange_entries, changes)) if changes else []
-        errors = [(change.path, outcome.error) for change, outcome in zip(changes, outcomes, strict=True)]
-        return [(path, code) for path, code in errors if code is not None and code != ErrorCode.FILE_NOT_FOUND]
-
-
-def _check_result(path: str, result: Result) -> None:
-    if not result.ok:
-        raise _StoppedError(path, error_told(result))
-
-
-def _check_outcome(path: str, outcome: FileDownloadResponse | FileUploadResponse) -> None:
-    if outcome.error is not None:
-        raise _StoppedError(path, _leaf(outcome.error, path))
-
-
-def _plain_text(content: bytes) -> str | None:
-    """`content` as a text that a write stores unchanged, on older backends too; None if it is no such text."""
-    text = decode(content)
-    return None if text is None or "\r" in text or text.startswith(BOM) else text
-
-
-def _size(entry: TreeEntry) -> int:
-    return _STREAMED_BYTES - 1 if entry.size is None else entry.size
-
-
-def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
-    """The files in groups, each small enough to be held in memory; the large files first, each alone.
-
-    If one end refuses a large file, the transfer then stops before anything is copied.
-    """
-    by_size = sorted(entries, key=_size, reverse=True)
-    large = [entry for entry in by_size if _size(entry) >= _STREAMED_BYTES]
-    yield from ([entry] for entry in large)
-    yield from batched(by_size[len(large) :], _size, most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES)
+        return _error_of(copying, first, f"{what}. The reason: {{cause}}")
+    src, dst = copying.source.path, copying.target.path
+    there = "all that was in '{src}' is in '{dst}'"
+    if first is None or first.error.code is ErrorCode.ALREADY_EXISTS:
+        path = src if first is None else first.path
+        return ConflictError.because(
+            path, f"{there}, and what was put into it meanwhile is still there.", src=src, dst=dst
+        )
+    reason = f"{there}, but this empty directory could not be deleted ({first.error.code})"
+    return _error_of(copying, first, reason)

@@ -1,20 +1,19 @@
 """Change events: the bounded buffer of a watch, the watches of storages in this process, and merged watches of mounts.
 
-A backend over a flat storage reports the changes that it has stored (`reported`), and each watch of that storage
+A backend over a flat storage reports the changes that it has stored (`run_and_report`), and each watch of that storage
 (`watch_storage`) gets those at and under its path.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
-from deepfs.backends.flat_requests import Apply, Plan
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.storage.requests import Apply, Plan
 from deepfs.sync import yield_to_loop
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change
@@ -23,7 +22,7 @@ from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks, start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
-__all__ = ["ChangeBuffer", "is_watched", "merged_watches", "reported", "watch_storage"]
+__all__ = ["ChangeBuffer", "is_watched", "merge_watches", "run_and_report", "watch_storage"]
 
 T = TypeVar("T")
 
@@ -44,21 +43,21 @@ class ChangeBuffer:
     """The changes that the reader of a watch has not read yet: one event for each path, in the order of last changes.
 
     With changes of more than 10,000 paths, one `resync` of the watched path takes their place. Any thread may add
-    changes, and no call blocks: each step on the mapping is atomic. Changes of one path must be added one after
-    another.
+    changes, also after the reader's loop has ended, and no call but `read` waits: each step on the mapping is atomic.
+    Changes of one path must be added one after another.
 
     Args:
         top: The watched path, normalised.
     """
 
-    __slots__ = ("_pending", "_top")
+    __slots__ = ("_end", "_pending", "_reads", "_top", "_wakes")
 
     def __init__(self, top: str) -> None:
         self._top = top
         self._pending: OrderedDict[str, ChangeEvent] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._pending)
+        self._end: Exception | None = None
+        self._wakes: ThreadEvent | None = None
+        self._reads = 0
 
     def covers(self, path: str) -> bool:
         """Whether `path` is the watched path or lies under it.
@@ -78,16 +77,32 @@ class ChangeBuffer:
         whole = pending.get(self._top)
         if whole is not None and whole.kind == "resync":
             return  # It is read later than this change was made, so its reader will see this change.
-        pending[event.path] = _joined(pending.get(event.path), event)
+        pending[event.path] = _join(pending.get(event.path), event)
         with suppress(KeyError):  # It may have been read already.
             pending.move_to_end(event.path)
         if len(pending) > _MAX_PENDING:
             self.resync()
+        self._wake()
 
     def resync(self) -> None:
         """Replace all pending changes by a `resync` of the watched path."""
         self._pending.clear()
         self._pending[self._top] = ChangeEvent(self._top, "resync")
+        self._wake()
+
+    def end(self, reason: Exception) -> None:
+        """Have `read` raise `reason` when all pending changes are read. Only the first call counts.
+
+        Args:
+            reason: Why no more changes come.
+        """
+        self._end = self._end or reason
+        self._wake()
+
+    def _wake(self) -> None:
+        wakes, self._wakes = self._wakes, None
+        if wakes is not None:
+            wakes.set()
 
     def pop(self) -> ChangeEvent | None:
         """Take the first event; None if there is none."""
@@ -96,8 +111,26 @@ class ChangeBuffer:
         except KeyError:
             return None
 
+    async def read(self) -> ChangeEvent:
+        """Wait for the next event, and take it. One task at a time may call this.
 
-def _joined(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
+        Raises:
+            Exception: What `end` was given.
+        """
+        self._reads += 1
+        if self._reads % _EVENTS_A_TURN == 0:
+            await yield_to_loop()
+        while (event := self.pop()) is None:
+            if self._end is not None:
+                raise self._end
+            self._wakes = wakes = loop_callbacks().event()
+            # Looked at after the event was set up: what comes later sets it.
+            if not self._pending and self._end is None:
+                await wakes.wait()
+        return event
+
+
+def _join(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
     """One event for two changes of a path, of which the first was not read yet."""
     if before is None or event.kind == "resync":
         return event
@@ -112,50 +145,10 @@ def _joined(before: ChangeEvent | None, event: ChangeEvent) -> ChangeEvent:
 # --- watches of storages in this process -----------------------------------------------------------------------------
 
 
-class _Watch:
-    """A watch of one storage, read by a task of the loop on which it was made."""
-
-    def __init__(self, top: str) -> None:
-        self.buffer: ChangeBuffer = ChangeBuffer(top)
-        self._callbacks = loop_callbacks()
-        self._wakes: ThreadEvent | None = None
-
-    def tell(self, event: ChangeEvent) -> None:
-        """Add a change; safe from any thread, also after the loop has ended."""
-        self.buffer.add(event)
-        wakes, self._wakes = self._wakes, None
-        if wakes is not None:
-            wakes.set()
-
-    async def read(self) -> ChangeEvent:
-        """Wait for the next change."""
-        while True:
-            event = self.buffer.pop()
-            if event is not None:
-                return event
-            self._wakes = wakes = self._callbacks.event()
-            if not self.buffer:  # Looked at after the event was set up: what is added later sets it.
-                await wakes.wait()
-
-
-_watches: dict[Hashable, tuple[_Watch, ...]] = {}
+_watches: dict[Hashable, tuple[ChangeBuffer, ...]] = {}
 """The watches of each storage, by its scope. Tuples are replaced, never changed, so reading needs no lock."""
 _changing = ForkSafeLock()
 """Held to replace a tuple."""
-
-
-def _add(scope: Hashable, watch: _Watch) -> None:
-    with _changing:
-        _watches[scope] = (*_watches.get(scope, ()), watch)
-
-
-def _remove(scope: Hashable, watch: _Watch) -> None:
-    with _changing:
-        left = tuple(each for each in _watches.get(scope, ()) if each is not watch)
-        if left:
-            _watches[scope] = left
-        else:
-            _watches.pop(scope, None)
 
 
 @after_fork
@@ -167,7 +160,7 @@ def _after_fork() -> None:
 async def watch_storage(
     find_scope: Callable[[], Hashable], top: str, unchanging: AbstractAsyncContextManager[None]
 ) -> AsyncGenerator[ChangeEvent, None]:
-    """The events of `awatch(top)` for a storage whose changes all go through `reported` in this process.
+    """The events of `awatch(top)` for a storage whose changes all go through `run_and_report` in this process.
 
     Args:
         find_scope: Returns what identifies the storage.
@@ -178,18 +171,22 @@ async def watch_storage(
     Yields:
         A `resync` as soon as the watch is active, then an event for each change.
     """
-    watch = _Watch(top)
+    buffer = ChangeBuffer(top)
     async with unchanging:
         scope = find_scope()
-        _add(scope, watch)
+        with _changing:
+            _watches[scope] = (*_watches.get(scope, ()), buffer)
     try:
         yield ChangeEvent(top, "resync")
         while True:
-            for _ in range(_EVENTS_A_TURN):
-                yield await watch.read()
-            await yield_to_loop()
+            yield await buffer.read()
     finally:
-        _remove(scope, watch)
+        with _changing:
+            left = tuple(each for each in _watches.get(scope, ()) if each is not buffer)
+            if left:
+                _watches[scope] = left
+            else:
+                _watches.pop(scope, None)
 
 
 # --- reporting changes -----------------------------------------------------------------------------------------------
@@ -200,7 +197,7 @@ def is_watched() -> bool:
     return bool(_watches)
 
 
-async def reported(scope: Hashable, carry_out: Callable[[Plan[T]], Awaitable[T]], plan: Plan[T]) -> T:
+async def run_and_report(scope: Hashable, carry_out: Callable[[Plan[T]], Awaitable[T]], plan: Plan[T]) -> T:
     """Run the plan of a change, and tell the watches of the storage what was stored.
 
     Call it with the changed paths locked, so that the changes of one path are told in their order. Where it is unknown
@@ -217,18 +214,20 @@ async def reported(scope: Hashable, carry_out: Callable[[Plan[T]], Awaitable[T]]
     stored: list[Change] = []
     unknown: list[Change] = []
     try:
-        result = await carry_out(_noted(plan, stored, unknown))
+        return await carry_out(_note_changes(plan, stored, unknown))
     except BaseException as error:
         if not _is_refusal(error):
             unknown += stored
         stored = []
         raise
     finally:
-        _tell(scope, stored, unknown)
-    return result
+        for change in stored:
+            _report(scope, change.path, partial(_event_of, change))
+        for change in unknown:
+            _report(scope, change.path, partial(ChangeEvent, change.path, "resync"))
 
 
-def _noted(plan: Plan[T], stored: list[Change], unknown: list[Change]) -> Plan[T]:
+def _note_changes(plan: Plan[T], stored: list[Change], unknown: list[Change]) -> Plan[T]:
     """The same plan. It lists changes as `unknown` while they are being applied, then as `stored`."""
     try:
         request = plan.send(None)
@@ -239,10 +238,10 @@ def _noted(plan: Plan[T], stored: list[Change], unknown: list[Change]) -> Plan[T
                 answer: Any = yield request
             except Exception as error:
                 if _is_refusal(error):
-                    _drop(unknown, changes)
+                    del unknown[len(unknown) - len(changes) :]
                 request = plan.throw(error)
             else:
-                _drop(unknown, changes)
+                del unknown[len(unknown) - len(changes) :]
                 stored += changes
                 request = plan.send(answer)
     except StopIteration as end:
@@ -250,29 +249,17 @@ def _noted(plan: Plan[T], stored: list[Change], unknown: list[Change]) -> Plan[T
         return result
 
 
-def _drop(items: list[Change], last: Sequence[Change]) -> None:
-    del items[len(items) - len(last) :]
-
-
 def _is_refusal(error: BaseException) -> bool:
     """Whether a storage that raised `error` has certainly stored nothing."""
     return isinstance(error, DeepFSError) and error.code not in _OUTCOME_UNKNOWN
 
 
-def _tell(scope: Hashable, stored: Iterable[Change], unknown: Iterable[Change]) -> None:
-    watches = _watches.get(scope, ())
-    if not watches:
-        return
-    for change in stored:
-        watching = [watch for watch in watches if watch.buffer.covers(change.path)]
-        if watching:
-            event = _event_of(change)
-            for watch in watching:
-                watch.tell(event)
-    for path in {change.path for change in unknown}:
-        for watch in watches:
-            if watch.buffer.covers(path):
-                watch.tell(ChangeEvent(path, "resync"))
+def _report(scope: Hashable, path: str, make: Callable[[], ChangeEvent]) -> None:
+    buffers = [buffer for buffer in _watches.get(scope, ()) if buffer.covers(path)]
+    if buffers:
+        event = make()
+        for buffer in buffers:
+            buffer.add(event)
 
 
 def _event_of(change: Change) -> ChangeEvent:
@@ -289,7 +276,7 @@ def _event_of(change: Change) -> ChangeEvent:
 # --- several watches as one ------------------------------------------------------------------------------------------
 
 
-async def merged_watches(
+async def merge_watches(
     top: str, sources: Sequence[Callable[[], AsyncGenerator[ChangeEvent, None]]]
 ) -> AsyncGenerator[ChangeEvent, None]:
     """The events of several watches, read by tasks of their own, so that nothing of them is open between two events.
@@ -304,58 +291,56 @@ async def merged_watches(
     Raises:
         Exception: What the first watch to fail raises; the others are then ended.
     """
-    merging = _Merging(sources)
-    send, receive = anyio.create_memory_object_stream[tuple[int, ChangeEvent]]()
-    ended = loop_callbacks().event()
-    start_task(partial(merging.run, send, ended))
-    try:
-        inactive = set(range(len(sources)))
-        async for source, event in receive:
-            if not inactive:
-                yield event
-            elif source in inactive:
-                inactive.remove(source)
-                if not inactive:
-                    yield ChangeEvent(top, "resync")
-        if merging.failure is not None:
-            raise merging.failure
-    finally:
-        merging.scope.cancel()
-        receive.close()
-        if merging.has_begun:
-            await ended.wait_shielded()
+    buffer, scope, ended = ChangeBuffer(top), anyio.CancelScope(), loop_callbacks().event()
+    inactive, all_active = len(sources), anyio.Event()
+    # A task that is cancelled before its first step never runs, nor says that it has ended.
+    has_begun = False
 
-
-class _Merging:
-    """Reads several watches in one task group, and sends their events to one reader, who may be slower."""
-
-    def __init__(self, sources: Sequence[Callable[[], AsyncGenerator[ChangeEvent, None]]]) -> None:
-        self._sources = sources
-        self.scope: anyio.CancelScope = anyio.CancelScope()
-        self.failure: Exception | None = None
-        self.has_begun = False
-        """A task that is cancelled before its first step never runs, nor tells that it has ended."""
-
-    async def run(self, send: MemoryObjectSendStream[tuple[int, ChangeEvent]], ended: ThreadEvent) -> None:
-        self.has_begun = True
-        try:
-            with self.scope:
-                async with send, anyio.create_task_group() as group:
-                    for index, source in enumerate(self._sources):
-                        group.start_soon(self._read, index, source, send)
-        finally:
-            ended.fire()
-
-    async def _read(
-        self,
-        index: int,
-        source: Callable[[], AsyncGenerator[ChangeEvent, None]],
-        send: MemoryObjectSendStream[tuple[int, ChangeEvent]],
-    ) -> None:
+    async def read(source: Callable[[], AsyncGenerator[ChangeEvent, None]]) -> None:
+        nonlocal inactive
+        is_active = False
         try:
             async with aclosing(source()) as events:
                 async for event in events:
-                    await send.send((index, event))
+                    if is_active:
+                        buffer.add(event)
+                        continue
+                    is_active = True
+                    inactive -= 1
+                    if not inactive:
+                        all_active.set()
         except Exception as error:
-            self.failure = self.failure or error
-            self.scope.cancel()
+            buffer.end(error)
+            scope.cancel()
+
+    async def read_all() -> None:
+        nonlocal has_begun
+        has_begun = True
+        try:
+            with scope:
+                async with anyio.create_task_group() as group:
+                    for source in sources:
+                        group.start_soon(read, source)
+        finally:
+            buffer.end(anyio.EndOfStream())
+            all_active.set()
+            ended.fire()
+
+    start_task(read_all)
+    try:
+        await all_active.wait()
+        if inactive:
+            while buffer.pop():  # One failed before, and nothing may come before the first `resync`.
+                pass
+        else:
+            yield ChangeEvent(top, "resync")
+        while True:
+            try:
+                event = await buffer.read()
+            except anyio.EndOfStream:
+                return
+            yield event
+    finally:
+        scope.cancel()
+        if has_begun:
+            await ended.wait_shielded()

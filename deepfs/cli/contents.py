@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -15,30 +15,20 @@ from typing import Final
 import click
 from anyio import to_thread
 
-from deepfs.cli.options import (
+from deepfs.cli.screen import safe
+from deepfs.cli.session import (
+    Place,
+    Session,
     address_argument,
     files_argument,
     if_match_option,
+    in_session,
     json_option,
     run_command,
 )
-from deepfs.cli.screen import safe
-from deepfs.cli.session import Place, Session
 from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, ErrorCode, error_about
 from deepfs.text import paths
 from deepfs.text.lines import decode, version
-
-__all__ = [
-    "cat",
-    "edit",
-    "edit_file",
-    "edit_in_editor",
-    "head",
-    "show_beginning",
-    "show_files",
-    "write",
-    "write_file",
-]
 
 _READ_BYTES: Final = 256 * 1024
 _MOST_IN_MEMORY: Final = 8 * 1024 * 1024
@@ -53,21 +43,11 @@ _LONGEST_NAME: Final = 60
 @click.command()
 @files_argument
 @click.option("-n", "--number", "numbers", is_flag=True, help="Number the lines.")
-def cat(files: tuple[str, ...], numbers: bool) -> None:
+@in_session(pages=True)
+async def cat(session: Session, files: tuple[str, ...], numbers: bool) -> None:
     """Write the contents of files; - is the standard input."""
-    run_command(lambda on: show_files(on, files, numbers=numbers), pages=True)
-
-
-async def show_files(session: Session, addresses: Sequence[str], *, numbers: bool) -> None:
-    """Write the contents of files, one after another.
-
-    Args:
-        session: The session.
-        addresses: The addresses; `-` is the standard input.
-        numbers: Whether lines are numbered.
-    """
     line = 1
-    for text in addresses:
+    for text in files:
         try:
             async with aclosing(await _chunks_of(session, text)) as chunks:
                 if numbers:
@@ -112,25 +92,14 @@ async def _write_numbered(session: Session, chunks: AsyncIterator[bytes], number
 @files_argument
 @click.option("-n", "--lines", type=click.IntRange(0), default=10, show_default=True, help="How many lines.")
 @click.option("-c", "--bytes", "size", type=click.IntRange(0), help="How many bytes instead.")
-def head(files: tuple[str, ...], lines: int, size: int | None) -> None:
+@in_session()
+async def head(session: Session, files: tuple[str, ...], lines: int, size: int | None) -> None:
     """Write the first lines of files. No more of a file is fetched than needed."""
-    run_command(lambda on: show_beginning(on, files, lines=lines, size=size))
-
-
-async def show_beginning(session: Session, addresses: Sequence[str], *, lines: int, size: int | None) -> None:
-    """Write the first lines of files. No more of a file is fetched than needed.
-
-    Args:
-        session: The session.
-        addresses: The addresses; `-` is the standard input.
-        lines: How many lines.
-        size: How many bytes instead; None for lines.
-    """
-    for number, text in enumerate(addresses):
+    for number, text in enumerate(files):
         try:
             async with aclosing(await _chunks_of(session, text)) as chunks:
                 first = await anext(chunks, b"")
-                if len(addresses) > 1:
+                if len(files) > 1:
                     session.screen.line(f"{chr(10) * (number > 0)}==> {session.screen.name(text)} <==")
                 if size is None:
                     await _write_lines(session, first, chunks, lines)
@@ -164,23 +133,9 @@ async def _write_lines(session: Session, chunk: bytes, rest: AsyncIterator[bytes
 @click.argument("text", required=False)
 @click.option("-f", "--force", is_flag=True, help="Replace a file that is there.")
 @if_match_option
-def write(address: str, text: str | None, force: bool, if_match: str | None) -> None:
+@in_session()
+async def write(session: Session, address: str, text: str | None, force: bool, if_match: str | None) -> None:
     """Make a file of a text, or of the standard input."""
-    run_command(lambda on: write_file(on, address, text, overwrite=force, if_match=if_match))
-
-
-async def write_file(
-    session: Session, address: str, text: str | None, *, overwrite: bool, if_match: str | None
-) -> None:
-    """Make a file of a text or of the standard input.
-
-    Args:
-        session: The session.
-        address: The address of the file.
-        text: The text; None for the standard input, which may hold any bytes of any number.
-        overwrite: Whether a file that is there is replaced.
-        if_match: The version that it must have; None for any.
-    """
     place = await session.place(address, creates=True)
     chunks = _read_input()
     start = b"" if text is None else text.encode()
@@ -188,10 +143,10 @@ async def write_file(
         start += chunk
     content = decode(start) if len(start) <= _MOST_IN_MEMORY else None
     if content is not None:
-        result = await place.backend.awrite(place.path, content, overwrite=overwrite, if_match=if_match)
+        result = await place.backend.awrite(place.path, content, overwrite=force, if_match=if_match)
         session.check(result, place)
         return
-    if not overwrite and (await place.backend.als(place.path)).code is not ErrorCode.FILE_NOT_FOUND:
+    if not force and (await place.backend.als(place.path)).code is not ErrorCode.FILE_NOT_FOUND:
         raise AlreadyExistsError(place.path).renamed(place.shown)
     if if_match is not None:
         raise ValueError("--if-match goes with texts of up to 8 MiB only")
@@ -227,16 +182,7 @@ def edit(address: str, old: str | None, new: str | None, everywhere: bool, if_ma
 async def edit_file(
     session: Session, address: str, old: str, new: str, *, everywhere: bool, if_match: str | None
 ) -> None:
-    """Replace a text in a file.
-
-    Args:
-        session: The session.
-        address: The address of the file.
-        old: The text, which must be in one place only unless `everywhere` is set.
-        new: What takes its place.
-        everywhere: Whether it is replaced everywhere.
-        if_match: The version that the file must have; None for any.
-    """
+    """Replace a text in a file."""
     place = await session.place(address)
     result = await place.backend.aedit(place.path, old, new, everywhere, if_match=if_match)
     if not session.check(result, place):
@@ -252,14 +198,10 @@ async def edit_in_editor(session: Session, address: str) -> None:
     """Open a text file in the user's editor, and store what the editor leaves.
 
     The file changes only if nobody else has changed it meanwhile; otherwise the text stays in a file, which is told.
-
-    Args:
-        session: The session.
-        address: The address of the file; it is made if it is not there.
     """
     place = await session.place(address, creates=True)
     before = await _text_of(place)
-    file = await to_thread.run_sync(_made_file, before or "", paths.name(place.path))
+    file = await to_thread.run_sync(_make_file, before or "", paths.name(place.path))
     is_stored = False
     try:
         await _run_editor(file)
@@ -297,7 +239,7 @@ async def _text_of(place: Place) -> str | None:
     return text
 
 
-def _made_file(text: str, name: str) -> Path:
+def _make_file(text: str, name: str) -> Path:
     """A file of a text in a directory that only this user can read. A long name loses its beginning."""
     file = Path(mkdtemp(prefix="deepfs-"), safe(name)[-_LONGEST_NAME:] or "text")
     file.write_bytes(text.encode())

@@ -1,349 +1,72 @@
-"""The commands cp and mv: what their arguments mean, as in coreutils. `transfers.py` copies between backends."""
+"""The commands cp and mv: what their arguments mean, as in coreutils, and how a tree is merged into another backend.
+
+A file is skipped only if both ends have been read and are equal, unless the user asks for less. So a copy needs no
+record of earlier ones: after an interruption, or if the source has changed since, the same copy is made again, and
+stores what is missing or different.
+"""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar
 
+import anyio
 import click
 from anyio import Path, to_thread
 from msgspec import Struct, json
 
-from deepfs.cli.copy_plans import (
-    Terms,
-    Totals,
-    TreePlan,
+from deepfs.backends._trees import End, kind_at, list_present
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.transfer import (
+    CopyFailure,
+    CopyTotals,
+    FullError,
+    PlannedFile,
+    TreeCopy,
+    TreeTerms,
     Verify,
-    error_text,
-    kind_at,
-    listed,
-    modification_times,
-    reason_text,
 )
-from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.session import Place, Session, told_text
-from deepfs.cli.transfers import FullError, TreeCopy, interruptible, shown_progress, totals_text
-from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.cli.screen import count_noun
+from deepfs.cli.session import (
+    Place,
+    Session,
+    error_text,
+    interruptible,
+    json_option,
+    not_empty,
+    reason_text,
+    run_command,
+    told_text,
+)
+from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
+from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange, Relation, TreeListing, relation
+from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
 from deepfs.text.judging import keeping_inside
 from deepfs.types import Result
 
-__all__ = ["Arguments", "copy", "cp", "mv"]
+__all__ = ["CopyOptions", "TreeMerge", "copy", "cp", "mv"]
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
-_Kind = Literal["file", "directory"]
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
 _WEEK_SECONDS: Final = 7 * 24 * 3600
-
-
-class Arguments(Struct, frozen=True, kw_only=True):
-    """The addresses that `cp` and `mv` are given."""
-
-    sources: Sequence[str]
-    target: str
-    is_directory: bool = False
-    """The target is a directory: `--target-directory`."""
-    is_exact: bool = False
-    """The target is the path of the copy itself: `--no-target-directory`."""
-
-
-class _Job(Struct, frozen=True):
-    """One source, and the place of its copy."""
-
-    source: Place
-    listing: TreeListing
-    target: Place
-    named: str
-    """The path of the target as the user named it, or of the directory that the copy is put into."""
-    exists: _Kind | None
-    """What is at the target."""
-    is_one_storage: bool
-
-    @property
-    def kind(self) -> _Kind:
-        return "directory" if self.listing.entries[0].kind == "directory" else "file"
-
-    @property
-    def names(self) -> str:
-        return f"{_shown(self.source)} to {_shown(self.target)}"
-
-
-class _RefusedError(Exception):
-    """A source that is not copied, or all of them; the text says why."""
-
-
-def _shown(place: Place) -> str:
-    return quoted(place.shown(place.path))
-
-
-async def copy(session: Session, arguments: Arguments, terms: Terms) -> None:
-    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since.
-
-    Args:
-        session: The session.
-        arguments: The addresses.
-        terms: How to copy, and whether to move.
-    """
-    await _Transfer(session, arguments, terms).run()
-
-
-class _Transfer:
-    """One run of `cp` or `mv`."""
-
-    def __init__(self, session: Session, arguments: Arguments, terms: Terms) -> None:
-        self._session = session
-        self._arguments = arguments
-        self._terms = terms
-        self._totals = Totals(started=time.monotonic())
-        self._made: set[tuple[int, str]] = set()
-        """The targets of the sources before."""
-        self._verb = "move" if terms.moves else "copy"
-
-    async def run(self) -> None:
-        """Carry all jobs out, tell what failed, and show the totals."""
-        number = await interruptible(self._run)
-        if number is not None:
-            self._session.failed(f"interrupted. {_GOES_ON}", status=128 + number)
-        self._report(is_interrupted=number is not None)
-
-    async def _run(self) -> None:
-        sources = [await self._session.place(text) for text in self._arguments.sources]
-        target = await self._session.place(self._arguments.target, creates=True)
-        async with shown_progress(self._session, self._totals):
-            try:
-                into = await self._target_directory(target)
-                for text, source in zip(self._arguments.sources, sources, strict=True):
-                    await self._transfer(text, source, target, into=into)
-            except _RefusedError as refused:
-                self._session.failed(refused)
-            except FullError as full:
-                self._session.failed(f"{_shown(target)} stores nothing more: {full}. {_GOES_ON}")
-
-    def _report(self, *, is_interrupted: bool) -> None:
-        totals = self._totals
-        if self._session.as_json:
-            told = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed", "seconds")}
-            self._session.json({**told, "verify": self._terms.verify.value, "interrupted": is_interrupted})
-        elif is_interrupted or (sys.stderr.isatty() and (self._terms.recursive or totals.files > 1)):
-            self._session.screen.note(totals_text(totals))
-
-    # --- what the arguments mean -------------------------------------------------------------------------------------
-
-    async def _target_directory(self, target: Place) -> bool:
-        """Whether the copies are put into the target."""
-        kind = await kind_at(target.backend, target.path)
-        must = self._arguments.is_directory or len(self._arguments.sources) > 1
-        if self._arguments.is_exact and must:
-            raise _RefusedError("with --no-target-directory, there is one source, and no --target-directory")
-        if must and kind != "directory" and not (kind is None and _makes_directories(target)):
-            raise _RefusedError(f"target {_shown(target)}: {error_text(_no_directory(kind))}")
-        return must or (kind == "directory" and not self._arguments.is_exact)
-
-    async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
-        """Copy or move one source; what goes wrong with it alone is told."""
-        try:
-            job = await self._job(text, source, target, into=into)
-            if job is not None:
-                await self._carry_out(job, is_new=not into)
-        except _RefusedError as refused:
-            self._totals.failed += 1
-            self._session.failed(refused)
-        except DeepFSError as error:
-            self._totals.failed += 1
-            self._session.failed(f"cannot {self._verb} {_shown(source)}: {told_text(error)}")
-
-    async def _job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job | None:
-        is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
-        if is_whole and self._terms.moves:
-            raise _RefusedError(f"cannot move {_shown(source)}: Device or resource busy")
-        kind = await kind_at(source.backend, source.path)
-        if kind == "directory" and not (self._terms.recursive or self._terms.moves):
-            raise _RefusedError(f"-r not specified; omitting directory {_shown(source)}")
-        name = paths.name(source.path)
-        source, listing = await self._listed(source)
-        is_slashed = kind == "file" and self._arguments.target.endswith("/")
-        if is_slashed and not into and not _makes_directories(target):
-            raise _RefusedError(f"cannot create regular file {_shown(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
-        if into and await self._goes_on(source, target):
-            into = False
-        place = target
-        if (into or is_slashed) and not is_whole:
-            place = target._replace(path=paths.join(target.path, name))
-            place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
-        return await self._checked(source, listing, place, target.path)
-
-    async def _listed(self, source: Place) -> tuple[Place, TreeListing]:
-        """The source with its entries. A symbolic link that is given itself is followed by a copy."""
-        listing = await listed(source.backend, source.path)
-        if listing.entries and listing.entries[0].kind == "link" and not self._terms.moves:
-            [real] = await source.backend.aresolve_paths([source.path])
-            if real is not None:
-                source = source._replace(path=real)
-                listing = await listed(source.backend, real)
-        if not listing.entries:
-            raise _RefusedError(f"cannot stat {_shown(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
-        return source, listing
-
-    async def _checked(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
-        here = await source.backend.astorage_place(source.path)
-        there = await target.backend.astorage_place(target.path)
-        found = relation(here, there)
-        if found is Relation.SAME:
-            raise _RefusedError(f"{_shown(source)} and {_shown(target)} are the same file")
-        if found is Relation.INSIDE and self._terms.moves:
-            raise _RefusedError(f"cannot move {_shown(source)} to a subdirectory of itself, {_shown(target)}")
-        if found is Relation.INSIDE:
-            raise _RefusedError(f"cannot copy a directory, {_shown(source)}, into itself, {_shown(target)}")
-        key = (id(target.backend), target.path)
-        if key in self._made and target.path != "/":
-            raise _RefusedError(f"will not overwrite just-created {_shown(target)} with {_shown(source)}")
-        self._made.add(key)
-        await _check_parent(target)
-        is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
-        exists = await kind_at(target.backend, target.path)
-        if exists is None and (await listed(target.backend, target.path)).entries:
-            raise _RefusedError(f"not writing through dangling symbolic link {_shown(target)}")
-        return _Job(source, listing, target, named, exists, is_one)
-
-    # --- going on with an interrupted copy ---------------------------------------------------------------------------
-
-    async def _goes_on(self, source: Place, target: Place) -> bool:
-        """Whether the target is a copy of the source that was interrupted, so that it is not put into itself."""
-        marker = await to_thread.run_sync(_marker, source, target)
-        if self._arguments.is_directory or len(self._arguments.sources) > 1 or not await _is_marked(marker):
-            return False
-        self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_shown(target)}")
-        return True
-
-    # --- carrying out ------------------------------------------------------------------------------------------------
-
-    async def _carry_out(self, job: _Job, *, is_new: bool) -> None:
-        [real] = await job.target.backend.aresolve_paths([job.named])
-        inside = real or job.named
-        with keeping_inside(inside):
-            if job.source.backend is job.target.backend and self._terms.moves:
-                await self._rename(job)
-                return
-            if job.is_one_storage and await self._copied_there(job):
-                return
-        marker = await to_thread.run_sync(_marker, job.source, job.target)
-        if is_new and job.kind == "directory" and job.exists is None:
-            await _mark(marker)
-        failed = self._totals.failed
-        await self._copy(job, inside)
-        if failed == self._totals.failed:
-            with suppress(OSError):
-                await marker.unlink(missing_ok=True)
-
-    async def _copy(self, job: _Job, inside: str) -> None:
-        is_put_into = job.target.path != job.named
-        plan = TreePlan(self._session, self._terms, self._totals, job.source, job.target, is_put_into=is_put_into)
-        await plan.make(job.listing)
-        if self._terms.moves:
-            plan.check_movable()
-        copying = TreeCopy(plan)
-        with keeping_inside(inside):
-            await copying.run()
-        if self._terms.moves:
-            await copying.delete_source()
-
-    async def _copied_there(self, job: _Job) -> bool:
-        """Copy within one storage, if that is what the terms ask for."""
-        terms = self._terms
-        if job.exists is not None and (
-            job.kind == "directory" or job.exists == "directory" or terms.no_clobber or terms.update
-        ):
-            return False
-        result = await job.target.backend.acopy(job.source.path, job.target.path, overwrite=True)
-        self._check(result, job)
-        return True
-
-    async def _rename(self, job: _Job) -> None:
-        """Move within a backend."""
-        if job.exists is not None and await self._stays(job):
-            self._totals.skipped += 1
-            return
-        if job.exists == "directory" and job.kind == "file":
-            raise _RefusedError(f"cannot overwrite directory {_shown(job.target)} with non-directory")
-        if job.exists == "file" and job.kind == "directory":
-            raise _RefusedError(
-                f"cannot overwrite non-directory {_shown(job.target)} with directory {_shown(job.source)}"
-            )
-        if job.exists == "directory":
-            change = EntryChange(job.target.path, "remove_directory")
-            [outcome] = await job.target.backend.achange_entries([change])
-            if outcome.error is not None or await kind_at(job.target.backend, job.target.path) is not None:
-                raise _RefusedError(f"cannot move {job.names}: Directory not empty")
-        result = await job.source.backend.amove(job.source.path, job.target.path, overwrite=True)
-        self._check(result, job)
-
-    async def _stays(self, job: _Job) -> bool:
-        """Whether the terms leave alone what is at the target."""
-        if self._terms.update and not self._terms.no_clobber:
-            source, target = job.source, job.target
-            here = await modification_times(source.backend, [paths.parent(source.path)])
-            there = await modification_times(target.backend, [paths.parent(target.path)])
-            return here.get(source.path, "~") <= there.get(target.path, "")
-        return self._terms.no_clobber
-
-    def _check(self, result: Result, job: _Job) -> None:
-        if not result.ok:
-            raise _RefusedError(f"cannot {self._verb} {job.names}: {reason_text(result)}")
-        files = [entry for entry in job.listing.entries if entry.kind != "directory"]
-        self._totals.files += len(files)
-        self._totals.bytes += sum(entry.size or 0 for entry in files)
-
-
-def _no_directory(kind: _Kind | None) -> ErrorCode:
-    return ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.NOT_A_DIRECTORY
-
-
-def _makes_directories(place: Place) -> bool:
-    """Whether directories are only implied by the files in them, so that any path may be one."""
-    return not place.backend.capabilities.keeps_empty_directories
-
-
-async def _check_parent(target: Place) -> None:
-    parent = paths.parent(target.path)
-    if target.path == "/" or _makes_directories(target):
-        return
-    kind = await kind_at(target.backend, parent)
-    if kind != "directory":
-        raise _RefusedError(f"cannot create {_shown(target)}: {error_text(_no_directory(kind))}")
-
-
-# --- the mark of a copy that was begun -------------------------------------------------------------------------------
-
-
-def _marker(source: Place, target: Place) -> Path:
-    """The file that is there while a directory is copied to a path where nothing was. Makes system calls."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]
-    return Path(base, "deepfs", "copies", blake2b(json.encode(ends), digest_size=16).hexdigest())
-
-
-async def _mark(marker: Path) -> None:
-    with suppress(OSError):  # It only spares an option at the next run.
-        await marker.parent.mkdir(parents=True, exist_ok=True)
-        await marker.touch()
-
-
-async def _is_marked(marker: Path) -> bool:
-    try:
-        return time.time() - (await marker.stat()).st_mtime < _WEEK_SECONDS
-    except OSError:
-        return False
+_BATCH_FILES: Final = 1_000
+"""The most files that are fetched and stored at once."""
+_STREAMED_BYTES: Final = 8 * 1024 * 1024
+"""Files from this size on are streamed, and not sent in batches."""
+_MOST_TOLD: Final = 20
+"""How many files that could not be copied are told one by one."""
+_REFRESH_SECONDS: Final = 0.1
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
-def _copying(function: CallableT) -> CallableT:
+def _shared_options(function: CallableT) -> CallableT:
     """The arguments and options that `cp` and `mv` share."""
     for option in (
         json_option,
@@ -367,27 +90,8 @@ def _copying(function: CallableT) -> CallableT:
     return function
 
 
-def _transfer(
-    given: tuple[str, ...],
-    into: str | None,
-    *,
-    exact: bool,
-    force: bool,
-    json: bool,
-    verify: str = "read",
-    **terms: bool,
-) -> None:
-    sources, target = (given, into) if into is not None else (given[:-1], given[-1])
-    if not sources:
-        raise click.UsageError("Missing argument 'TARGET'.")
-    if force and terms["no_clobber"]:
-        raise click.UsageError("--force and --no-clobber exclude each other.")
-    arguments = Arguments(sources=sources, target=target, is_directory=into is not None, is_exact=exact)
-    run_command(lambda on: copy(on, arguments, Terms(**terms, verify=Verify(verify))), json=json)
-
-
 @click.command()
-@_copying
+@_shared_options
 @click.option("-r", "-R", "--recursive", is_flag=True, help="Copy directories with all that is in them.")
 @click.option("--size-only", is_flag=True, help="Take files of the same size to be the same.")
 @click.option(
@@ -397,19 +101,507 @@ def _transfer(
     show_default=True,
     help="How to check what was stored: read it back, compare its size, or not at all.",
 )
-def cp(given: tuple[str, ...], into: str | None, **options: Any) -> None:
+def cp(**options: Any) -> None:
     """Copy files and directories, also between backends.
 
     Run it again after an interruption: what is there already is compared, and not stored again.
     """
-    _transfer(given, into, **options)
+    _run(**options)
 
 
 @click.command()
-@_copying
-def mv(given: tuple[str, ...], into: str | None, **options: Any) -> None:
+@_shared_options
+def mv(**options: Any) -> None:
     """Move files and directories, also between backends.
 
     Between backends, what was copied and has not changed since is then deleted.
     """
-    _transfer(given, into, recursive=True, moves=True, **options)
+    _run(recursive=True, moves=True, **options)
+
+
+def _run(given: tuple[str, ...], into: str | None, *, force: bool, json: bool, **options: Any) -> None:
+    sources, target = (given, into) if into is not None else (given[:-1], given[-1])
+    if not sources:
+        raise click.UsageError("Missing argument 'TARGET'.")
+    if force and options["no_clobber"]:
+        raise click.UsageError("--force and --no-clobber exclude each other.")
+    chosen = CopyOptions(sources=sources, target=target, is_directory=into is not None, **options)
+    run_command(lambda on: copy(on, chosen), json=json)
+
+
+class CopyOptions(Struct, frozen=True, kw_only=True):
+    """What `cp` and `mv` are given."""
+
+    sources: Sequence[str]
+    """The addresses."""
+    target: str
+    is_directory: bool = False
+    """The target is a directory: `--target-directory`."""
+    exact: bool = False
+    """The target is the path of the copy itself: `--no-target-directory`."""
+    recursive: bool = False
+    no_clobber: bool = False
+    """Files that exist are left alone."""
+    update: bool = False
+    """Files that are as new as the source, or newer, are left alone."""
+    size_only: bool = False
+    """Files of the same size are taken to be equal."""
+    verify: Verify = "read"
+    moves: bool = False
+    """The source is deleted afterwards."""
+
+    @property
+    def verb(self) -> str:
+        return "move" if self.moves else "copy"
+
+
+async def copy(session: Session, options: CopyOptions) -> None:
+    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since.
+
+    Args:
+        session: The session.
+        options: The addresses, and how to copy.
+    """
+    totals, started = CopyTotals(), time.monotonic()
+    copying = _Copying(session, options, totals)
+    number = await interruptible(copying.run)
+    if number is not None:
+        session.failed(f"interrupted. {_GOES_ON}", status=128 + number)
+    seconds = time.monotonic() - started
+    if session.as_json:
+        counts = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed")}
+        ending = {"verify": options.verify, "interrupted": number is not None}
+        session.json({**counts, "seconds": seconds, **ending})
+    elif number is not None or (sys.stderr.isatty() and (options.recursive or totals.files > 1)):
+        from rich.filesize import decimal
+
+        failed = f", {totals.failed:,} failed" if totals.failed else ""
+        done = f"{count_noun(totals.files, 'file')}, {decimal(totals.bytes)} in {seconds:.1f} s"
+        session.screen.note(f"{done} ({totals.skipped:,} skipped{failed})")
+
+
+class _RefusedError(Exception):
+    """A source that is not copied, or all of them; the text says why."""
+
+
+class _Job(Struct, frozen=True):
+    """One source, and the place of its copy."""
+
+    source: Place
+    listing: TreeListing
+    target: Place
+    named: str
+    """The path of the target as the user named it, or of the directory that the copy is put into."""
+    exists: Literal["file", "directory"] | None
+    """What is at the target."""
+    is_one_storage: bool
+
+    @property
+    def is_directory(self) -> bool:
+        return self.listing.entries[0].kind == "directory"
+
+
+class _Copying:
+    """One run of `cp` or `mv`."""
+
+    def __init__(self, session: Session, options: CopyOptions, totals: CopyTotals) -> None:
+        self._session = session
+        self._options = options
+        self._totals = totals
+        self._made: set[tuple[int, str]] = set()
+        """The targets of the sources before."""
+
+    async def run(self) -> None:
+        sources = [await self._session.place(text) for text in self._options.sources]
+        target = await self._session.place(self._options.target, creates=True)
+        async with _progress(self._session, self._totals):
+            try:
+                into = await self._is_put_into(target)
+                for text, source in zip(self._options.sources, sources, strict=True):
+                    await self._transfer(text, source, target, into=into)
+            except _RefusedError as refused:
+                self._session.failed(refused)
+            except FullError as full:
+                reason = error_text(full.code)
+                self._session.failed(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
+
+    async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
+        """Copy or move one source; what goes wrong with it alone is told."""
+        try:
+            job = await self._find_job(text, source, target, into=into)
+            [real] = await target.backend.aresolve_paths([job.named])
+            await self._carry_out(job, real or job.named, is_new=not into)
+        except _RefusedError as refused:
+            self._totals.failed += 1
+            self._session.failed(refused)
+        except DeepFSError as error:
+            self._totals.failed += 1
+            self._session.failed(f"cannot {self._options.verb} {_name(source)}: {told_text(error)}")
+
+    # --- what the arguments mean ---
+
+    async def _is_put_into(self, target: Place) -> bool:
+        """Whether the copies are put into the target, which is a directory then."""
+        kind = await kind_at(target.backend, target.path)
+        must = self._options.is_directory or len(self._options.sources) > 1
+        if self._options.exact and must:
+            raise _RefusedError("with --no-target-directory, there is one source, and no --target-directory")
+        if must and kind != "directory" and not (kind is None and _makes_directories(target)):
+            raise _RefusedError(f"target {_name(target)}: {_no_directory(kind)}")
+        return must or (kind == "directory" and not self._options.exact)
+
+    async def _find_job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job:
+        is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
+        if is_whole and self._options.moves:
+            raise _RefusedError(f"cannot move {_name(source)}: Device or resource busy")
+        kind = await kind_at(source.backend, source.path)
+        if kind == "directory" and not self._options.recursive:
+            raise _RefusedError(f"-r not specified; omitting directory {_name(source)}")
+        name = paths.name(source.path)
+        listing = await list_present(source.backend, source.path)
+        if listing.entries and listing.entries[0].kind == "link" and not self._options.moves:
+            # A symbolic link that is given itself is followed by a copy.
+            [real] = await source.backend.aresolve_paths([source.path])
+            if real is not None:
+                source = source._replace(path=real)
+                listing = await list_present(source.backend, real)
+        if not listing.entries:
+            raise _RefusedError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+        is_slashed = kind == "file" and self._options.target.endswith("/")
+        if is_slashed and not into and not _makes_directories(target):
+            raise _RefusedError(f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
+        place = target
+        if into and not self._options.is_directory and len(self._options.sources) == 1:
+            marker = await to_thread.run_sync(_marker, source, target)
+            if await _is_marked(marker):  # It is a copy that was interrupted, and not put into itself.
+                self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_name(target)}")
+                into = False
+        if (into or is_slashed) and not is_whole:
+            place = target._replace(path=paths.join(target.path, name))
+            place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
+        return await self._checked_job(source, listing, place, target.path)
+
+    async def _checked_job(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
+        here = await source.backend.astorage_place(source.path)
+        there = await target.backend.astorage_place(target.path)
+        found = relation(here, there)
+        if found is Relation.SAME:
+            raise _RefusedError(f"{_name(source)} and {_name(target)} are the same file")
+        if found is Relation.INSIDE and self._options.moves:
+            raise _RefusedError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
+        if found is Relation.INSIDE:
+            raise _RefusedError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
+        key = (id(target.backend), target.path)
+        if key in self._made and target.path != "/":
+            raise _RefusedError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
+        self._made.add(key)
+        if target.path != "/" and not _makes_directories(target):
+            kind = await kind_at(target.backend, paths.parent(target.path))
+            if kind != "directory":
+                raise _RefusedError(f"cannot create {_name(target)}: {_no_directory(kind)}")
+        is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
+        exists = await kind_at(target.backend, target.path)
+        if exists is None and (await list_present(target.backend, target.path)).entries:
+            raise _RefusedError(f"not writing through dangling symbolic link {_name(target)}")
+        return _Job(source, listing, target, named, exists, is_one)
+
+    # --- carrying out ---
+
+    async def _carry_out(self, job: _Job, inside: str, *, is_new: bool) -> None:
+        options = self._options
+        with keeping_inside(inside):
+            if job.source.backend is job.target.backend and options.moves:
+                await self._rename(job)
+                return
+            is_free = job.exists is None or not (
+                job.is_directory or job.exists == "directory" or options.no_clobber or options.update
+            )
+            if job.is_one_storage and is_free:
+                copied = await job.target.backend.acopy(job.source.path, job.target.path, overwrite=True)
+                self._check(copied, job)
+                return
+        marker = await to_thread.run_sync(_marker, job.source, job.target)
+        if is_new and job.is_directory and job.exists is None:
+            with suppress(OSError):  # It only spares an option at the next run.
+                await marker.parent.mkdir(parents=True, exist_ok=True)
+                await marker.touch()
+        failed = self._totals.failed
+        is_put_into = job.target.path != job.named
+        merge = TreeMerge(self._session, options, self._totals, job.source, job.target, is_put_into=is_put_into)
+        await merge.run(job.listing, inside)
+        if failed == self._totals.failed:
+            with suppress(OSError):
+                await marker.unlink(missing_ok=True)
+
+    async def _rename(self, job: _Job) -> None:
+        """Move within a backend."""
+        here, there = _name(job.source), _name(job.target)
+        if job.exists is not None and await self._stays(job):
+            self._totals.skipped += 1
+            return
+        if job.exists == "directory" and not job.is_directory:
+            raise _RefusedError(f"cannot overwrite directory {there} with non-directory")
+        if job.exists == "file" and job.is_directory:
+            raise _RefusedError(f"cannot overwrite non-directory {there} with directory {here}")
+        if job.exists == "directory":
+            change = EntryChange(job.target.path, "remove_directory")
+            [outcome] = await job.target.backend.achange_entries([change])
+            if outcome.error is not None or await kind_at(job.target.backend, job.target.path) is not None:
+                raise _RefusedError(f"cannot move {here} to {there}: Directory not empty")
+        self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
+
+    async def _stays(self, job: _Job) -> bool:
+        """Whether the options leave alone what is at the target."""
+        if self._options.update and not self._options.no_clobber:
+            here = await _modification_times(job.source.backend, [job.source.path])
+            there = await _modification_times(job.target.backend, [job.target.path])
+            return here.get(job.source.path, "~") <= there.get(job.target.path, "")
+        return self._options.no_clobber
+
+    def _check(self, result: Result, job: _Job) -> None:
+        if not result.ok:
+            names = f"{_name(job.source)} to {_name(job.target)}"
+            raise _RefusedError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
+        files = [entry for entry in job.listing.entries if entry.kind != "directory"]
+        self._totals.files += len(files)
+        self._totals.bytes += sum(entry.size or 0 for entry in files)
+
+
+def _name(place: Place) -> str:
+    return quote(place.shown(place.path))
+
+
+def _no_directory(kind: str | None) -> str:
+    return error_text(ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.NOT_A_DIRECTORY)
+
+
+def _makes_directories(place: Place) -> bool:
+    """Whether directories are only implied by the files in them, so that any path may be one."""
+    return not place.backend.capabilities.keeps_empty_directories
+
+
+async def _modification_times(backend: BackendProtocol, files: Sequence[str]) -> dict[str, str]:
+    """When some files, and those beside them, were changed, by path."""
+    results = await gather_each(backend.als, dict.fromkeys(map(paths.parent, files)))
+    entries = (entry for result in results for entry in result.entries or ())
+    return {entry.path: entry.modified_at for entry in entries if entry.modified_at is not None}
+
+
+# --- a tree that is merged into what is there ------------------------------------------------------------------------
+
+
+class TreeMerge:
+    """The copy of what is at one place to another place, where what fails is told and the rest is copied.
+
+    Args:
+        session: The session.
+        options: How to copy.
+        totals: What is counted, also for other copies of the same command.
+        source: What to copy: a file or a directory.
+        target: Where its copy is to be; the directory that it is in exists, or need not.
+        is_put_into: Whether the user named the directory above the target, and not the target itself.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: CopyOptions,
+        totals: CopyTotals,
+        source: Place,
+        target: Place,
+        *,
+        is_put_into: bool = False,
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._totals = totals
+        self._source = source
+        self._target = target
+        self._is_put_into = is_put_into
+        self._lost = 0
+        """The empty directories that the target cannot keep."""
+        terms = TreeTerms(
+            merges=True,
+            moves=options.moves,
+            verify=options.verify,
+            streamed_bytes=_STREAMED_BYTES,
+            batch_files=_BATCH_FILES,
+        )
+        ends = End(source.backend, source.path), End(target.backend, target.path)
+        self._copy = TreeCopy(*ends, terms, self._tell_failure, totals)
+
+    async def run(self, listing: TreeListing, inside: str) -> None:
+        """Copy what can be copied, and delete the source of a move.
+
+        Args:
+            listing: The entries of the source.
+            inside: The path of the directory in the target, links resolved, that nothing is to be put out of.
+
+        Raises:
+            FullError: The target stores nothing more.
+            DeepFSError: An end does not work, or an empty directory would be lost by a move.
+        """
+        await self._plan(listing)
+        empty = empty_directories(self._copy.entries)
+        if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
+            what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
+            raise NotSupportedError(self._source.shown(empty[0].path), what)
+        with keeping_inside(inside):
+            await self._copy.run()
+        if self._lost:
+            name = self._session.name
+            self._session.screen.note(f"deepfs {name}: empty directories the target cannot keep: {self._lost:,}")
+        if self._options.moves:
+            for failure in await self._copy.delete_source():
+                if failure.step == "delete":
+                    self._tell_failure(failure)
+
+    async def _plan(self, listing: TreeListing) -> None:
+        """Look at the target, and choose the files to copy. What cannot be copied is told."""
+        if listing.omission is not None:
+            self._tell(self._source.path, f"not all of it can be listed: {listing.omission.reason}")
+        try:
+            existing = await list_present(self._target.backend, self._target.path)
+        except DeepFSError:
+            if self._options.verify == "read":
+                raise
+            existing = TreeListing([])  # It may be a target that can be written and not read.
+        self._copy.existing = {entry.path: entry for entry in existing.entries}
+        blocked: set[str] = set()
+        for entry in listing.entries:
+            is_blocked = paths.parent(entry.path) in blocked
+            problem = None if is_blocked else self._problem(entry)
+            if problem is not None:
+                self._tell(entry.path, problem)
+            if problem is not None or is_blocked:
+                blocked.add(entry.path)
+            else:
+                self._copy.entries.append(entry)
+        files = [self._copy.plan_file(entry) for entry in self._copy.entries if entry.kind == "file"]
+        self._copy.files = await self._choose(files)
+        self._totals.skipped += len(files) - len(self._copy.files)
+        self._totals.planned_files += len(self._copy.files)
+        self._totals.planned_bytes += sum(file.size or 0 for file in self._copy.files)
+
+    def _problem(self, entry: TreeEntry) -> str | None:
+        """Why an entry cannot be copied; None if it can."""
+        if entry.kind == "link":
+            return "it is a symbolic link, which is not followed"
+        if entry.kind == "special":
+            return "it is neither a file nor a directory"
+        there = self._copy.existing.get(self._copy.at_target(entry.path))
+        if there is None:
+            return None
+        # Whoever may write at the target can have put a link there, to have something written elsewhere. So only the
+        # directory that the user named may be one.
+        is_named = entry.path == self._source.path and not self._is_put_into
+        if there.kind == "link" and (there.leads_to != entry.kind or (entry.kind == "directory" and not is_named)):
+            return f"{quote(self._target.shown(there.path))} is a symbolic link, which is not followed"
+        if there.kind in (entry.kind, "link"):
+            return None
+        if entry.kind == "file":
+            return "a directory cannot be replaced by a file"
+        return "a file cannot be replaced by a directory"
+
+    async def _choose(self, files: list[PlannedFile]) -> list[PlannedFile]:
+        """The files that the options do not leave out."""
+        standing = {file: file.existing for file in files if file.existing is not None}
+        left: set[PlannedFile] = set()
+        if self._options.no_clobber:
+            left |= standing.keys()
+        if self._options.size_only:
+            left |= {file for file, there in standing.items() if file.size == there.size is not None}
+        if self._options.update:  # Without a time, a file counts as newer.
+            here = await _modification_times(self._source.backend, [file.path for file in standing])
+            there = await _modification_times(self._target.backend, [file.target for file in standing])
+            left |= {file for file in standing if here.get(file.path, "~") <= there.get(file.target, "")}
+        return [file for file in files if file not in left]
+
+    # --- what fails ---
+
+    def _tell_failure(self, failure: CopyFailure) -> None:
+        step, path, error, file = failure
+        here = quote(self._source.shown(path if file is None else file.path))
+        there, reason = quote(self._target.shown(path)), error_text(error.code)
+        if step == "make_directory" and error.code is ErrorCode.UNSUPPORTED:
+            self._lost += 1
+        elif step != "make_directory" or error.code is not ErrorCode.ALREADY_EXISTS:
+            texts = {
+                "make_directory": f"cannot create directory {there}: {reason}",
+                "fetch": f"cannot {self._options.verb} {here}: {reason}",
+                "store": f"cannot {self._options.verb} {here}: {there}: {reason}",
+                "check": f"cannot {self._options.verb} {here}: what was stored at {there} differs from it",
+                "set_mode": f"the mode of {there} could not be set: {reason}",
+                "delete": f"cannot move {here}: it was copied but not deleted: {reason}",
+            }
+            self._tell_problem(texts[step])
+
+    def _tell(self, path: str, reason: str) -> None:
+        self._tell_problem(f"cannot {self._options.verb} {quote(self._source.shown(path))}: {reason}")
+
+    def _tell_problem(self, problem: str) -> None:
+        """Tell a problem, after which the command ends with status 1. Many of them are only counted."""
+        self._totals.failed += 1
+        self._session.status = max(self._session.status, 1)
+        if self._totals.failed <= _MOST_TOLD:
+            self._session.failed(problem)
+        elif self._totals.failed == _MOST_TOLD + 1:
+            self._session.failed("further errors are counted only")
+
+
+# --- the mark of a copy that was begun -------------------------------------------------------------------------------
+
+
+def _marker(source: Place, target: Place) -> Path:
+    """The file that is there while a directory is copied to a path where nothing was. Makes system calls."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]
+    return Path(base, "deepfs", "copies", blake2b(json.encode(ends), digest_size=16).hexdigest())
+
+
+async def _is_marked(marker: Path) -> bool:
+    try:
+        return time.time() - (await marker.stat()).st_mtime < _WEEK_SECONDS
+    except OSError:
+        return False
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _progress(session: Session, totals: CopyTotals) -> AsyncIterator[None]:
+    """Show a bar while a copy runs, if standard error is a terminal."""
+    if session.as_json or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    files = TextColumn("{task.fields[files]:,}/{task.fields[planned]:,} files")
+    columns = (BarColumn(), files, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    errors: list[Exception] = []
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", files=0, planned=0, total=None)
+
+        async def refresh() -> None:
+            while True:
+                await anyio.sleep(_REFRESH_SECONDS)
+                bar.update(
+                    task,
+                    completed=totals.passed_bytes,
+                    total=totals.planned_bytes or None,
+                    files=totals.files + totals.skipped,
+                    planned=totals.planned_files,
+                    refresh=True,
+                )
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refresh)
+            try:
+                yield
+            except Exception as error:  # The group would wrap it.
+                errors.append(error)
+            tasks.cancel_scope.cancel()
+    if errors:
+        raise errors[0]

@@ -8,12 +8,11 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.backends.gathering import batched, gather_each
-from deepfs.cli.options import json_option, not_empty, run_command
-from deepfs.cli.session import Place, Session
+from deepfs.cli.session import Place, Session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
-from deepfs.text.diff import quoted_label, unified
+from deepfs.text.diff import quoted_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
 from deepfs.text.unified import parse_unified
 
@@ -55,21 +54,17 @@ async def apply_patch(session: Session, address: str, file: str | None, strip: i
 
     place = await session.place(address)
     content = await (to_thread.run_sync(sys.stdin.buffer.read) if file is None else anyio.Path(file).read_bytes())
-    text = _decoded(content)
-    is_v4a = text.lstrip().startswith("*** Begin Patch")
-    patches = await to_thread.run_sync(parse_patch if is_v4a else partial(parse_unified, strip=strip), text)
-    placed = await gather_each(partial(_within, place), patches)
-    session.screen.line(await apply_patches(place.backend, placed))
-
-
-def _decoded(patch: bytes) -> str:
     try:
-        return patch.decode()
+        text = content.decode()
     except UnicodeDecodeError:
         raise ValueError("the patch is no text in UTF-8") from None
+    is_v4a = text.lstrip().startswith("*** Begin Patch")
+    patches = await to_thread.run_sync(parse_patch if is_v4a else partial(parse_unified, strip=strip), text)
+    patches = await gather_each(partial(_place_patch, place), patches)
+    session.screen.line(await apply_patches(place.backend, patches))
 
 
-async def _within(place: Place, patch: FilePatch) -> FilePatch:
+async def _place_patch(place: Place, patch: FilePatch) -> FilePatch:
     """`patch` with paths of the backend, and the one of two names that a file has."""
     path, other, move_to, copy_of = (
         None if name is None else paths.join(place.path, paths.normalize(name)[1:])
@@ -170,7 +165,7 @@ def _write_difference(
             head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
             head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
-        screen.diff(head + unified(before or b"", after or b"", *titles, spaces=not is_alone))
+        screen.diff(head + unified_diff(before or b"", after or b"", *titles, spaces=not is_alone))
 
 
 _HEADS: Final[dict[tuple[bytes | None, bytes | None], str]] = {

@@ -1,32 +1,37 @@
-"""What is where: ls, tree, glob, du."""
+"""What is where: ls, tree, glob, du, grep."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from itertools import groupby
+from typing import NamedTuple
 
 import click
 
-from deepfs.backends.gathering import gather_each
-from deepfs.cli.options import (
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.cli.screen import count_noun, human_size
+from deepfs.cli.session import (
+    Place,
+    Session,
     addresses_argument,
     directory_argument,
     hidden_option,
+    in_session,
     json_option,
-    run_command,
 )
-from deepfs.cli.screen import counted, human_size
-from deepfs.cli.session import Place, Session
 from deepfs.errors import ErrorCode, NotFoundError
+from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
-from deepfs.types import FileInfo, LsResult
-
-__all__ = ["disk_usage", "du", "find_files", "glob", "list_directories", "ls", "show_tree", "tree"]
+from deepfs.text.visible import visible
+from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult
 
 
 def _name(entry: FileInfo) -> str:
     return paths.name(entry.path.rstrip("/")) + ("/" if entry.is_dir else "")
 
 
-def _shown(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list[FileInfo]:
+def _without_hidden(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list[FileInfo]:
     """The entries, by default without those whose name starts with a dot."""
     return [entry for entry in entries or () if hidden or not _name(entry).startswith(".")]
 
@@ -39,25 +44,14 @@ def _shown(entries: Sequence[FileInfo] | None, *, hidden: bool) -> list[FileInfo
 @click.option("-l", "--long", is_flag=True, help="Show sizes and times.")
 @hidden_option
 @json_option
-def ls(addresses: tuple[str, ...], long: bool, hidden: bool, json: bool) -> None:
+@in_session(trouble=2)
+async def ls(session: Session, addresses: tuple[str, ...], long: bool, hidden: bool) -> None:
     """List directories."""
-    run_command(lambda on: list_directories(on, addresses or [""], long=long, hidden=hidden), trouble=2, json=json)
-
-
-async def list_directories(session: Session, addresses: Sequence[str], *, long: bool, hidden: bool) -> None:
-    """List directories, and the files that are named themselves.
-
-    Args:
-        session: The session.
-        addresses: The addresses.
-        long: Whether sizes and times are shown.
-        hidden: Whether names that start with a dot are listed.
-    """
-    places = [await session.place(text) for text in addresses]
+    places = [await session.place(text) for text in addresses or [""]]
     results = await gather_each(lambda place: place.backend.als(place.path), places)
     titles = session.titles(places)
     for number, (place, title, result) in enumerate(zip(places, titles, results, strict=True)):
-        entries = await _listed(session, place, result, hidden=hidden)
+        entries = await _entries_of(session, place, result, hidden=hidden)
         if entries is None:
             continue
         if len(places) > 1 and result.ok and not session.as_json:
@@ -65,7 +59,7 @@ async def list_directories(session: Session, addresses: Sequence[str], *, long: 
         _write_entries(session, place, entries, long=long, names=result.ok)
 
 
-async def _listed(session: Session, place: Place, result: LsResult, *, hidden: bool) -> list[FileInfo] | None:
+async def _entries_of(session: Session, place: Place, result: LsResult, *, hidden: bool) -> list[FileInfo] | None:
     """The entries of a directory, or a file itself. None, and the error is told, if neither is there."""
     if result.code is ErrorCode.NOT_A_DIRECTORY:
         beside = await place.backend.als(paths.parent(place.path))
@@ -76,7 +70,7 @@ async def _listed(session: Session, place: Place, result: LsResult, *, hidden: b
         return None
     if result.skipped:
         session.failed(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed", status=2)
-    return _shown(result.entries, hidden=hidden)
+    return _without_hidden(result.entries, hidden=hidden)
 
 
 def _write_entries(session: Session, place: Place, entries: list[FileInfo], *, long: bool, names: bool) -> None:
@@ -112,20 +106,9 @@ def _time(entry: FileInfo) -> str:
 @click.option("-L", "--depth", type=click.IntRange(1), help="Show so many levels.")
 @hidden_option
 @json_option
-def tree(address: str, depth: int | None, hidden: bool, json: bool) -> None:
+@in_session(trouble=2, pages=True)
+async def tree(session: Session, address: str, depth: int | None, hidden: bool) -> None:
     """Draw a directory with all beneath it."""
-    run_command(lambda on: show_tree(on, address, depth=depth, hidden=hidden), trouble=2, json=json, pages=True)
-
-
-async def show_tree(session: Session, address: str, *, depth: int | None, hidden: bool) -> None:
-    """Draw a directory with all beneath it.
-
-    Args:
-        session: The session.
-        address: The address of the directory.
-        depth: How many levels are shown; None for all.
-        hidden: Whether names that start with a dot are shown.
-    """
     place = await session.place(address)
     found = await _levels(session, place, depth=depth, hidden=hidden)
     if not session.as_json and place.path in found:
@@ -139,7 +122,9 @@ async def show_tree(session: Session, address: str, *, depth: int | None, hidden
     if not session.as_json and place.path in found:
         inside = [entry for entries in found.values() for entry in entries]
         directories = sum(bool(entry.is_dir) for entry in inside)
-        session.screen.line(f"\n{counted(directories, 'directory')}, {counted(len(inside) - directories, 'file')}")
+        session.screen.line(
+            f"\n{count_noun(directories, 'directory')}, {count_noun(len(inside) - directories, 'file')}"
+        )
 
 
 async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
@@ -155,7 +140,7 @@ async def _levels(session: Session, place: Place, *, depth: int | None, hidden: 
         below: list[str] = []
         for path, result in zip(level, results, strict=True):
             if session.check(result, place, status=2):
-                found[path] = _shown(result.entries, hidden=hidden)
+                found[path] = _without_hidden(result.entries, hidden=hidden)
                 below += [entry.path.rstrip("/") for entry in found[path] if entry.is_dir]
         resolved = dict(zip(below, await place.backend.aresolve_paths(below), strict=True)) if below else {}
         level = [path for path in below if resolved[path] == _beneath(real[paths.parent(path)], path)]
@@ -188,23 +173,13 @@ def _branches(found: dict[str, list[FileInfo]], top: str) -> Iterator[tuple[str,
 @click.argument("pattern")
 @addresses_argument
 @json_option
-def glob(pattern: str, addresses: tuple[str, ...], json: bool) -> None:
+@in_session(trouble=2)
+async def glob(session: Session, pattern: str, addresses: tuple[str, ...]) -> None:
     """Find files whose paths match a pattern, such as '*.py' or 'src/**/*.{ts,tsx}'.
 
     The exit status is 0 if there are any, 1 if not, and 2 after an error.
     """
-    run_command(lambda on: find_files(on, pattern, addresses or [""]), trouble=2, json=json)
-
-
-async def find_files(session: Session, pattern: str, addresses: Sequence[str]) -> None:
-    """Write the files whose paths match a pattern; without any, the status is 1.
-
-    Args:
-        session: The session.
-        pattern: The pattern.
-        addresses: The addresses of directories.
-    """
-    places = [await session.place(text) for text in addresses]
+    places = [await session.place(text) for text in addresses or [""]]
     results = await gather_each(lambda place: place.backend.aglob(pattern, place.path), places)
     session.status = 1
     for place, result in zip(places, results, strict=True):
@@ -226,21 +201,10 @@ async def find_files(session: Session, pattern: str, addresses: Sequence[str]) -
 @click.option("-d", "--depth", type=click.IntRange(0), default=0, help="Tell so many levels of directories, too.")
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Write sizes as numbers of bytes.")
 @json_option
-def du(addresses: tuple[str, ...], depth: int, exact: bool, json: bool) -> None:
+@in_session()
+async def du(session: Session, addresses: tuple[str, ...], depth: int, exact: bool) -> None:
     """Tell how many bytes the files under a place hold."""
-    run_command(lambda on: disk_usage(on, addresses or [""], depth=depth, exact=exact), json=json)
-
-
-async def disk_usage(session: Session, addresses: Sequence[str], *, depth: int, exact: bool) -> None:
-    """Write how many bytes the files under a place hold, and under its directories.
-
-    Args:
-        session: The session.
-        addresses: The addresses.
-        depth: How many levels of directories beneath the place are told as well.
-        exact: Whether sizes are numbers of bytes.
-    """
-    for text in addresses:
+    for text in addresses or [""]:
         place = await session.place(text)
         listing = await place.backend.alist_tree(place.path)
         for path, size in _sizes(listing.entries, place.path, depth):
@@ -271,3 +235,187 @@ def _sizes(entries: Sequence[TreeEntry], top: str, depth: int) -> list[tuple[str
 
 def _depth(path: str, top: str) -> int:
     return 0 if path == top else path.removeprefix(top.rstrip("/")).count("/")
+
+
+# --- grep ------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("pattern")
+@addresses_argument
+@click.option("-F", "--fixed-strings", "literal", is_flag=True, help="The pattern is a text, no regular expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
+@click.option("-g", "--glob", metavar="GLOB", help="Search the files that match; by default all but dot files.")
+@click.option("-C", "--context", "around", type=click.IntRange(0), default=0, help="Show lines around matches.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="End after so many matches.")
+@click.option("-l", "--files-with-matches", "files", is_flag=True, help="Write the names of files only.")
+@click.option("-c", "--count", "counts", is_flag=True, help="Write the number of matching lines of each file.")
+@click.option("-q", "--quiet", is_flag=True, help="Write nothing; the exit status tells.")
+@json_option
+@in_session(trouble=2, pages=True)
+async def grep(
+    session: Session,
+    pattern: str,
+    addresses: tuple[str, ...],
+    literal: bool,
+    ignore_case: bool,
+    glob: str | None,
+    around: int,
+    most: int | None,
+    files: bool,
+    counts: bool,
+    quiet: bool,
+) -> None:
+    """Find the lines of text files that match a regular expression (RE2).
+
+    The exit status is 0 if there are any, 1 if not, and 2 after an error.
+    """
+    shows = "nothing" if quiet else "files" if files else "counts" if counts else "lines"
+    # A text that is its own regular expression is searched as a text, which is faster.
+    is_regex = not literal and re.escape(pattern) != pattern
+    wanted = GrepOptions(pattern, is_regex, ignore_case, glob, around, most, shows)
+    await _search_places(session, wanted, addresses or [""])
+
+
+class GrepOptions(NamedTuple):
+    """What grep looks for and what it shows.
+
+    Attributes:
+        pattern: The text, or the regular expression.
+        regex: Whether the pattern is a regular expression of RE2.
+        ignore_case: Whether case is ignored.
+        glob: Which files are searched; None for all whose names do not start with a dot.
+        context: The number of lines that are shown around each match.
+        most: After how many matches the search ends; None for all.
+        shows: `"lines"`, `"files"` for the names of files only, `"counts"` for the number of lines in each file, or
+            `"nothing"`.
+    """
+
+    pattern: str
+    regex: bool
+    ignore_case: bool
+    glob: str | None
+    context: int
+    most: int | None
+    shows: str
+
+
+async def _search_places(session: Session, options: GrepOptions, addresses: Sequence[str]) -> None:
+    """Write the lines that match. The status is 0 if there are any, 1 if not, 2 after an error."""
+    places = [await session.place(text) for text in addresses]
+    results = await gather_each(lambda place: _search(place.backend, place.path, options), places)
+    session.status = 0 if any(result.matches for result in results) else 1
+    for place, title, result in zip(places, session.titles(places), results, strict=True):
+        if result.matches:
+            _write_matches(session, place._replace(address=place.address._replace(shown=title)), options, result)
+        if session.check(result, place, status=2):
+            _tell_rest(session, title, options, result)
+
+
+async def _search(backend: BackendProtocol, path: str, options: GrepOptions) -> GrepResult:
+    return await backend.agrep(
+        options.pattern,
+        path,
+        options.glob,
+        regex=options.regex,
+        ignore_case=options.ignore_case,
+        context_lines=options.context if options.shows == "lines" else 0,
+        max_count=1 if options.shows == "nothing" else options.most,
+    )
+
+
+def _tell_rest(session: Session, title: str, options: GrepOptions, result: GrepResult) -> None:
+    """Tell what was not searched."""
+    if result.truncated and options.most is None and options.shows != "nothing":
+        session.failed(f"{title}: there are more matches; the search ended early", status=2)
+    if result.skipped:
+        session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
+
+
+def _write_matches(session: Session, place: Place, options: GrepOptions, result: GrepResult) -> None:
+    matches = result.matches or []
+    if options.shows == "lines":
+        if session.as_json:
+            _write_records(session, place, matches)
+        else:
+            session.screen.raw("".join(_lines(session, place, options, matches)))
+        return
+    counts: dict[str, int] = {}
+    for match in matches:
+        counts[match.path] = counts.get(match.path, 0) + 1
+    for path, count in counts.items() if options.shows != "nothing" else ():
+        shown = place.shown(path)
+        if session.as_json:
+            session.json({"path": shown, "count": count} if options.shows == "counts" else {"path": shown})
+        else:
+            name = session.screen.styled(session.screen.name(shown), "path")
+            session.screen.line(f"{name}:{count}" if options.shows == "counts" else name)
+
+
+def _write_records(session: Session, place: Place, matches: Sequence[GrepMatch]) -> None:
+    for match in matches:
+        where = {} if match.start is None else {"start": match.start, "end": match.end}
+        session.json({**match, **where, "path": place.shown(match.path)})
+
+
+def _lines(session: Session, place: Place, options: GrepOptions, matches: Sequence[GrepMatch]) -> Iterator[str]:
+    """The rows: with `path:line:` before each in a pipe, beneath a heading for each file on a terminal."""
+    screen = session.screen
+    highlighted = _highlighter(session, options)
+    for number, (path, found) in enumerate(groupby(matches, key=lambda match: match.path)):
+        name = screen.styled(screen.name(place.shown(path)), "path")
+        if screen.is_terminal:
+            yield f"{chr(10) * (number > 0)}{name}\n"
+        last = 0
+        for line, (text, match) in sorted(_rows(found).items()):
+            if options.context and 0 < last < line - 1:
+                yield "--\n"
+            last, mark = line, "-" if match is None else ":"
+            head = "" if screen.is_terminal else f"{name}{mark}"
+            yield f"{head}{screen.styled(str(line), 'line')}{mark}{highlighted(text, match)}\n"
+
+
+def _rows(matches: Iterable[GrepMatch]) -> dict[int, tuple[str, GrepMatch | None]]:
+    """The lines of a file by their numbers: those that match, and those around them."""
+    rows: dict[int, tuple[str, GrepMatch | None]] = {}
+    for match in matches:
+        for each in (*(match.context_before or ()), *(match.context_after or ())):
+            rows.setdefault(each.line, (each.text, None))
+        rows[match.line] = match.text, match
+    return rows
+
+
+def _highlighter(session: Session, options: GrepOptions) -> Callable[[str, GrepMatch | None], str]:
+    """What makes a line of its text: safe to show on a terminal, with what matched in a colour."""
+    screen = session.screen
+    if not screen.is_terminal and not screen.is_coloured:
+        return lambda text, match: text
+    spans = _finder(options)
+
+    def highlighted(text: str, match: GrepMatch | None) -> str:
+        parts, done = [], 0
+        for start, end in () if match is None else spans(match):
+            parts += [visible(text[done:start]), screen.styled(visible(text[start:end]), "match")]
+            done = end
+        return "".join([*parts, visible(text[done:])])
+
+    return highlighted
+
+
+def _finder(options: GrepOptions) -> Callable[[GrepMatch], Iterable[tuple[int, int]]]:
+    """What finds the places in a line that match. Where it reads the pattern otherwise, the first one is enough."""
+    if options.regex:
+        try:
+            re2 = import_module("re2")  # Python's own engine can take forever for a line that others wrote.
+        except ImportError:  # The backend searches by itself.
+            return _first
+        given = re2.Options()
+        given.case_sensitive = not options.ignore_case
+        find = re2.compile(options.pattern, given)
+    else:
+        find = re.compile(re.escape(options.pattern), re.IGNORECASE * options.ignore_case)
+    return lambda match: [found.span() for found in find.finditer(match.text)] or _first(match)
+
+
+def _first(match: GrepMatch) -> list[tuple[int, int]]:
+    return [] if match.start is None or match.end is None else [(match.start, match.end)]

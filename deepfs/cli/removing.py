@@ -8,11 +8,19 @@ import click
 from anyio import to_thread
 from msgspec import Struct
 
-from deepfs.cli.copy_plans import error_text, kind_at, listed, reason_text
-from deepfs.cli.options import files_argument, run_command
-from deepfs.cli.session import MACHINE, Place, Session, told_text
-from deepfs.cli.transfers import interruptible
-from deepfs.errors import DeepFSError, ErrorCode, quoted
+from deepfs.backends._trees import kind_at, list_present
+from deepfs.cli.session import (
+    MACHINE,
+    Place,
+    Session,
+    error_text,
+    files_argument,
+    interruptible,
+    reason_text,
+    run_command,
+    told_text,
+)
+from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text.entries import Relation, relation
 from deepfs.types import error_told
 
@@ -34,8 +42,8 @@ class _RefusedError(Exception):
     """An address that is not removed; the text says why."""
 
 
-def _shown(place: Place) -> str:
-    return quoted(place.shown(place.path))
+def _name(place: Place) -> str:
+    return quote(place.shown(place.path))
 
 
 class RemoveOptions(Struct, frozen=True, kw_only=True):
@@ -67,36 +75,15 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
     for text in addresses:
         place = await session.place(text)
         try:
-            _check_name(text)
+            if text.rstrip("/").rpartition("/")[2] in (".", ".."):
+                raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
             if place.path == "/":
                 await _check_root(session, place, options)
             await _remove(place, options)
         except _RefusedError as refused:
             session.failed(refused)
         except DeepFSError as error:
-            session.failed(f"cannot remove {_shown(place)}: {told_text(error)}")
-
-
-async def _remove(place: Place, options: RemoveOptions) -> None:
-    entries = (await _kind_unfollowed(place)) if place.path != "/" else "directory"
-    if entries is None:
-        if options.force:
-            return
-        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
-    if entries == "directory" and not options.recursive:
-        raise _RefusedError(f"cannot remove {_shown(place)}: {error_text(ErrorCode.IS_DIRECTORY)}")
-    what = "directory" if entries == "directory" else "file"
-    if options.interactive and not options.force and not await _agreed(f"remove {what} {_shown(place)}?"):
-        return
-    for path in await _whole(place) if place.path == "/" else [place.path]:
-        result = await place.backend.adelete(path)
-        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
-            raise _RefusedError(f"cannot remove {quoted(place.shown(path))}: {reason_text(result)}")
-
-
-def _check_name(text: str) -> None:
-    if text.rstrip("/").rpartition("/")[2] in (".", ".."):
-        raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quoted(text)}")
+            session.failed(f"cannot remove {_name(place)}: {told_text(error)}")
 
 
 async def _check_root(session: Session, place: Place, options: RemoveOptions) -> None:
@@ -107,27 +94,32 @@ async def _check_root(session: Session, place: Place, options: RemoveOptions) ->
         raise _RefusedError("refusing to remove '/', the root of this machine")
     if not options.root:
         raise _RefusedError(
-            f"it is dangerous to operate recursively on {_shown(place)}, the root of a backend; "
+            f"it is dangerous to operate recursively on {_name(place)}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 
 
-async def _kind_unfollowed(place: Place) -> str | None:
-    """What is at a place itself: a link is none to a directory."""
+async def _remove(place: Place, options: RemoveOptions) -> None:
     kind = await kind_at(place.backend, place.path)
-    if kind == "directory" and (await place.backend.aresolve_paths([place.path])) == [place.path]:
-        return kind
-    entries = (await listed(place.backend, place.path)).entries
-    return entries[0].kind if entries else None
-
-
-async def _whole(place: Place) -> list[str]:
-    result = await place.backend.als("/")
-    if not result.ok:
-        raise error_told(result)
-    return [entry.path.rstrip("/") for entry in result.entries or ()]
-
-
-async def _agreed(question: str) -> bool:
-    print(f"deepfs rm: {question} ", end="", file=sys.stderr, flush=True)
-    return (await to_thread.run_sync(sys.stdin.readline)).strip().lower() in ("y", "yes")
+    if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
+        entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.
+        kind = None if not entries else "directory" if entries[0].kind == "directory" else "file"
+    if kind is None and options.force:
+        return
+    if kind is None or (kind == "directory" and not options.recursive):
+        code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
+        raise _RefusedError(f"cannot remove {_name(place)}: {error_text(code)}")
+    if options.interactive and not options.force:
+        print(f"deepfs rm: remove {kind} {_name(place)}? ", end="", file=sys.stderr, flush=True)
+        if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
+            return
+    wanted = [place.path]
+    if place.path == "/":  # A root itself cannot be deleted.
+        listing = await place.backend.als("/")
+        if not listing.ok:
+            raise error_told(listing)
+        wanted = [entry.path.rstrip("/") for entry in listing.entries or ()]
+    for path in wanted:
+        result = await place.backend.adelete(path)
+        if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
+            raise _RefusedError(f"cannot remove {quote(place.shown(path))}: {reason_text(result)}")

@@ -9,8 +9,6 @@ from io import StringIO
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
 
-__all__ = ["Screen", "counted", "discard_output", "human_size", "safe", "terminal_width"]
-
 _STYLES: Final = {
     "added": "32",
     "bold": "1",
@@ -38,20 +36,12 @@ def _visible(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """A text of others for one line: control characters, line breaks and invisible characters are escapes.
-
-    Args:
-        text: A name or a line of a file.
-    """
+    """A text of others for one line: control characters, line breaks and invisible characters are escapes."""
     return _visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def human_size(size: int) -> str:
-    """A number of bytes as people read it, in units of 1,024: `512`, `1.5K`, `20M`.
-
-    Args:
-        size: The number of bytes.
-    """
+    """A number of bytes as people read it, in units of 1,024: `512`, `1.5K`, `20M`."""
     value = float(size)
     for unit in ("", "K", "M", "G", "T"):
         if value < 1024 or unit == "T":
@@ -60,13 +50,8 @@ def human_size(size: int) -> str:
     return f"{value:.1f}{unit}" if unit and value < 10 else f"{value:.0f}{unit}"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, such as `1 file` and `1,200 directories`.
-
-    Args:
-        number: The number.
-        noun: The noun in the singular, whose plural is regular.
-    """
+def count_noun(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 file` and `1,200 directories`."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
@@ -119,9 +104,6 @@ class Screen:
     def raw(self, text: str) -> None:
         """Write text as it is.
 
-        Args:
-            text: The text, with its line ends.
-
         Raises:
             BrokenPipeError: The reader has left.
         """
@@ -132,19 +114,11 @@ class Screen:
             self._output.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def line(self, text: str) -> None:
-        """Write a line.
-
-        Args:
-            text: The line without its end.
-        """
+        """Write a line."""
         self.raw(f"{text}\n")
 
     def bytes(self, content: bytes) -> None:
-        """Write bytes: as they are into a pipe or a file, as visible text to a terminal.
-
-        Args:
-            content: The bytes.
-        """
+        """Write bytes: as they are into a pipe or a file, as visible text to a terminal."""
         if self.is_terminal:
             self.raw(_visible(content.decode("utf-8", "backslashreplace")))
         else:
@@ -152,29 +126,19 @@ class Screen:
             sys.stdout.buffer.write(content)
 
     def name(self, text: str) -> str:
-        """A name as it is to be written: as it is for programs, without control characters for people.
-
-        Args:
-            text: The name.
-        """
+        """A name as it is to be written: as it is for programs, without control characters for people."""
         return safe(text) if self.is_terminal else text
 
     def styled(self, text: str, style: str) -> str:
         """The text in a style, where styles are shown.
 
         Args:
-            text: The text.
             style: One of `added`, `bold`, `directory`, `dim`, `hunk`, `line`, `match`, `path`, `removed`.
         """
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.is_coloured and text else text
 
     def columns(self, names: Sequence[str], styles: Sequence[str | None]) -> None:
-        """Write names in as many columns as the terminal has room for, sorted downwards.
-
-        Args:
-            names: The names.
-            styles: The style of each.
-        """
+        """Write names in as many columns as the terminal has room for, sorted downwards."""
         widths = [_cells(name) for name in names]
         width = max(widths, default=0) + 2
         rows = -(-len(names) // max(1, terminal_width() // width))
@@ -189,22 +153,14 @@ class Screen:
             )
 
     def diff(self, diff: str) -> None:
-        """Write a unified diff.
-
-        Args:
-            diff: The diff.
-        """
+        """Write a unified diff."""
         for line in StringIO(diff, newline="\n"):
             text = _visible(line) if self.is_terminal else line
             style = _STYLE_OF.get(text[:1])
             self.raw(self.styled(text.removesuffix("\n"), style) + "\n" if style else text)
 
     def note(self, text: str) -> None:
-        """Write a line to standard error.
-
-        Args:
-            text: The line.
-        """
+        """Write a line to standard error."""
         self._output.flush()
         print("\n".join(map(_visible, text.split("\n"))), file=sys.stderr)
 

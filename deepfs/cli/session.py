@@ -1,24 +1,26 @@
-"""What a command works with: the places that its addresses name, its output, and its exit status."""
+"""What a command works with: the places that its addresses name, its options, its output, and its exit status."""
 
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, Final, NamedTuple, NoReturn
+from functools import wraps
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import anyio
+import click
+from anyio.abc import TaskStatus
 from msgspec import json
 
 from deepfs._brief import address as shown_url
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
-from deepfs.config.addresses import Address, parse_address
 from deepfs.config.trees import open_backend
-from deepfs.errors import DeepFSError
+from deepfs.config.urls import Address, parse_address
+from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text import paths
 from deepfs.types import Result, error_told
-
-__all__ = ["BACKEND_VARIABLE", "MACHINE", "VARIABLES_VARIABLE", "Given", "Place", "Session", "run", "told_text"]
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
@@ -29,6 +31,21 @@ MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
 _INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
+_SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+_TEXTS: Final[dict[str | None, str]] = {
+    ErrorCode.FILE_NOT_FOUND: "No such file or directory",
+    ErrorCode.IS_DIRECTORY: "Is a directory",
+    ErrorCode.NOT_A_DIRECTORY: "Not a directory",
+    ErrorCode.PERMISSION_DENIED: "Permission denied",
+    ErrorCode.ALREADY_EXISTS: "File exists",
+    ErrorCode.TOO_LARGE: "File too large",
+    ErrorCode.QUOTA_EXCEEDED: "Quota exceeded",
+    ErrorCode.CONFLICT: "It was changed meanwhile",
+    ErrorCode.TIMEOUT: "Timed out",
+    ErrorCode.UNSUPPORTED: "Not supported there",
+}
+"""What the system's tools say for an error code."""
 
 
 class Given(NamedTuple):
@@ -57,11 +74,7 @@ class Place(NamedTuple):
     address: Address
 
     def shown(self, path: str) -> str:
-        """What a user calls a path at or beneath this place.
-
-        Args:
-            path: The path in the backend; that of a directory may end in `/`.
-        """
+        """What a user calls a path at or beneath this place."""
         given = self.address.shown
         is_beneath = paths.is_beneath(path.rstrip("/"), self.path)
         beneath = path[len(self.path) :].lstrip("/") if is_beneath else ""
@@ -113,10 +126,6 @@ class Session:
 
         Args:
             text: The address; an empty one means the current directory, or the root of the backend of `on`.
-            creates: Whether a database may be made where there is none.
-
-        Returns:
-            The place. Its backend is closed when the command ends.
 
         Raises:
             DeepFSError: The path is invalid.
@@ -136,11 +145,7 @@ class Session:
         return Place(backend, paths.normalize(address.path), address)
 
     def titles(self, places: list[Place]) -> list[str]:
-        """What each place is called beside the others: with the URL, if they are of several backends.
-
-        Args:
-            places: The places.
-        """
+        """What each place is called beside the others: with the URL, if they are of several backends."""
         several = len({place.address.url for place in places}) > 1
         return [
             f"{shown_url(place.address.url)}#{place.path}"
@@ -150,32 +155,17 @@ class Session:
         ]
 
     def json(self, value: Any) -> None:
-        """Write a value as one line of JSON.
-
-        Args:
-            value: What msgspec can encode: records, dicts, lists, texts, numbers.
-        """
+        """Write a value as one line of JSON."""
         self.screen.raw(json.encode(value).decode() + "\n")
 
     def failed(self, told: object, *, status: int = 1) -> None:
-        """Tell an error, and go on. The command then ends with a status that is not 0.
-
-        Args:
-            told: The error, or a text.
-            status: The exit status; the highest one counts.
-        """
+        """Tell an error, and go on. The command then ends with a status that is not 0."""
         self.status = max(self.status, status)
         text = told_text(told)
         self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
     def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
-        """Whether a result is no error; an error is told.
-
-        Args:
-            result: The result.
-            place: The place that paths in the error are shown beneath.
-            status: The exit status for an error.
-        """
+        """Whether a result is no error; an error is told."""
         if not result.ok:
             self.failed(error_told(result).renamed(place.shown), status=status)
         return result.ok
@@ -189,8 +179,6 @@ def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: in
     """Run a command, tell an error that ends it, and exit.
 
     Args:
-        session: The session.
-        command: The command.
         trouble: The exit status for such an error: 1, or 2 for commands that use 1 for another answer, as grep does.
     """
 
@@ -228,6 +216,39 @@ def _run_told(session: Session, command: Callable[[], Awaitable[None]], trouble:
         session.failed(error, status=trouble)
 
 
+async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
+    """Run something that SIGINT, SIGTERM and SIGHUP cancel. What is being stored is stored as a whole, or not at all.
+
+    Args:
+        work: What to run.
+
+    Returns:
+        The number of the signal that ended it; None if none did.
+    """
+    received: list[int] = []
+    errors: list[Exception] = []
+
+    async def watch(*, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_SIGNALS) as signals:
+            task_status.started()
+            async for number in signals:
+                received.append(number)
+                break
+        # From here on, another SIGINT ends the process at once.
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watch)
+        try:
+            await work()
+        except Exception as error:
+            errors.append(error)
+        tasks.cancel_scope.cancel()
+    if errors:
+        raise errors[0]
+    return received[0] if received else None
+
+
 def _current_directory() -> str:
     """The current directory; an empty text if it was deleted."""
     try:
@@ -237,11 +258,97 @@ def _current_directory() -> str:
 
 
 def told_text(told: object) -> str:
-    """The text of an error, as the system's tools write it: without the number of an error of the system.
-
-    Args:
-        told: The error, or a text.
-    """
+    """The text of an error, as the system's tools write it: without the number of an error of the system."""
     if isinstance(told, OSError) and told.strerror:
         return told.strerror if told.filename is None else f"{told.filename}: {told.strerror}"
     return str(told).removeprefix("Error: ")
+
+
+def error_text(code: str) -> str:
+    """What the system's tools say for an error.
+
+    Args:
+        code: The code of `ErrorCode`.
+    """
+    return _TEXTS.get(code, code)
+
+
+def reason_text(result: Result) -> str:
+    """Why an operation failed, as the system's tools say it where they have words for it.
+
+    Args:
+        result: The result of the operation.
+    """
+    return _TEXTS.get(result.code) or str(error_told(result))
+
+
+# --- options and arguments that several commands have ---
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+def run_command(
+    command: Callable[[Session], Awaitable[None]], *, trouble: int = 1, json: bool = False, pages: bool = False
+) -> None:
+    """Run a command in a session, and exit.
+
+    `pages` is whether a person sees the output through a pager; `trouble` is as in `run`.
+    """
+    context = click.get_current_context()
+    session = Session(context.obj, as_json=json, name=context.info_name or "")
+    if pages and not json:
+        session.screen.page()
+    run(session, lambda: command(session), trouble=trouble)
+
+
+def in_session(
+    *, trouble: int = 1, pages: bool = False
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Decorate the async function of a command, which gets the session before its arguments; as `run_command` runs it.
+
+    The option `--json` is one of the session.
+    """
+
+    def decorate(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(function)
+        def command(*, json: bool = False, **given: Any) -> None:
+            run_command(lambda session: function(session, **given), trouble=trouble, json=json, pages=pages)
+
+        return command
+
+    return decorate
+
+
+def not_empty(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Refuse an empty address: most likely, it is a variable of the shell that is not set."""
+    if "" in ([given] if isinstance(given, str) else given or ()):
+        raise click.BadParameter("an empty address names nothing")
+    return given
+
+
+def json_option(function: CallableT) -> CallableT:
+    return click.option("--json", is_flag=True, help="Write JSON, one value a line.")(function)
+
+
+def hidden_option(function: CallableT) -> CallableT:
+    return click.option("-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too.")(function)
+
+
+def addresses_argument(function: CallableT) -> CallableT:
+    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)(function)
+
+
+def files_argument(function: CallableT) -> CallableT:
+    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)(function)
+
+
+def address_argument(function: CallableT) -> CallableT:
+    return click.argument("address", metavar="ADDRESS", callback=not_empty)(function)
+
+
+def directory_argument(function: CallableT) -> CallableT:
+    return click.argument("address", metavar="[ADDRESS]", default="")(function)
+
+
+def if_match_option(function: CallableT) -> CallableT:
+    return click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")(function)

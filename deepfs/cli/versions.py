@@ -4,20 +4,21 @@ from contextlib import aclosing
 
 import click
 
-from deepfs.cli.options import (
+from deepfs.cli.screen import human_size
+from deepfs.cli.session import (
+    Place,
+    Session,
     address_argument,
     directory_argument,
     json_option,
     run_command,
 )
-from deepfs.cli.screen import human_size
-from deepfs.cli.session import Place, Session
 from deepfs.policy.history import HistoryBackend
 
 __all__ = ["history", "restore", "restore_version", "show_history", "watch", "watch_changes"]
 
 
-async def _kept(session: Session, address: str) -> tuple[Place, HistoryBackend]:
+async def _open_history(session: Session, address: str) -> tuple[Place, HistoryBackend]:
     place = await session.place(address)
     if not isinstance(place.backend, HistoryBackend):
         raise ValueError(
@@ -48,26 +49,22 @@ async def show_history(session: Session, address: str, number: int | None, *, co
         number: The number of the version whose content is written; None for a list of all.
         compares: Whether the difference to the present file is written instead of the content.
     """
-    place, history = await _kept(session, address)
-    if number is None:
-        await _list_versions(session, place, history)
-    elif compares:
+    place, history = await _open_history(session, address)
+    if number is not None and compares:
         session.screen.diff(await history.adiff(place.path, number))
-    else:
+    elif number is not None:
         session.screen.bytes(await history.aread_version(place.path, number))
-
-
-async def _list_versions(session: Session, place: Place, history: HistoryBackend) -> None:
-    versions = await history.ahistory(place.path)
-    for version in versions:
-        if session.as_json:
-            session.json({"number": version.number, "saved_at": version.saved_at, "size": version.size})
-            continue
-        size = "-" if version.size is None else human_size(version.size)
-        when = version.saved_at[:19].replace("T", " ")
-        session.screen.line(f"{version.number:>6}  {size:>8}  {when}")
-    if not versions:
-        session.failed(f"{place.address.shown}: there are no earlier versions")
+    else:
+        versions = await history.ahistory(place.path)
+        for version in versions:
+            if session.as_json:
+                session.json({"number": version.number, "saved_at": version.saved_at, "size": version.size})
+                continue
+            size = "-" if version.size is None else human_size(version.size)
+            when = version.saved_at[:19].replace("T", " ")
+            session.screen.line(f"{version.number:>6}  {size:>8}  {when}")
+        if not versions:
+            session.failed(f"{place.address.shown}: there are no earlier versions")
 
 
 @click.command()
@@ -86,7 +83,7 @@ async def restore_version(session: Session, address: str, number: int) -> None:
         address: The address of the file.
         number: The number of the version.
     """
-    place, history = await _kept(session, address)
+    place, history = await _open_history(session, address)
     result = await history.arestore(place.path, number)
     if session.check(result, place):
         session.screen.line(f"{session.screen.name(place.address.shown)}: version {number} restored")

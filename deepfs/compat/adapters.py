@@ -7,14 +7,14 @@ V1 backends are synchronous: `ls_info`, `read` with numbered text, `grep_raw`, `
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from deepfs.backends import answers
-from deepfs.backends._trees import listed_tree
+from deepfs.backends._trees import list_tree
 from deepfs.backends.answers import shows_file
-from deepfs.backends.older_protocols import V1_NAMES, takes_option
+from deepfs.backends.older_protocols import V1_NAMES, is_v1, takes_option
 from deepfs.backends.protocol import (
     AnyBackendProtocol,
     BackendProtocol,
@@ -23,15 +23,13 @@ from deepfs.backends.protocol import (
     StoragePlace,
     SyncCommands,
 )
-from deepfs.backends.transfer import downloaded
-from deepfs.compat.recognition import is_v1, own_instead
+from deepfs.backends.transfer import download_file
 from deepfs.errors import (
     AlreadyExistsError,
     ConflictError,
     DeepFSError,
     ErrorCode,
     InvalidContentError,
-    InvalidPathError,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
@@ -39,7 +37,8 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
-from deepfs.search.flat import grep_tree, searched
+from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
+from deepfs.search.flat import grep_tree, run_search
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.sync import in_thread
@@ -73,10 +72,10 @@ __all__ = [
     "adapt_sandbox_protocol",
     "awaitable",
     "caller_of",
+    "own_instead",
 ]
 
 ResultT = TypeVar("ResultT", bound=Result)
-OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 
@@ -112,6 +111,12 @@ def awaitable(method: Callable[..., Any]) -> Call:
     return call
 
 
+def _is_generated(backend: Any, name: str) -> bool:
+    """Whether a method is one that a subclass of `BackendProtocol` does not define itself."""
+    module = getattr(getattr(backend, name, None), "__module__", None) or ""
+    return isinstance(backend, BackendProtocol) and module.partition(".")[0] == "deepfs"
+
+
 class AdaptedBackend(BackendProtocol, SyncCommands):
     """A backend of deepagents, of its current protocol or of V1, as one of deepfs.
 
@@ -127,7 +132,10 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         self.adapted: Any = backend
         self.is_v1: bool = is_v1(type(backend))
         self.capabilities: Capabilities = Capabilities(
-            executes=self._call("execute") is not None, deletes=self._call("delete") is not None
+            executes=self._call("execute") is not None,
+            deletes=self._call("delete") is not None,
+            has_links=hasattr(backend, "_real_path")
+            or hasattr(backend, "_get_backend_and_key"),  # Those of deepagents.
         )
         self._whole: BackendProtocol = self
 
@@ -150,10 +158,11 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     def _call(self, operation: str) -> Call | None:
         """The backend's method for an operation as an async function; None if it has none."""
         if self.is_v1:
-            return caller_of(self.adapted, V1_NAMES.get(operation, operation))
+            name = V1_NAMES.get(operation, operation)
+            return None if _is_generated(self.adapted, name) else caller_of(self.adapted, name)
         return caller_of(self.adapted, f"a{operation}") or caller_of(self.adapted, operation)
 
-    def _offered(self, operation: str) -> Call:
+    def _require(self, operation: str) -> Call:
         call = self._call(operation)
         if call is None:
             raise NotSupportedError(backend=type(self.adapted).__name__, operation=operation)
@@ -164,20 +173,15 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     # --- looking ---
 
-    @property
-    def resolves_links(self) -> bool:
-        """Whether the backend can resolve links, as a FilesystemBackend or CompositeBackend of deepagents can."""
-        return hasattr(self.adapted, "_real_path") or hasattr(self.adapted, "_get_backend_and_key")
-
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        if not self.resolves_links:
+        if not self.capabilities.has_links:
             return [*paths]
-        return await in_thread(partial(_real_paths, self.adapted, paths))
+        return await in_thread(lambda: [_real_path(self.adapted, path) for path in paths])
 
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
-        answer = await self._offered("ls")(path)
-        failed = answers.refused(answer, LsResult, path)
+        answer = await self._require("ls")(path)
+        failed = answers.refusal_of(answer, LsResult, path)
         if failed is not None:
             return failed
         entries = answers.children(answer, path)
@@ -187,7 +191,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _require_directory(self, path: str) -> None:
         """Raise unless `path` is a directory; its parent shows it, since a file or nothing may list as empty, too."""
-        above = await self._offered("ls")(paths.parent(path))
+        above = await self._require("ls")(paths.parent(path))
         known = {info.path.rstrip("/"): info for info in answers.children(above, paths.parent(path))}
         if path not in known:
             raise NotFoundError(path)
@@ -196,7 +200,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         path, offset, limit = paths.normalize(path), max(offset, 0), max(limit, 0)
-        answer = await self._offered("read")(path, offset, limit + answers.PROBE)
+        answer = await self._require("read")(path, offset, limit + answers.PROBE)
         return await self._unless_directory(answers.read_result(answer, path, offset, limit), path)
 
     async def _unless_directory(self, result: ResultT, path: str) -> ResultT:
@@ -205,11 +209,19 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise IsDirectoryError(path)
         return result
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         path = files.root
-        answer = await self._offered("glob")(request.pattern, path)
-        failed = answers.refused(answer, GlobResult, path)
+        answer = await self._require("glob")(request.pattern, path)
+        failed = answers.refusal_of(answer, GlobResult, path)
         if failed is not None:
             return failed
         matches = [info for info in answers.infos(answer, "matches", path) if not info.is_dir and info.path in files]
@@ -221,31 +233,26 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             truncation_reason=getattr(answer, "truncation_reason", None),
         )
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         grep = Grep(request, FileFilter(request))
         path = grep.files.root
-        if request.options.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
+        if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)
-            return await searched(partial(grep_tree, tree, grep))
-        answer = await self._offered("grep")(request.pattern, path, request.glob)
-        failed = answers.refused(answer, GrepResult, path)
+            return await run_search(partial(grep_tree, tree, grep))
+        answer = await self._require("grep")(request.pattern, path, request.glob)
+        failed = answers.refusal_of(answer, GrepResult, path)
         if failed is not None:
             return failed
         found = [match for match in answers.matches(answer, path) if match.path in grep.files]
         if not found and path != "/":
-            await self._require_something(path)
+            with suppress(NotDirectoryError):  # A file may be searched, too.
+                await self._require_directory(path)
         cut = request.max_count is not None and len(found) > request.max_count
         return GrepResult(matches=found[: request.max_count], truncated=cut or getattr(answer, "truncated", False))
 
-    async def _require_something(self, path: str) -> None:
-        try:
-            await self._require_directory(path)
-        except NotDirectoryError:
-            return
-
     async def _files(self, path: str) -> FileTree:
         """The files at or under `path`, in memory; files that cannot be downloaded are left out."""
-        tree = await listed_tree(self._whole, path)
+        tree = await list_tree(self._whole, path)
         listed = [entry.path for entry in tree.entries if "file" in (entry.kind, entry.leads_to)]
         files: dict[str, FileDataV2] = {}
         for start in range(0, len(listed), _BATCH):
@@ -255,9 +262,9 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         return FileTree(files)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        listing = await listed_tree(self._whole, path)
+        listing = await list_tree(self._whole, path)
         if deleting:
-            self._offered("delete")
+            self._require("delete")
         return listing
 
     # --- changing ---
@@ -277,7 +284,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
                 raise AlreadyExistsError(path)
             if exists and self.is_v1:
                 return await self._replace(path, content)
-            return answers.changed(await self._offered("write")(path, content), WriteResult, path)
+            return answers.change_result(await self._require("write")(path, content), WriteResult, path)
 
     async def _exists(self, path: str, *, replaces: bool) -> bool:
         """Whether a file is at `path`.
@@ -303,7 +310,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
 
     async def _has_children(self, path: str) -> bool:
         try:
-            return bool(answers.children(await self._offered("ls")(path), path))
+            return bool(answers.children(await self._require("ls")(path), path))
         except (NotDirectoryError, NotSupportedError):
             return False
 
@@ -334,13 +341,6 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         if found.version != if_match:
             raise ConflictError(path)
 
-    async def _check_content(self, path: str, if_match: str) -> None:
-        """Raise unless the file, text or binary, has this version."""
-        if await self._has_children(path):
-            raise IsDirectoryError(path)
-        if version(await downloaded(self._whole, path)) != if_match:
-            raise ConflictError(path)
-
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
     ) -> EditResult:
@@ -350,8 +350,8 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         check_text(new, "new text")
         async with self._hold(path):
             await self._check_version(path, if_match)
-            answer = await self._offered("edit")(path, old, new, replace_all)
-            return await self._unless_directory(answers.changed(answer, EditResult, path), path)
+            answer = await self._require("edit")(path, old, new, replace_all)
+            return await self._unless_directory(answers.change_result(answer, EditResult, path), path)
 
     async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
         path = paths.normalize(path)
@@ -359,37 +359,38 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             if if_match is not None:
-                await self._check_content(path, if_match)
-            return answers.changed(await self._offered("delete")(path), DeleteResult, path)
+                if await self._has_children(path):
+                    raise IsDirectoryError(path)
+                if version(await download_file(self._whole, path)) != if_match:
+                    raise ConflictError(path)
+            return answers.change_result(await self._require("delete")(path), DeleteResult, path)
 
     # --- bytes and commands ---
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        given = [path for path, _ in files]
-        done = await self._own_way("upload_files", files, given, FileUploadResponse)
+        done = await self._own_way(UploadFiles(files))
         return await BackendProtocol.aupload_files(self, files) if done is None else done
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        done = await self._own_way("download_files", paths, paths, FileDownloadResponse)
+        done = await self._own_way(DownloadFiles(paths))
         return await BackendProtocol.adownload_files(self, paths) if done is None else done
 
-    async def _own_way(
-        self, operation: str, items: Sequence[Any], given: list[str], outcome: type[OutcomeT]
-    ) -> list[OutcomeT] | None:
+    async def _own_way(self, batch: Batch) -> list[Any] | None:
         """Call the backend's own method with the items whose path is valid; return None if it has no such method."""
-        call = self._call(operation)
+        call = self._call(batch.name)
         if call is None:
             return None
-        valid = [index for index, path in enumerate(given) if _is_valid(path)]
+
+        async def check(one: Batch) -> None:
+            paths.normalize(one.paths[0])
+
+        async def run(valid: Batch) -> list[Any]:
+            return answers.outcomes(await call([*valid.items]), valid.paths, batch.item)
+
         try:
-            answered = await call([items[index] for index in valid]) if valid else []
+            return await batch.where(check, run)
         except NotSupportedError:
             return None
-        done = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in given]
-        complete = answers.outcomes(answered, [given[index] for index in valid], outcome)
-        for index, answer in zip(valid, complete, strict=True):
-            done[index] = answer
-        return done
 
     async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
         """Run a command in the adapted backend.
@@ -401,13 +402,33 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         Raises:
             NotSupportedError: If that backend runs no commands, or takes no timeout.
         """
-        call, timeout = self._offered("execute"), timeout or None
+        call, timeout = self._require("execute"), timeout or None
         # The sandboxes of deepagents and its partners keep the limit of their operator by this name.
         limit = getattr(self.adapted, "_default_timeout", None)
         if timeout is not None and isinstance(limit, int | float):
             timeout = min(timeout, limit)
         answer = await (call(command) if timeout is None else call(command, timeout=timeout))
         return ExecuteResponse(answer.output, answer.exit_code, getattr(answer, "truncated", False))
+
+
+def own_instead(backend: Any, adapt: Callable[[Any], BackendProtocol]) -> BackendProtocol | None:
+    """Return deepfs's own backend in place of a StateBackend or CompositeBackend of deepagents, otherwise None.
+
+    Both StateBackends use the same channel, but only deepfs merges what parallel tools write. The exact class is
+    compared by name, without an import of deepagents: subclasses may behave differently. `adapt` converts the backends
+    that a composite mounts.
+    """
+    match f"{type(backend).__module__}.{type(backend).__qualname__}":
+        case "deepagents.backends.state.StateBackend":
+            from deepfs.backends.state import StateBackend
+
+            return StateBackend()
+        case "deepagents.backends.composite.CompositeBackend":
+            from deepfs.backends.composite import CompositeBackend
+
+            routes = {route: adapt(mounted) for route, mounted in backend.routes.items()}
+            return CompositeBackend(adapt(backend.default), routes, artifacts_root=backend.artifacts_root)
+    return None
 
 
 def adapt_backend_protocol(backend: AnyBackendProtocol) -> BackendProtocol:
@@ -442,10 +463,6 @@ class AdaptedSandbox(AdaptedBackend, SandboxBackendProtocol):
         return str(getattr(self.adapted, "id", None) or f"{type(self.adapted).__name__}-{id(self.adapted):x}")
 
 
-def _real_paths(backend: Any, given: list[str]) -> list[str | None]:
-    return [_real_path(backend, path) for path in given]
-
-
 def _real_path(backend: Any, path: str) -> str | None:
     """Resolve links in a FilesystemBackend of deepagents, also in a mounted one; None if that fails."""
     try:
@@ -460,11 +477,3 @@ def _real_path(backend: Any, path: str) -> str | None:
         return None
     mount = path if inner == "/" else path.removesuffix(inner)
     return None if real is None else paths.join(mount or "/", real.lstrip("/"))
-
-
-def _is_valid(path: str) -> bool:
-    try:
-        paths.normalize(path)
-    except InvalidPathError:
-        return False
-    return True

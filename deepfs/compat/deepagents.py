@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from importlib import metadata
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
@@ -26,12 +27,8 @@ def to_deepagents(backend: BACKEND_TYPES) -> "ToDeepagents":
     replaces an existing file, as users of deepagents 0.7 expect. Raises ImportError if deepagents is missing or older
     than 0.7.32.
     """
-    try:
-        _check_version()
-        from deepfs.compat import deepagents_backends
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-    return deepagents_backends.to_deepagents(backend)
+    adapted: ToDeepagents = _adapters().to_deepagents(backend)
+    return adapted
 
 
 def from_deepagents(backend: Any) -> "BackendProtocol":
@@ -42,21 +39,20 @@ def from_deepagents(backend: Any) -> "BackendProtocol":
     sync methods run in worker threads. Raises ImportError if deepagents is missing or older than 0.7.32, TypeError if
     `backend` is not a backend of deepagents.
     """
-    try:
-        _check_version()
-        from deepfs.compat import deepagents_backends
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-    return deepagents_backends.from_deepagents(backend)
+    adapted: BackendProtocol = _adapters().from_deepagents(backend)
+    return adapted
 
 
 @cache
-def _check_version() -> None:
-    """Raise ImportError if the installed deepagents is older than the adapters support."""
-    installed = metadata.version("deepagents")
-    if tuple(map(int, re.findall(r"\d+", installed)[:3])) < _FIRST:
-        raise ImportError(f"{_NEEDED}; {installed} is installed")
-
-
-def _not_installed(error: ModuleNotFoundError) -> Exception:
-    return ImportError(_NEEDED) if (error.name or "").partition(".")[0] == "deepagents" else error
+def _adapters() -> ModuleType:
+    """The module of the adapters. Raises ImportError if deepagents is missing, or older than they support."""
+    try:
+        installed = metadata.version("deepagents")
+        if tuple(map(int, re.findall(r"\d+", installed)[:3])) < _FIRST:
+            raise ImportError(f"{_NEEDED}; {installed} is installed")
+        from deepfs.compat import deepagents_backends
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "deepagents":
+            raise ImportError(_NEEDED) from error
+        raise
+    return deepagents_backends

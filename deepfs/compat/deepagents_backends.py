@@ -3,10 +3,10 @@
 Importing this module imports deepagents.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeVar, cast
 
 from deepagents.backends import CompositeBackend as PeerCompositeBackend
 from deepagents.backends import FilesystemBackend as PeerFilesystemBackend
@@ -15,35 +15,34 @@ from deepagents.backends import protocol as peer
 
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.backends.operations import without_defaults
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
-from deepfs.compat import peer_results
-from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
 from deepfs.compat.factories import FactoryBackend, backend_from
-from deepfs.compat.recognition import own_instead
-from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError
+from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quote
+from deepfs.operations import Batch, DownloadFiles, UploadFiles
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sync import run_sync, sync_shims
 from deepfs.text import paths
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import (
     EditResult,
-    FileDownloadResponse,
-    FileUploadResponse,
+    ExecuteResponse,
+    FileDataV2,
     GlobResult,
     GrepResult,
     LsResult,
     ReadResult,
     Result,
     WriteResult,
+    error_told,
     failure,
 )
 
-if TYPE_CHECKING:
-    from deepfs.backends.wrapper import WrapperBackend
-
 __all__ = [
+    "SANDBOX_BINARY_BYTES",
+    "SHOWN_EXTENSIONS",
     "DeepagentsBackend",
     "DeepagentsSandbox",
     "ToDeepagents",
@@ -54,6 +53,111 @@ __all__ = [
     "to_deepagents",
 ]
 
+# --- results of deepagents, with the texts that its tools and rules search for ---------------------------------------
+
+SANDBOX_BINARY_BYTES: Final = 500 * 1024
+"""The most bytes of a binary file that deepagents reads from a sandbox."""
+
+_IMAGES: Final = (".png", ".jpeg", ".jpg", ".webp", ".gif", ".heic", ".heif")
+_VIDEOS: Final = (".mp4", ".mpeg", ".mov", ".avi", ".flv", ".mpg", ".webm", ".wmv", ".3gpp", ".mkv")
+_SOUNDS: Final = (".wav", ".mp3", ".aiff", ".aac", ".ogg", ".flac")
+_DOCUMENTS: Final = (".pdf", ".ppt", ".pptx")
+
+SHOWN_EXTENSIONS: Final = frozenset((*_IMAGES, *_VIDEOS, *_SOUNDS, *_DOCUMENTS))
+"""Extensions of files that deepagents shows to a model in their own type; other binaries it sends as a document."""
+
+_LISTING: Final = {ErrorCode.FILE_NOT_FOUND: "path_not_found", ErrorCode.NOT_A_DIRECTORY: "not_a_directory"}
+"""The names of these conditions in a listing of deepagents; its rule for `delete` searches for the second."""
+
+_TIMED_OUT: Final = 124
+"""The exit code of the command `timeout` when the time is up."""
+
+
+def _bare(error: str | None) -> str | None:
+    """Remove the prefix `Error: `, which the tool of deepagents adds itself."""
+    return None if error is None else error.removeprefix("Error: ")
+
+
+def _plain(records: list[Any] | None) -> list[Any] | None:
+    """Convert records to dicts, as deepagents has them."""
+    if records is None:
+        return None
+    return [{key: _plain(each) if isinstance(each, list) else each for key, each in item.items()} for item in records]
+
+
+def peer_listing(result: LsResult, path: str) -> peer.LsResult:
+    """Convert the result of `ls`."""
+    error = _bare(result.error)
+    if result.code in _LISTING and result.entries is None:
+        error = f"Path {quote(path)}: {_LISTING[result.code]}"
+    return peer.LsResult(error=error, entries=_plain(result.entries))
+
+
+def peer_reading(result: ReadResult, path: str, binary_limit: int | None) -> peer.ReadResult:
+    """Convert the result of `read`; binary content that deepagents cannot show becomes an error."""
+    data = result.file_data
+    error = _bare(result.error) if result.error is not None or data is None else _unshown(data, path, binary_limit)
+    if error is not None or data is None:
+        return peer.ReadResult(error=error)
+    shown: Any = {key: value for key, value in data.items() if key != "mime_type"}
+    if result.start_line is None:
+        return peer.ReadResult(file_data=shown, no_lines_requested=result.no_lines_requested)
+    return peer.ReadResult(
+        file_data=shown,
+        total_lines=result.total_lines,
+        start_line=result.start_line,
+        end_line=result.end_line,
+        next_offset=result.next_offset,
+    )
+
+
+def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
+    """The error text if deepagents cannot show the content; otherwise None."""
+    if data.encoding == "utf-8":
+        return None
+    if PurePosixPath(path).suffix.lower() not in SHOWN_EXTENSIONS:
+        kind = data.mime_type or "unknown type"
+        return f"File {quote(path)} is binary ({kind}) and cannot be shown; download it, or read it by a command"
+    if limit is not None and len(data.content) // 4 * 3 - data.content.count("=") > limit:
+        return f"File {quote(path)}: Binary file exceeds maximum preview size of {limit} bytes"
+    return None
+
+
+def peer_matches(result: GrepResult, pattern: str) -> peer.GrepResult:
+    """Convert the result of `grep`; as in deepagents, `error` may name skipped files beside the matches."""
+    lines = {(match.path, match.line) for match in result.matches or ()}
+    matches = _plain(result.matches)
+    for match in matches or ():
+        for side in ("context_before", "context_after"):
+            if side in match:
+                beside = [line for line in match[side] if (match["path"], line["line"]) not in lines]
+                match[side] = [line for line in beside if pattern not in line["text"]]
+    return peer.GrepResult(error=_with_skipped(result), matches=matches, truncated=result.truncated)
+
+
+def _with_skipped(result: GrepResult) -> str | None:
+    if not result.skipped:
+        return result.error
+    files = "1 file" if result.skipped == 1 else f"{result.skipped:,} files"
+    skipped = f"Error: {files} could not be searched: binary, too large or unreadable"
+    return skipped if result.error is None else f"{result.error}\n{skipped}"
+
+
+def peer_files(result: GlobResult) -> peer.GlobResult:
+    """Convert the result of `glob`."""
+    reason: Any = result.truncation_reason or "budget" if result.truncated else None
+    return peer.GlobResult(
+        error=_bare(result.error), matches=_plain(result.matches), truncated=result.truncated, truncation_reason=reason
+    )
+
+
+def peer_execution(done: ExecuteResponse) -> peer.ExecuteResponse:
+    """Convert the result of a command; if its time was up, the exit code is 124."""
+    exit_code = done.exit_code if done.timed_out is None else _TIMED_OUT
+    return peer.ExecuteResponse(output=done.output, exit_code=exit_code, truncated=done.truncated)
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
 
 _BASES = (peer.BackendProtocol, peer.SandboxBackendProtocol)
 
@@ -91,7 +195,7 @@ class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
 
 def from_deepagents(backend: object) -> BackendProtocol:
     """Adapt a backend of deepagents to deepfs. Raises TypeError if it is not one."""
-    own = own_instead(backend, _mounted)
+    own = own_instead(backend, _adapt_mounted)
     if own is not None:
         return own
     if isinstance(backend, peer.SandboxBackendProtocol):
@@ -101,12 +205,10 @@ def from_deepagents(backend: object) -> BackendProtocol:
     raise TypeError(f"{type(backend).__name__} is no backend of deepagents")
 
 
-def _mounted(backend: Any) -> BackendProtocol:
+def _adapt_mounted(backend: Any) -> BackendProtocol:
     return from_deepagents(backend) if isinstance(backend, peer.BackendProtocol) else adapt_backend_protocol(backend)
 
 
-ItemT = TypeVar("ItemT")
-OutcomeT = TypeVar("OutcomeT", FileUploadResponse, FileDownloadResponse)
 ResultT = TypeVar("ResultT", bound=Result)
 
 
@@ -128,7 +230,7 @@ class ToDeepagents(peer.BackendProtocol):
         """Whether the storage belongs to the event loop of the calling thread; sync calls are refused there."""
         return self.inner.bound_to_this_thread()
 
-    def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
+    def _refusal(self, path: str | None, result: type[ResultT]) -> ResultT | None:
         """The failed result for a path that is not in normal form; otherwise None."""
         if path is None or _is_normal(path):
             return None
@@ -139,11 +241,11 @@ class ToDeepagents(peer.BackendProtocol):
         return None
 
     async def als(self, path: str) -> peer.LsResult:
-        return peer_results.listed(self._refused(path, LsResult) or await self.inner.als(path), path)
+        return peer_listing(self._refusal(path, LsResult) or await self.inner.als(path), path)
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
-        read = self._refused(file_path, ReadResult) or await self.inner.aread(file_path, offset, limit)
-        return peer_results.read(read, file_path, self._binary_limit(file_path))
+        read = self._refusal(file_path, ReadResult) or await self.inner.aread(file_path, offset, limit)
+        return peer_reading(read, file_path, self._binary_limit(file_path))
 
     async def agrep(
         self,
@@ -156,15 +258,15 @@ class ToDeepagents(peer.BackendProtocol):
     ) -> peer.GrepResult:
         if context_lines < 0:
             raise ValueError(f"context_lines must not be negative, not {context_lines}")
-        options = without_defaults(max_count=max_count, context_lines=context_lines or None)
-        found = self._refused(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
-        return peer_results.grep(found, pattern)
+        options = _without_defaults(max_count=max_count, context_lines=context_lines or None)
+        found = self._refusal(path, GrepResult) or await self.inner.agrep(pattern, path, glob, **options)
+        return peer_matches(found, pattern)
 
     async def aglob(self, pattern: str, path: str | None = None) -> peer.GlobResult:
-        return peer_results.glob(self._refused(path, GlobResult) or await self.inner.aglob(pattern, path or "/"))
+        return peer_files(self._refusal(path, GlobResult) or await self.inner.aglob(pattern, path or "/"))
 
     async def awrite(self, file_path: str, content: str) -> peer.WriteResult:
-        written = self._refused(file_path, WriteResult) or await self.inner.awrite(file_path, content, overwrite=True)
+        written = self._refusal(file_path, WriteResult) or await self.inner.awrite(file_path, content, overwrite=True)
         if written.code is ErrorCode.UNSUPPORTED:
             written = await self.inner.awrite(file_path, content)
         return peer.WriteResult(error=written.error, path=written.path)
@@ -172,7 +274,7 @@ class ToDeepagents(peer.BackendProtocol):
     async def aedit(
         self, file_path: str, old_string: str, new_string: str, replace_all: bool = False
     ) -> peer.EditResult:
-        edited = self._refused(file_path, EditResult)
+        edited = self._refusal(file_path, EditResult)
         edited = edited or await self.inner.aedit(file_path, old_string, new_string, replace_all)
         if edited.code is ErrorCode.NO_MATCH and "\r" in old_string:
             # In deepagents, the text to replace may have other line ends than the file.
@@ -181,37 +283,28 @@ class ToDeepagents(peer.BackendProtocol):
         return peer.EditResult(error=edited.error, path=edited.path, occurrences=edited.occurrences)
 
     async def adelete(self, file_path: str) -> peer.DeleteResult:
-        refused = self._refused(file_path, Result)
+        refused = self._refusal(file_path, Result)
         if refused is not None:
             return peer.DeleteResult(error=refused.error)
         deleted = await self.inner.adelete(file_path)
         return peer.DeleteResult(error=deleted.error, path=deleted.path)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[peer.FileUploadResponse]:
-        outcomes = await self._each(files, [path for path, _ in files], self.inner.aupload_files, FileUploadResponse)
+        outcomes = await UploadFiles(files).where(self._check, self.inner.arun)
         return [peer.FileUploadResponse(path=outcome.path, error=outcome.error) for outcome in outcomes]
 
     async def adownload_files(self, paths: list[str]) -> list[peer.FileDownloadResponse]:
-        outcomes = await self._each(paths, paths, self.inner.adownload_files, FileDownloadResponse)
+        outcomes = await DownloadFiles(paths).where(self._check, self.inner.arun)
         return [
             peer.FileDownloadResponse(path=outcome.path, content=outcome.content, error=outcome.error)
             for outcome in outcomes
         ]
 
-    async def _each(
-        self,
-        items: Sequence[ItemT],
-        named: Sequence[str],
-        call: Callable[[list[ItemT]], Awaitable[list[OutcomeT]]],
-        outcome: type[OutcomeT],
-    ) -> list[OutcomeT]:
-        """One outcome for each item, in order; items whose path is refused are left out of the call."""
-        accepted = [index for index, path in enumerate(named) if self._refused(path, Result) is None]
-        outcomes = [outcome(path, error=ErrorCode.INVALID_PATH.value) for path in named]
-        answers = await call([items[index] for index in accepted])
-        for index, answer in zip(accepted, answers, strict=True):
-            outcomes[index] = answer
-        return outcomes
+    async def _check(self, one: Batch) -> None:
+        """Raise if the path of an item is refused."""
+        refused = self._refusal(one.paths[0], Result)
+        if refused is not None:
+            raise error_told(refused)
 
 
 def _is_normal(path: str) -> bool:
@@ -233,16 +326,16 @@ class ToDeepagentsSandbox(ToDeepagents, peer.SandboxBackendProtocol):
         return str(getattr(self.inner, "id", None) or f"deepfs-{id(self.inner):x}")
 
     def _binary_limit(self, path: str) -> int | None:
-        return peer_results.SANDBOX_BINARY_BYTES
+        return SANDBOX_BINARY_BYTES
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> peer.ExecuteResponse:
         try:
             done = await cast("SandboxBackendProtocol", self.inner).aexecute(
-                command, **without_defaults(timeout=timeout)
+                command, **_without_defaults(timeout=timeout)
             )
         except NotSupportedError as error:
             raise NotImplementedError(str(error)) from error
-        return peer_results.executed(done)
+        return peer_execution(done)
 
 
 class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
@@ -251,7 +344,7 @@ class ToDeepagentsOnDisk(ToDeepagents, PeerFilesystemBackend):
     For a FilesystemBackend, deepagents resolves links by `_real_path` and checks the resolved path as well.
     """
 
-    def _refused(self, path: str | None, result: type[ResultT]) -> ResultT | None:
+    def _refusal(self, path: str | None, result: type[ResultT]) -> ResultT | None:
         return None
 
     def _real_path(self, key: str) -> str:
@@ -294,11 +387,7 @@ class ToDeepagentsComposite(ToDeepagents, PeerCompositeBackend):
     """
 
     def __init__(
-        self,
-        inner: BackendProtocol,
-        default: ToDeepagents,
-        routes: dict[str, ToDeepagents],
-        artifacts_root: str,
+        self, inner: BackendProtocol, default: ToDeepagents, routes: dict[str, ToDeepagents], artifacts_root: str
     ) -> None:
         super().__init__(inner)
         self.default: Any = default
@@ -383,26 +472,17 @@ def _keeps_state(backend: object) -> bool:
 
 def _has_links(backend: object) -> bool:
     """Whether a path of `backend` may resolve to another path."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
-    if resolve is BackendProtocol.aresolve_paths or isinstance(backend, BaseSandbox):
-        return False
-    if isinstance(backend, AdaptedBackend):
-        return backend.resolves_links
-    return not _forwards(backend) or any(map(_has_links, _inner(backend)))
-
-
-def _forwards(backend: object) -> bool:
-    """Whether `backend` leaves resolving links to its inner backends."""
-    resolve = getattr(type(backend), "aresolve_paths", None)
-    return getattr(resolve, "__qualname__", "") in ("WrapperBackend.aresolve_paths", "CompositeBackend.aresolve_paths")
+    if isinstance(backend, BaseSandbox) or not isinstance(backend, BackendProtocol):
+        return False  # deepagents asks in a sync method on its event loop, where no command of a sandbox can run.
+    inner = () if isinstance(backend, AdaptedBackend) else _inner(backend)
+    return any(map(_has_links, inner)) if inner else backend.capabilities.has_links
 
 
 def _real_path(backend: BackendProtocol, path: str) -> str | None:
     """Resolve the links in `path`. deepagents calls this on its event loop, from a sync method."""
-    while isinstance(backend, FactoryBackend) or (_forwards(backend) and not isinstance(backend, CompositeBackend)):
-        backend = backend.current() if isinstance(backend, FactoryBackend) else cast("WrapperBackend", backend).inner
-    if type(backend).aresolve_paths is FilesystemBackend.aresolve_paths:
+    while isinstance(backend, FactoryBackend | WrapperBackend) and type(backend).__module__.startswith("deepfs."):
+        backend = backend.current() if isinstance(backend, FactoryBackend) else backend.inner
+    if type(backend).run is FilesystemBackend.run:
         return cast("FilesystemBackend", backend).real_path(path)  # A few system calls: faster than `run_sync`.
     [real] = run_sync(backend.aresolve_paths, [path])
     return real
@@ -424,3 +504,8 @@ def _directories(backend: object) -> Iterator[Any]:
     else:
         for inner in _inner(backend):
             yield from _directories(inner)
+
+
+def _without_defaults(**options: Any) -> dict[str, Any]:
+    """The options that are neither None nor False, so that a backend that lacks the others can be called."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}

@@ -1,7 +1,5 @@
 """Backend factories (deprecated): functions that take the runtime and return a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
-from contextlib import aclosing
 from dataclasses import fields
 from typing import Any, cast
 
@@ -9,24 +7,11 @@ from langgraph.runtime import Runtime
 
 from deepfs._deprecated import already_warned, warn_deprecated
 from deepfs._langgraph import private as _langgraph
-from deepfs.backends.operations import CHUNK_BYTES, without_defaults
-from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, StoragePlace
-from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.backends.older_protocols import Adapters, register
+from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
+from deepfs.compat.adapters import AdaptedBackend, adapt_backend_protocol
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.text.entries import EntryChange, TreeListing
-from deepfs.types import (
-    DeleteResult,
-    EditResult,
-    FileDownloadResponse,
-    FileUploadResponse,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadRawResult,
-    ReadResult,
-    WriteResult,
-)
+from deepfs.operations import Operation
 
 __all__ = ["BackendContext", "FactoryBackend", "backend_from"]
 
@@ -53,6 +38,8 @@ class FactoryBackend(BackendProtocol):
         factory: The factory. It is called in the task that awaits the operation.
     """
 
+    capabilities: Capabilities = Capabilities(has_links=True)  # It is not known before a call.
+
     def __init__(self, factory: BackendFactory) -> None:
         self._factory = factory
         self._warned: set[str] = set()
@@ -71,65 +58,8 @@ class FactoryBackend(BackendProtocol):
         except Exception as error:
             raise BackendError(None, f"The backend factory failed: {type(error).__name__}: {error}") from error
 
-    async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
-        return await self.current().aresolve_paths(paths)
-
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        return await self.current().alist_tree(path, deleting=deleting)
-
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        return await self.current().achange_entries(changes)
-
-    async def astorage_place(self, path: str) -> StoragePlace:
-        return await self.current().astorage_place(path)
-
-    async def als(self, path: str) -> LsResult:
-        return await self.current().als(path)
-
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        return await self.current().aread(path, offset, limit)
-
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        return await self.current().aread_raw(path)
-
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        return await self.current().awrite(path, content, **without_defaults(overwrite=overwrite, if_match=if_match))
-
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        return await self.current().aedit(path, old, new, replace_all, **without_defaults(if_match=if_match))
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        return await self.current().arun_glob(request)
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        return await self.current().arun_grep(request)
-
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        return await self.current().adelete(path, **without_defaults(if_match=if_match))
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.current().acopy(src, dst, **without_defaults(overwrite=overwrite))
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        return await self.current().amove(src, dst, **without_defaults(overwrite=overwrite))
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        return await self.current().aupload_files(files)
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        return await self.current().adownload_files(paths)
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        return await self.current().aupload_stream(path, chunks)
-
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self.current().adownload_stream(path, chunk_size=chunk_size)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    async def run(self, operation: Operation) -> Any:
+        return await self.current().arun(operation)
 
 
 class BackendContext(Runtime[Any]):
@@ -175,3 +105,6 @@ def current_context() -> BackendContext | None:
     """The argument for a factory in the running node; None outside a graph."""
     runtime = _langgraph.current_runtime()
     return None if runtime is None else BackendContext(runtime=runtime)
+
+
+register(Adapters(backend=backend_from, older=AdaptedBackend, context=current_context))

@@ -97,11 +97,8 @@ class WorkspaceFiles:
         if read.code is ErrorCode.IS_DIRECTORY:
             return _entry(normal, True, None)
         _check(read, normal)
-        return _entry(normal, False, await self._size(normal))
-
-    async def _size(self, path: str) -> int | None:
-        above = await self._backend.als(paths.parent(path))
-        return next((info.size for info in above.entries or () if info.path == path), None)
+        above = await self._backend.als(paths.parent(normal))
+        return _entry(normal, False, next((each.size for each in above.entries or () if each.path == normal), None))
 
     async def list_dir(self, path: str) -> "Sequence[FileEntry]":
         """Return what is in a directory.
@@ -132,12 +129,9 @@ class WorkspaceFiles:
         for directory in (*paths.ancestors(normal), normal):
             if (await self._backend.aread(directory, 0, 1)).ok:
                 raise (FileExistsError if directory == normal else NotADirectoryError)(directory)
-            if self._backend.capabilities.keeps_empty_directories:
-                await self._made(directory)
-
-    async def _made(self, directory: str) -> None:
-        if (await self._backend.als(directory)).code is ErrorCode.FILE_NOT_FOUND:
-            _check_upload(await self._backend.achange_entries([EntryChange(directory, "make_directory")]))
+            keeps_empty = self._backend.capabilities.keeps_empty_directories
+            if keeps_empty and (await self._backend.als(directory)).code is ErrorCode.FILE_NOT_FOUND:
+                _check_upload(await self._backend.achange_entries([EntryChange(directory, "make_directory")]))
 
     async def remove(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it.

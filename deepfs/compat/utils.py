@@ -16,6 +16,7 @@ from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.records import read_data
 from deepfs.types import FileInfo, GrepMatch, GrepResult, ReadResult, failure
 
@@ -23,6 +24,7 @@ __all__ = [
     "EMPTY_CONTENT_WARNING",
     "EMPTY_OLD_STRING_ERROR",
     "MAX_LINE_LENGTH",
+    "MAX_VIDEO_INPUT_BYTES",
     "TOOL_RESULT_TOKEN_LIMIT",
     "TRUNCATION_GUIDANCE",
     "TRUNCATION_MARKER_TEMPLATE",
@@ -240,10 +242,10 @@ def format_grep_matches(matches: Sequence[Mapping[str, Any]], output_mode: Outpu
         return "\n".join(sorted(found))
     if output_mode == "count":
         return "\n".join(f"{path}: {len(found[path])}" for path in sorted(found))
-    return "\n".join(row for path in sorted(found) for row in (f"{path}:", *_shown(path, matches)))
+    return "\n".join(row for path in sorted(found) for row in (f"{path}:", *_file_rows(path, matches)))
 
 
-def _shown(path: str, matches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _file_rows(path: str, matches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The rows of a file: its matches, each in a row of its own, with the context lines around them."""
     rows: dict[int, list[str]] = {}
     has_context = False

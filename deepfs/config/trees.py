@@ -38,26 +38,25 @@ from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.config.addresses import TREE, with_options
-from deepfs.config.urls import open_url
+from deepfs.config.urls import TREE, open_url, with_options
 from deepfs.sync import in_thread
 
 __all__ = ["TreeConfig", "load_tree", "open_backend", "open_tree"]
 
 
-class _Rule(Struct, forbid_unknown_fields=True):
+class _RuleTable(Struct, forbid_unknown_fields=True):
     operations: list[str]
     paths: list[str]
     mode: str = "deny"
 
 
-class _History(Struct, forbid_unknown_fields=True):
+class _HistoryTable(Struct, forbid_unknown_fields=True):
     url: str | None = None
     directory: str = "/.history"
     keep: int = 100
 
 
-class _Limits(Struct, forbid_unknown_fields=True):
+class _QuotaTable(Struct, forbid_unknown_fields=True):
     max_bytes: int | None = None
     max_files: int | None = None
 
@@ -80,9 +79,9 @@ class TreeConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     url: str | dict[str, Any] = "memory://"
     read_only: bool = False
     mounts: dict[str, str | dict[str, Any]] = field(default_factory=dict)
-    permissions: list[_Rule] = field(default_factory=list)
-    history: _History | None = None
-    limits: _Limits | None = None
+    permissions: list[_RuleTable] = field(default_factory=list)
+    history: _HistoryTable | None = None
+    limits: _QuotaTable | None = None
     mcp: dict[str, Any] = field(default_factory=dict)
     agent: dict[str, Any] = field(default_factory=dict)
     directory: str = ""
@@ -157,23 +156,32 @@ async def open_tree(tree: TreeConfig) -> AsyncIterator[BackendProtocol]:
         ValueError: A URL, an option, a rule or a limit cannot be used.
         ModuleNotFoundError: A backend needs an extra, which the text names.
     """
-    async with _opened_tree(tree, ()) as backend:
+    async with _open_tree(tree, ()) as backend:
         yield backend
 
 
 @asynccontextmanager
-async def _opened_tree(tree: TreeConfig, inside: tuple[str, ...]) -> AsyncIterator[BackendProtocol]:
+async def _open_tree(tree: TreeConfig, inside: tuple[str, ...]) -> AsyncIterator[BackendProtocol]:
     """Open the backends of a tree that is a part of the trees of the files `inside`."""
     routes = {path: f"{path.rstrip('/')}/" for path in tree.mounts}
     if len({*routes.values()}) < len(routes):
         raise ValueError("two mounts have the same path")
     async with AsyncExitStack() as stack:
-        open_each = _Opening(stack, tree.directory, inside)
+
+        async def open_each(given: str | Mapping[str, Any]) -> BackendProtocol:
+            options = {"url": given} if isinstance(given, str) else dict(given)
+            url = options.pop("url", None)
+            if not isinstance(url, str):
+                raise ValueError("a mount needs a url, which is a text")
+            if "://" not in url:  # A path, which as the location of a file URL must not look like a host.
+                url = f"file://{quote(url if url.startswith(('/', './', '../')) else f'./{url}')}"
+            return await stack.enter_async_context(_open(with_options(url, options), tree.directory, inside=inside))
+
         backend = await open_each(tree.url)
         mounts = {routes[path]: await open_each(url) for path, url in tree.mounts.items()}
         kept = None if tree.history is None else tree.history.url
         versions = None if kept is None else await open_each(kept)
-        yield await in_thread(partial(_joined, backend, mounts, versions, tree))
+        yield await in_thread(partial(_join, backend, mounts, versions, tree))
 
 
 @asynccontextmanager
@@ -183,7 +191,7 @@ async def open_backend(
     """Open the backend that a URL names, or the tree of a TOML file, and close it at the end.
 
     Args:
-        url: The URL, without a path in the backend, or `tree://FILE`; `deepfs.config.addresses` lists the kinds.
+        url: The URL, without a path in the backend, or `tree://FILE`; `deepfs.config.urls` lists the kinds.
         directory: The directory that relative paths in it start at; by default the current one.
         creates: Whether the database of a URL may be made where there is none; those of a tree may be.
         variables: The names of the variables of the environment that the TOML file may use; files that it names in turn
@@ -197,18 +205,13 @@ async def open_backend(
         OSError: The file cannot be read; a FileNotFoundError if there is no database, and `creates` is False.
         ModuleNotFoundError: The backend needs an extra, which the text names.
     """
-    async with _opened(url, directory, creates=creates, variables=variables) as backend:
+    async with _open(url, directory, creates=creates, variables=variables) as backend:
         yield backend
 
 
 @asynccontextmanager
-async def _opened(
-    url: str,
-    directory: str,
-    *,
-    creates: bool = True,
-    variables: Collection[str] = (),
-    inside: tuple[str, ...] = (),
+async def _open(
+    url: str, directory: str, *, creates: bool = True, variables: Collection[str] = (), inside: tuple[str, ...] = ()
 ) -> AsyncIterator[BackendProtocol]:
     """Open a backend that is a part of the trees of the files `inside`."""
     if not url.startswith(TREE):
@@ -219,33 +222,11 @@ async def _opened(
     real = await in_thread(partial(os.path.realpath, file))
     if real in inside:
         raise ValueError(f"{file}: this tree is a part of itself")
-    async with _opened_tree(await load_tree(file, variables=variables), (*inside, real)) as backend:
+    async with _open_tree(await load_tree(file, variables=variables), (*inside, real)) as backend:
         yield backend
 
 
-class _Opening:
-    """Opens backends, which are closed with `stack`."""
-
-    def __init__(self, stack: AsyncExitStack, directory: str, inside: tuple[str, ...]) -> None:
-        self._stack = stack
-        self._directory = directory
-        self._inside = inside
-
-    async def __call__(self, given: str | Mapping[str, Any]) -> BackendProtocol:
-        options = {"url": given} if isinstance(given, str) else dict(given)
-        url = options.pop("url", None)
-        if not isinstance(url, str):
-            raise ValueError("a mount needs a url, which is a text")
-        url = with_options(url if "://" in url else f"file://{_plain(url)}", options)
-        return await self._stack.enter_async_context(_opened(url, self._directory, inside=self._inside))
-
-
-def _plain(path: str) -> str:
-    """A path as the location of a file URL."""
-    return quote(path if path.startswith(("/", "./", "../")) else f"./{path}")
-
-
-def _joined(
+def _join(
     backend: BackendProtocol, mounts: dict[str, BackendProtocol], versions: BackendProtocol | None, tree: TreeConfig
 ) -> BackendProtocol:
     """The backends as one, with the policies of the tree."""

@@ -1,4 +1,19 @@
-"""The backends that URLs name."""
+"""Addresses: a URL that names a backend, and a path in it; and the backends that URLs name.
+
+    notes/plan.md                                  a path of this machine
+    file:///srv/docs#/guide/start.md               a path in a directory, which nothing leaves
+    sqlite:///files.db?namespace=ada#/notes        a path in a namespace of a SQLite database
+    postgresql://user@host/db?namespace=ada#/a.md  the same in PostgreSQL
+    s3://bucket/dir/a.md                           an object; gs:// and az:// as well, and every URL of fsspec
+    store+sqlite:///store.db?namespace=ada         the files in a LangGraph store
+    checkpoint+sqlite:///runs.db?thread=1#/a.md    the files in the state of a LangGraph thread, to be read only
+    tree://deepfs.toml#/memories                   a path in the tree that a TOML file describes
+
+Only what has `://` is a URL: a file may have any name. What stands before `#` names the backend, what stands behind it
+the path. Without `#`, the path of a URL that names a place in a hierarchy (file, object stores, fsspec) is the path,
+and all other addresses mean the root. Options follow `?`; `read_only=true` goes with every URL. The URL of a database
+file has four slashes if its path is absolute.
+"""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -6,16 +21,85 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from msgspec import Struct, ValidationError, convert
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.config.addresses import with_options
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.sync import in_thread
 
-__all__ = ["inert_serializer", "open_url"]
+__all__ = ["TREE", "Address", "inert_serializer", "open_url", "parse_address", "with_options"]
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+TREE: Final = "tree://"
+"""The beginning of the URL of a tree that a TOML file describes; the path of the file follows."""
+_FLAT: Final = frozenset({"memory", "sqlite", "postgres", "postgresql"})
+"""Schemes whose URL has no path in the storage."""
+
+
+class Address(NamedTuple):
+    """A backend and a path in it.
+
+    Attributes:
+        url: The URL of the backend.
+        path: The path in the backend.
+        shown: What a user calls this path: the text that `path` replaces where paths are shown.
+    """
+
+    url: str
+    path: str
+    shown: str
+
+
+def parse_address(text: str, *, within: str | None = None, directory: str = "/") -> Address:
+    """Split an address into the URL of its backend and a path.
+
+    Args:
+        text: The address.
+        within: The URL of the backend that addresses without a scheme are paths of; None if they are paths of this
+            machine.
+        directory: The absolute directory that relative paths of this machine start at.
+
+    Returns:
+        The address. Nothing is opened or looked up.
+    """
+    if "://" not in text:
+        if within is not None:
+            return Address(within, text, text)
+        return Address("file:///", _absolute(text, directory), text)
+    url, fragment, path = text.partition("#")
+    if fragment:
+        return Address(url, path or "/", path or "/")
+    scheme, _, rest = text.partition("://")
+    if text.startswith(TREE) or "::" in text or "+" in scheme or scheme in _FLAT:
+        return Address(text, "/", "/")
+    if scheme == "file":
+        location, _, options = rest.partition("?")
+        location = unquote(location.removeprefix("localhost") if location.startswith("localhost/") else location)
+        return Address("file:///" + (f"?{options}" if options else ""), _absolute(location, directory), location)
+    location, mark, options = rest.partition("?")
+    host, _, path = location.partition("/")
+    return Address(f"{scheme}://{host}{mark}{options}", f"/{path}", f"{scheme}://{location}")
+
+
+def _absolute(path: str, directory: str) -> str:
+    return os.path.normpath(os.path.join(directory, path))
+
+
+def with_options(url: str, options: Mapping[str, Any]) -> str:
+    """The URL with more options.
+
+    Args:
+        url: The URL of a backend.
+        options: The options; a truth value is written as `true` or `false`.
+    """
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(texts)}" if texts else url
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
 
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure")
 
@@ -43,7 +127,9 @@ class _Url(NamedTuple):
 
     def own_options(self, ours: type[Struct]) -> dict[str, Any]:
         """The options of deepfs in a URL that has those of a server as well. Raises ValueError."""
-        return _given({name: value for name, value in self.options.items() if name in ours.__struct_fields__}, ours)
+        return _convert_options(
+            {name: value for name, value in self.options.items() if name in ours.__struct_fields__}, ours
+        )
 
 
 _Maker = Callable[[_Url], BackendProtocol]
@@ -57,7 +143,7 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
     """Open the backend that a URL names, and close it at the end.
 
     Args:
-        url: The URL, without a path in the backend; `deepfs.config.addresses` lists the kinds.
+        url: The URL, without a path in the backend; `deepfs.config.urls` lists the kinds.
         directory: The directory that relative paths in the URL start at; by default the current one.
         creates: Whether a database may be made where there is none.
 
@@ -69,8 +155,8 @@ async def open_url(url: str, *, directory: str = "", creates: bool = True) -> As
         FileNotFoundError: There is no such file, and `creates` is False.
         ModuleNotFoundError: The backend needs an extra, which the text names.
     """
-    parts = _parsed(url, directory, creates)
-    is_read_only = _given({"read_only": parts.options.pop("read_only", "false")}, _CommonOptions)["read_only"]
+    parts = _parse(url, directory, creates)
+    is_read_only = _convert_options({"read_only": parts.options.pop("read_only", "false")}, _CommonOptions)["read_only"]
     async with AsyncExitStack() as stack:
         if parts.scheme in _OPENERS:
             with _without_driver_texts():
@@ -93,12 +179,12 @@ def _without_driver_texts() -> Iterator[None]:
 
 
 def _read_only(backend: BackendProtocol) -> BackendProtocol:
-    from deepfs.policy.read_only import ReadOnlyBackend
+    from deepfs.policy.limits import ReadOnlyBackend
 
     return ReadOnlyBackend(backend)
 
 
-def _parsed(url: str, directory: str, creates: bool) -> _Url:
+def _parse(url: str, directory: str, creates: bool) -> _Url:
     scheme, mark, rest = url.partition("://")
     if not mark or not scheme:
         # The text is not shown: it may hold a password.
@@ -150,7 +236,7 @@ class _ThreadOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint: str | None = None
 
 
-def _given(options: Mapping[str, str], kind: type[Struct]) -> dict[str, Any]:
+def _convert_options(options: Mapping[str, str], kind: type[Struct]) -> dict[str, Any]:
     """The options as keyword arguments, each of its type. Raises ValueError that names the wrong one."""
     try:
         made = convert(dict(options), kind, strict=False)
@@ -180,19 +266,19 @@ def _disk(url: _Url) -> BackendProtocol:
 
     host, slash, path = url.location.partition("/")
     root = slash + path if host in ("", "localhost") else url.location
-    return FilesystemBackend(os.path.join(url.directory, unquote(root)), **_given(url.options, _DiskOptions))
+    return FilesystemBackend(os.path.join(url.directory, unquote(root)), **_convert_options(url.options, _DiskOptions))
 
 
 def _memory(url: _Url) -> BackendProtocol:
     from deepfs.backends.memory import MemoryBackend
 
-    return MemoryBackend(**_given(url.options, _Options))
+    return MemoryBackend(**_convert_options(url.options, _Options))
 
 
 def _sqlite(url: _Url) -> BackendProtocol:
     from deepfs.backends.sqlite import SqliteBackend
 
-    options = _given(url.options, _SqliteOptions)
+    options = _convert_options(url.options, _SqliteOptions)
     return SqliteBackend(_database_file(url), _namespace(options), **options)
 
 
@@ -240,12 +326,12 @@ def _langgraph(module: str, name: str, package: str) -> Any:
         raise ModuleNotFoundError(f"this URL needs {package}: pip install {package}", name=error.name) from None
 
 
-async def _opened(
+async def _open_langgraph(
     kind: Literal["store", "checkpoint"], url: _Url, stack: AsyncExitStack, ours: type[Struct]
 ) -> tuple[Any, dict[str, Any]]:
     """A store or saver of LangGraph over the database that the URL names, and the options of deepfs."""
     database = "sqlite" if url.scheme.endswith("sqlite") else "postgres"
-    options = _given(url.options, ours) if database == "sqlite" else url.own_options(ours)
+    options = _convert_options(url.options, ours) if database == "sqlite" else url.own_options(ours)
     name = f"Async{database.capitalize()}{'Store' if kind == 'store' else 'Saver'}"
     module = f"langgraph.{kind}.{database}.aio"
     found = await in_thread(partial(_langgraph, module, name, f"langgraph-checkpoint-{database}"))
@@ -267,7 +353,7 @@ def inert_serializer() -> Any:
 
 
 async def _store(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
-    store, options = await _opened("store", url, stack, _StoreOptions)
+    store, options = await _open_langgraph("store", url, stack, _StoreOptions)
     await store.setup()
     return await in_thread(partial(_store_backend, store, options))
 
@@ -280,7 +366,7 @@ def _store_backend(store: Any, options: dict[str, Any]) -> BackendProtocol:
 
 async def _thread(url: _Url, stack: AsyncExitStack) -> BackendProtocol:
     """The files in the state of a thread. They are read-only: a change would be one of the graph, which is not here."""
-    saver, options = await _opened("checkpoint", url._replace(creates=False), stack, _ThreadOptions)
+    saver, options = await _open_langgraph("checkpoint", url._replace(creates=False), stack, _ThreadOptions)
     graph = await in_thread(partial(_graph_of_files, saver))
     configurable = {"thread_id": options["thread"]}
     if "checkpoint" in options:

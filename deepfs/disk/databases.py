@@ -68,13 +68,7 @@ def check_entry(path: str, name: str, directory: int) -> None:
 def check_database(path: str, descriptor: int, status: os.stat_result) -> None:
     """Refuse an open file if it belongs to a database that this process uses. `release` then does not close it.
 
-    Args:
-        path: The path in the error.
-        descriptor: The file, opened for reading, which `release` will close.
-        status: Its status.
-
-    Raises:
-        PermissionDeniedError: The database is in use.
+    The file is opened for reading, and will be closed by `release`. Raises PermissionDeniedError about `path`.
     """
     may_be = status.st_size % UNIT == 0 and is_database(descriptor, os.pread(descriptor, _LONGEST, 0))
     if may_be and _is_used(file_id(status)):

@@ -7,20 +7,18 @@ from io import BufferedReader, FileIO
 from itertools import groupby
 from typing import BinaryIO
 
-from deepfs.disk.atomic import NEW_MODE, Sweeper
 from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.programs import add_root, import_late_modules
 from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
 from deepfs.disk.relocation import Relocator
-from deepfs.disk.removal import delete
 from deepfs.disk.resolve import Root, place_of
-from deepfs.disk.trees import ContentId, list_tree
+from deepfs.disk.trees import ContentId, delete, list_tree
 from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
 from deepfs.disk.watching import DiskWatch
-from deepfs.disk.writing import Upload, Writer, change_entry
+from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
 from deepfs.text.judging import Judge
 from deepfs.text.paths import name, parent

@@ -110,15 +110,12 @@ def unlock(descriptor: int, file: FileId) -> None:
 
 
 class LockHeldError(Exception):
-    """Others hold the lock of a file. Raised on threads of the pool instead of waiting; the change can be repeated.
-
-    Args:
-        has_changed: Whether a part of the change has been made, with which the next attempt goes on.
-    """
+    """Others hold the lock of a file. Raised on threads of the pool instead of waiting; the change can be repeated."""
 
     def __init__(self, *, has_changed: bool = False) -> None:
         super().__init__()
         self.has_changed: bool = has_changed
+        """Whether a part of the change has been made, with which the next attempt goes on."""
 
 
 _waiting: set[object] = set()

@@ -1,16 +1,12 @@
 """Flushing to the disk, by itself or together with other changes that wait for it at the same time."""
 
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from deepfs.disk.os_calls import READ_DIRECTORY, file_id, is_shortage, release, start_writeback
+from deepfs.disk.os_calls import file_id, is_shortage, start_writeback, sync, sync_directory
 from deepfs.threads import pool
-
-if sys.platform == "darwin":
-    import fcntl
 
 __all__ = [
     "Change",
@@ -19,32 +15,12 @@ __all__ = [
     "carry_out",
     "finish",
     "finish_together",
-    "sync",
-    "sync_directory",
 ]
 
 T = TypeVar("T")
 
 _MOST_TOGETHER = 40
 """The most changes that are flushed together; each has three descriptors open until then."""
-
-
-def sync(descriptor: int) -> None:
-    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
-
-
-def sync_directory(directory: int, durable: bool) -> None:
-    """Flush the entries of `directory` to the disk, if `durable`."""
-    if durable:
-        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
-        try:
-            os.fsync(descriptor)
-        finally:
-            release(descriptor)
 
 
 class ToFlush(NamedTuple):
@@ -66,11 +42,7 @@ Steps = Generator[ToFlush, None, T]
 
 
 class Change(Generic[T]):
-    """A change that has begun: it runs to where it needs a flush, and `finish_together` takes it on from there.
-
-    Args:
-        start: Starts the change.
-    """
+    """A change that has begun: it runs to where it needs a flush, and `finish_together` takes it on from there."""
 
     _value: T
 
@@ -164,11 +136,7 @@ def _failure(asked: ToFlush) -> BaseException | None:
 def carry_out(starts: Sequence[Callable[[], Steps[Any]]]) -> Iterator[Change[Any]]:
     """Carry out changes that do not depend on one another, flushing up to 40 together.
 
-    Args:
-        starts: Starts the changes.
-
-    Yields:
-        The changes, in order, each when it has ended.
+    Yields the changes, in order, each when it has ended.
     """
     begun = 0
     while begun < len(starts):

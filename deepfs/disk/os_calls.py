@@ -24,6 +24,9 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 
+if sys.platform == "darwin":
+    import fcntl
+
 if TYPE_CHECKING:
     import ctypes
 
@@ -64,8 +67,11 @@ __all__ = [
     "open_unlinked",
     "release",
     "start_writeback",
+    "sync",
+    "sync_directory",
     "syscall_of",
     "temporary_name",
+    "write_all",
 ]
 
 # --- platforms -------------------------------------------------------------------------------------------------------
@@ -178,6 +184,31 @@ def _openat2() -> _Call | None:
 
     is_known = call(NOWHERE, ".", open_how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
     return call if is_known else None
+
+
+def write_all(data: bytes, descriptor: int) -> None:
+    """Write `data` to an open file."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync(descriptor: int) -> None:
+    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(directory: int, durable: bool) -> None:
+    """Flush the entries of `directory` to the disk, if `durable`."""
+    if durable:
+        descriptor = os.open(".", READ_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            release(descriptor)
 
 
 def start_writeback(descriptor: int) -> None:
@@ -295,11 +326,11 @@ def _invalid(reason: str) -> Callable[[str], DeepFSError]:
     return lambda path: InvalidPathError(path, reason)
 
 
-def _refused(reason: str) -> Callable[[str], DeepFSError]:
+def _as_refusal(reason: str) -> Callable[[str], DeepFSError]:
     return lambda path: PermissionDeniedError(path, reason)
 
 
-def _failed(reason: str) -> Callable[[str], DeepFSError]:
+def _as_failure(reason: str) -> Callable[[str], DeepFSError]:
     return lambda path: BackendError(path, reason)
 
 
@@ -311,23 +342,23 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "ENOTEMPTY": AlreadyExistsError,
     "EACCES": PermissionDeniedError,
     "EPERM": PermissionDeniedError,
-    "EROFS": _refused("the file system is read-only"),
-    "ETXTBSY": _refused("it is a program that runs"),
-    "EBUSY": _refused("the system uses it"),
-    "ELOOP": _refused(TOO_MANY_LINKS),
-    "EMLINK": _refused(TOO_MANY_LINKS),
+    "EROFS": _as_refusal("the file system is read-only"),
+    "ETXTBSY": _as_refusal("it is a program that runs"),
+    "EBUSY": _as_refusal("the system uses it"),
+    "ELOOP": _as_refusal(TOO_MANY_LINKS),
+    "EMLINK": _as_refusal(TOO_MANY_LINKS),
     # Errors of opening a socket, or a device without a driver.
-    "ENXIO": _refused(NOT_REGULAR),
-    "ENODEV": _refused(NOT_REGULAR),
-    "EOPNOTSUPP": _refused(NOT_REGULAR),
+    "ENXIO": _as_refusal(NOT_REGULAR),
+    "ENODEV": _as_refusal(NOT_REGULAR),
+    "EOPNOTSUPP": _as_refusal(NOT_REGULAR),
     "ENAMETOOLONG": _invalid("a name in it, or the whole of it, is too long for the file system"),
     "EILSEQ": _invalid("the file system cannot hold this name"),
-    "ENOSPC": _failed("No space is left on the disk"),
-    "EDQUOT": _failed("The disk quota is used up"),
-    "EFBIG": _failed("The file is too large for the file system"),
-    "EMFILE": _failed("Too many files are open"),
-    "ENFILE": _failed("Too many files are open"),
-    "EIO": _failed("The disk failed to read or write"),
+    "ENOSPC": _as_failure("No space is left on the disk"),
+    "EDQUOT": _as_failure("The disk quota is used up"),
+    "EFBIG": _as_failure("The file is too large for the file system"),
+    "EMFILE": _as_failure("Too many files are open"),
+    "ENFILE": _as_failure("Too many files are open"),
+    "EIO": _as_failure("The disk failed to read or write"),
 }
 _BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}
 
@@ -336,7 +367,9 @@ def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
     """The leaf error for `error`, about the virtual `path` and with no host path; a leaf error is returned as it is."""
     if isinstance(error, DeepFSError):
         return error
-    make = _BY_ERRNO.get(error.errno or 0) or _failed(os.strerror(error.errno) if error.errno else "The disk failed")
+    make = _BY_ERRNO.get(error.errno or 0) or _as_failure(
+        os.strerror(error.errno) if error.errno else "The disk failed"
+    )
     return make(path)
 
 

@@ -12,19 +12,18 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 __all__ = [
     "Place",
     "add_root",
+    "directories_passed",
     "find_programs",
     "import_late_modules",
     "interpreter_parts",
     "is_safe",
-    "passed",
     "programs_on",
 ]
 
@@ -44,11 +43,9 @@ Only calls that no other thread can interrupt change it, so a lock, which a fork
 
 
 def add_root(owner: object, directory: str) -> None:
-    """Note that a directory can be written by way of an object, as long as that lives. Makes no system call.
+    """Note that a directory, which need not exist, can be written by way of an object, as long as that lives.
 
-    Args:
-        owner: The backend, or what it uses.
-        directory: The path of the directory, which need not exist.
+    Makes no system call.
     """
     _roots[id(owner)] = [directory]
     weakref.finalize(owner, _roots.pop, id(owner), None).atexit = False
@@ -61,11 +58,10 @@ def _real_roots() -> set[str]:
     return {known[-1] for known in list(_roots.values())}
 
 
-def passed(path: str) -> Iterator[str]:
+def directories_passed(path: str) -> Iterator[str]:
     """The real paths of the directories in which the parts of a path are looked up, and those of the links in it.
 
-    Args:
-        path: The path, which need not exist.
+    The path need not exist.
     """
     names, at, links = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0
     while names and links <= _MOST_LINKS:
@@ -94,7 +90,7 @@ class Place(NamedTuple):
     def of(cls, path: str) -> "Place":
         """What a path leads to now; it need not exist."""
         real = os.path.realpath(path)
-        return cls(real, frozenset((real, *passed(path))))
+        return cls(real, frozenset((real, *directories_passed(path))))
 
     def is_safe(self) -> bool:
         """Whether no other account can change it or put something in its place, and no agent can."""
@@ -111,10 +107,7 @@ def is_safe(path: str) -> bool:
     """Whether nobody who is not trusted can change what a path leads to, or put something in its place.
 
     Agents are not trusted, and no other accounts but root and the owner of deepfs's own files. Members of a group are
-    trusted where its directories are.
-
-    Args:
-        path: The path, which need not exist.
+    trusted where its directories are. The path need not exist.
     """
     return Place.of(path).is_safe()
 
@@ -144,13 +137,7 @@ def _is_beneath(place: str, roots: set[str]) -> bool:
 
 
 def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
-    """The programs of a name, those on the PATH first, that no other account can change.
-
-    Args:
-        path: The PATH.
-        name: The name of the program.
-        others: Further paths to look at.
-    """
+    """The programs that no other account can change: those of a name on the PATH `path`, then those at other paths."""
     for found in (*(os.path.join(directory, name) for directory in path.split(os.pathsep)), *others):
         if os.path.isabs(found) and os.path.isfile(found) and os.access(found, os.X_OK):
             place = Place.of(found)
@@ -159,12 +146,7 @@ def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
 
 
 def find_programs(name: str, *others: str) -> Iterator[str]:
-    """The real paths of programs that are safe to run, those on the PATH first.
-
-    Args:
-        name: The name to look up in the directories of the PATH.
-        others: Further paths to look at.
-    """
+    """The real paths of programs that are safe to run: those of a name on the PATH, then those at other paths."""
     for place in programs_on(os.environ.get("PATH", os.defpath), name, *others):
         if place.is_safe_from_agents():
             yield place.path
@@ -191,5 +173,7 @@ def import_late_modules() -> None:
 def _import_all() -> None:
     sysconfig.get_path("scripts")  # Reads a module of its own.
     for name in _LATE:
-        with suppress(ImportError):
+        try:
             import_module(name)
+        except ImportError:  # Nor is it imported later, when an agent may have written a module of this name.
+            sys.modules[name] = cast("Any", None)

@@ -5,12 +5,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
-from deepfs.disk.atomic import Sweeper, create, discard, is_mounted, link_into_place, replace
 from deepfs.disk.file_locks import LockHeldError, locked_places
-from deepfs.disk.flushing import finish, sync_directory
-from deepfs.disk.judged_trees import check_tree
+from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -23,24 +22,23 @@ from deepfs.disk.os_calls import (
     link_target,
     may_change,
     release,
+    sync_directory,
     temporary_name,
 )
 from deepfs.disk.reading import check_opened, check_regular
-from deepfs.disk.removal import Stayed, Unlink, remove_tree
 from deepfs.disk.resolve import Place, Root
-from deepfs.disk.trees import ContentId, content_id, fill_from, tree_copy
+from deepfs.disk.trees import ContentId, Stayed, Unlink, check_tree, content_id, fill_from, remove_tree, tree_copy
+from deepfs.disk.writing import Sweeper, create, discard, is_mounted, link_into_place, replace
 from deepfs.errors import (
-    AlreadyExistsError,
     ConflictError,
     DeepFSError,
     InvalidPathError,
-    IsDirectoryError,
-    NotDirectoryError,
     NotFoundError,
     PermissionDeniedError,
     error_about,
 )
 from deepfs.text import paths
+from deepfs.text.entries import Kind, check_target
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["Relocator"]
@@ -64,11 +62,9 @@ class _Task(NamedTuple):
     def is_dir(self) -> bool:
         return stat.S_ISDIR(self.status.st_mode)
 
-    @property
-    def is_link(self) -> bool:
-        return stat.S_ISLNK(self.status.st_mode)
+    def is_in_one_directory(self) -> bool:
+        return file_id(os.fstat(self.source.directory)) == file_id(os.fstat(self.target.directory))
 
-    @property
     def is_one_entry(self) -> bool:
         """Whether both ends are one entry: through symlinks, a directory mounted twice, or case-insensitive names."""
         if self.leads_to == self.target.path:
@@ -76,14 +72,12 @@ class _Task(NamedTuple):
         if self.existing is None or file_id(self.existing) != file_id(self.status):
             return False
         # Two hard links of one file are two entries.
-        return self.is_dir or self.status.st_nlink == 1 or self._same_name()
+        is_same_name = self.source.name == self.target.name and self.is_in_one_directory()
+        return self.is_dir or self.status.st_nlink == 1 or is_same_name
 
-    def _same_name(self) -> bool:
-        return self.source.name == self.target.name and self.same_directory()
-
-    def same_directory(self) -> bool:
-        """Whether both ends are in one directory."""
-        return file_id(os.fstat(self.source.directory)) == file_id(os.fstat(self.target.directory))
+    def rename(self) -> None:
+        source, target = self.source, self.target
+        os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
 
 
 class Relocator:
@@ -102,80 +96,84 @@ class Relocator:
         What is copied to another file system is added to `copied`. If it has something already, all has been copied.
         """
         copied = set() if copied is None else copied
-        if copied:
-            self._remove_rest(src, dst, copied, deadline)
+        if copied:  # Go on with removing a directory that was copied, which stopped where others held a lock.
+            with suppress(NotFoundError), StorageErrors(src), self._root.locate(src, follow=False) as source:
+                self._remove_copied(src, dst, source, copied, deadline, is_dir=True)
+                sync_directory(source.directory, self._durable)
             return
         for _ in attempts(dst):
-            with self._task(src, dst, overwrite=overwrite, moving=True) as task:
-                if task.is_one_entry:
-                    _change_case(task)
+            with self._locate(src, dst) as (source, target):
+                look = partial(self._look, src, source, dst, target, overwrite=overwrite, moving=True)
+                task = look()
+                self._sweeper.visit(target)
+                if task.is_one_entry():
+                    # On a file system that ignores case, the new name may differ only in that.
+                    is_new_name = source.name != target.name and source.name.casefold() == target.name.casefold()
+                    if is_new_name and task.is_in_one_directory():
+                        task.rename()
                     return
-                if self._root.is_root_or_above(task.source.names):
+                if self._root.is_root_or_above(source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
-                with locked_places(src, [task.source, task.target], deadline):
-                    current = self._looked_at(src, task.source, dst, task.target)
-                    self._check(current, overwrite=overwrite, moving=True)
-                    if current.is_one_entry or self._moved(current, copied, deadline):
-                        sync_directory(task.source.directory, self._durable)
+                with locked_places(src, [source, target], deadline):
+                    task = look()
+                    if task.is_one_entry() or self._try_move(task, copied, deadline):
+                        sync_directory(source.directory, self._durable)
                         return
 
     def copy(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool) -> None:
         """Copy the entry at `src` to `dst`; a symlink is copied itself, not its target."""
         for _ in attempts(dst):
-            with self._task(src, dst, overwrite=overwrite, moving=False) as task:
-                if task.is_one_entry:
+            with self._locate(src, dst) as (source, target):
+                task = self._look(src, source, dst, target, overwrite=overwrite, moving=False)
+                self._sweeper.visit(target)
+                if task.is_one_entry():
                     return
-                with locked_places(dst, [task.target], deadline):
-                    if self._copied(task, deadline, set()):
+                with locked_places(dst, [target], deadline):
+                    if self._try_copy(task, deadline, set()):
                         return
 
     @contextmanager
-    def _task(self, src: str, dst: str, *, overwrite: bool, moving: bool) -> Iterator[_Task]:
-        """Locate and check both ends; an OSError in the body is reported as one about `dst`."""
+    def _locate(self, src: str, dst: str) -> Iterator[tuple[Place, Place]]:
+        """Locate both ends; an OSError in the body is reported as one about `dst`."""
         with StorageErrors(src), self._root.locate(src, follow=False) as source:
             if source.lstat() is None:
                 raise NotFoundError(src)
             if paths.is_beneath(dst, src):
                 raise InvalidPathError(dst, "it lies inside {other}", src)
             with StorageErrors(dst), self._root.locate_target(dst) as target:
-                task = self._looked_at(src, source, dst, target)
-                self._check(task, overwrite=overwrite, moving=moving)
-                self._sweeper.visit(target)
-                yield task
+                yield source, target
 
-    def _looked_at(self, src: str, source: Place, dst: str, target: Place) -> _Task:
-        """Look at both ends; NotFoundError if the source is gone."""
+    def _look(self, src: str, source: Place, dst: str, target: Place, *, overwrite: bool, moving: bool) -> _Task:
+        """Look at both ends. Raises unless the source is there and may be moved or copied to the destination."""
         status = source.lstat()
         if status is None:
             raise NotFoundError(src)
         leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
-        return _Task(src, source, status, dst, target, target.lstat(), leads_to)
-
-    def _check(self, task: _Task, *, overwrite: bool, moving: bool) -> None:
-        """Raise unless the source may be moved or copied to the destination."""
-        if not task.is_one_entry:
-            self._check_not_inside(task)
-        elif task.existing is None:
-            # A dangling symlink, moved or copied to the path of its own missing target, would point to itself.
-            raise NotFoundError(task.src)
-        if not (moving and task.is_one_entry):
-            _check_destination(task, overwrite=overwrite)
-
-    def _check_not_inside(self, task: _Task) -> None:
-        if task.is_dir:
-            above = self._root.directories(task.target.names[:-1])
-            if file_id(task.status) in map(file_id, above):
-                raise InvalidPathError(task.dst, "it lies inside {other}", task.src)
+        task = _Task(src, source, status, dst, target, target.lstat(), leads_to)
+        standing = task.existing
+        if task.is_one_entry():
+            if standing is None:
+                # A dangling symlink, moved or copied to the path of its own missing target, would point to itself.
+                raise NotFoundError(src)
+            if moving:
+                return task
+        elif task.is_dir and file_id(status) in map(file_id, self._root.directories(target.names[:-1])):
+            raise InvalidPathError(dst, "it lies inside {other}", src)
+        if standing is not None:
+            kind: Kind = "directory" if stat.S_ISDIR(standing.st_mode) else "file"
+            check_target(dst, kind, from_file=not task.is_dir, overwrite=overwrite)
+            check_regular(dst, standing)
+        return task
 
     def _check_beneath(self, task: _Task, deadline: Deadline) -> None:
         if task.is_dir:
             check_tree(self._root, task.source, task.src, deadline, task.target, task.dst)
 
-    def _moved(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> bool:
+    def _try_move(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> bool:
         """Move, with the locks held; return False if something appeared at the destination meanwhile."""
         self._check_beneath(task, deadline)
         try:
-            moved = _renamed(task)
+            moved = _try_rename(task)
         except OSError as error:
             if error.errno in _REFUSALS and not may_change(task.source.directory):
                 raise leaf(error, task.src) from error
@@ -185,17 +183,11 @@ class Relocator:
         else:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
-        if not self._copied(task, deadline, copied):
+        if not self._try_copy(task, deadline, copied):
             copied.clear()
             return False
         self._remove_copied(task.src, task.dst, task.source, copied, deadline, is_dir=task.is_dir)
         return True
-
-    def _remove_rest(self, src: str, dst: str, copied: set[ContentId], deadline: Deadline) -> None:
-        """Go on with removing a directory that was copied, which stopped where others held a lock."""
-        with suppress(NotFoundError), StorageErrors(src), self._root.locate(src, follow=False) as source:
-            self._remove_copied(src, dst, source, copied, deadline, is_dir=True)
-            sync_directory(source.directory, self._durable)
 
     def _remove_copied(
         self, src: str, dst: str, source: Place, copied: set[ContentId], deadline: Deadline, *, is_dir: bool
@@ -227,11 +219,11 @@ class Relocator:
         if stayed:
             raise _partly_moved(dst, stayed)
 
-    def _copied(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
+    def _try_copy(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
         """Copy, with the lock held, and add the files to `copied`; return False if an end changed meanwhile."""
-        if task.is_link:
+        if stat.S_ISLNK(task.status.st_mode):
             copied.add(content_id(task.status))
-            return self._copied_link(task)
+            return self._try_copy_link(task)
         if not task.is_dir:
             check_regular(task.src, task.status)
         with StorageErrors(task.src):
@@ -239,25 +231,28 @@ class Relocator:
         try:
             status = os.fstat(source)
             if stat.S_ISDIR(status.st_mode):
-                return self._copied_tree(task, source, deadline, copied)
+                self._check_beneath(task, deadline)
+                directory = task.target.directory
+                with tree_copy(task.src, source, directory, deadline, copied, durable=self._durable) as name:
+                    os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
+                sync_directory(directory, self._durable)
+                return True
             check_opened(task.src, source, status)
             copied.add(content_id(status))
-            return self._copied_file(task, source, status, deadline)
+            write = fill_from(task.src, source, deadline)
+            if task.existing is None:
+                mode = stat.S_IMODE(status.st_mode) & 0o777
+                return finish(create(task.target, write, mode=mode, durable=self._durable))
+            old = task.target.open(UPDATE)
+            try:
+                finish(replace(task.target, write, old, durable=self._durable))
+            finally:
+                release(old)
+            return True
         finally:
             release(source)
 
-    def _copied_file(self, task: _Task, source: int, status: os.stat_result, deadline: Deadline) -> bool:
-        write = fill_from(task.src, source, deadline)
-        if task.existing is None:
-            return finish(create(task.target, write, mode=stat.S_IMODE(status.st_mode) & 0o777, durable=self._durable))
-        old = task.target.open(UPDATE)
-        try:
-            finish(replace(task.target, write, old, durable=self._durable))
-        finally:
-            release(old)
-        return True
-
-    def _copied_link(self, task: _Task) -> bool:
+    def _try_copy_link(self, task: _Task) -> bool:
         link, target = link_target(task.source.directory, task.source.name), task.target
         if link is None:
             return False
@@ -274,14 +269,6 @@ class Relocator:
         sync_directory(target.directory, self._durable)
         return True
 
-    def _copied_tree(self, task: _Task, source: int, deadline: Deadline, copied: set[ContentId]) -> bool:
-        self._check_beneath(task, deadline)
-        directory = task.target.directory
-        with tree_copy(task.src, source, directory, deadline, copied, durable=self._durable) as name:
-            os.rename(name, task.target.name, src_dir_fd=directory, dst_dir_fd=directory)
-        sync_directory(directory, self._durable)
-        return True
-
 
 def _partly_moved(dst: str, stayed: Stayed) -> DeepFSError:
     """The error that names what is still at the source, although the destination is complete."""
@@ -294,19 +281,6 @@ def _partly_moved(dst: str, stayed: Stayed) -> DeepFSError:
     why = os.strerror(number) if number else "others use it"
     what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
     return error_about(leaf(reason, first).code, first, what, other=dst)
-
-
-def _check_destination(task: _Task, *, overwrite: bool) -> None:
-    """Raise if something at the destination may not be replaced."""
-    if task.existing is None:
-        return
-    if stat.S_ISDIR(task.existing.st_mode):
-        raise IsDirectoryError(task.dst) if overwrite else AlreadyExistsError(task.dst, is_directory=True)
-    if not overwrite:
-        raise AlreadyExistsError(task.dst)
-    if task.is_dir:
-        raise NotDirectoryError(task.dst)
-    check_regular(task.dst, task.existing)
 
 
 def _check_writable(place: Place) -> None:
@@ -327,43 +301,25 @@ def _check_removable(task: _Task) -> None:
             release(source)
 
 
-def _renamed(task: _Task) -> bool:
+def _try_rename(task: _Task) -> bool:
     """Rename the source to the destination; return False if something appeared there meanwhile."""
-    if task.is_dir:
-        _rename(task)
+    source, target = task.source, task.target
+    if not task.is_dir and task.existing is None:
+        if not link_into_place(source.directory, source.name, target):
+            return False
+        try:
+            os.unlink(source.name, dir_fd=source.directory)
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            discard(target.directory, target.name)
+            raise
         return True
-    if task.existing is None:
-        return _rename_new(task)
-    _check_writable(task.target)
-    if file_id(task.existing) == file_id(task.status) and task.status.st_nlink > 1:
-        # Both are hard links of one file: `rename` would do nothing and leave both.
-        os.unlink(task.source.name, dir_fd=task.source.directory)
-    else:
-        _rename(task)
-    return True
-
-
-def _change_case(task: _Task) -> None:
-    """Rename an entry whose new name differs only in case, on a file system that ignores case."""
-    source, target = task.source, task.target
-    if source.name != target.name and source.name.casefold() == target.name.casefold() and task.same_directory():
-        _rename(task)
-
-
-def _rename(task: _Task) -> None:
-    source, target = task.source, task.target
-    os.rename(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
-
-
-def _rename_new(task: _Task) -> bool:
-    source, target = task.source, task.target
-    if not link_into_place(source.directory, source.name, target):
-        return False
-    try:
-        os.unlink(source.name, dir_fd=source.directory)
-    except FileNotFoundError:
-        pass
-    except BaseException:
-        discard(target.directory, target.name)
-        raise
+    if task.existing is not None:
+        _check_writable(target)
+        if file_id(task.existing) == file_id(task.status) and task.status.st_nlink > 1:
+            # Both are hard links of one file: `rename` would do nothing and leave both.
+            os.unlink(source.name, dir_fd=source.directory)
+            return True
+    task.rename()
     return True

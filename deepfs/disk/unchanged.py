@@ -57,20 +57,14 @@ class UnchangedFiles:
     def select_plain(self, files: Iterable[str], limit: int, deadline: Deadline) -> set[str]:
         """Those of `files` that are unchanged, have at most `limit` bytes, and are text with plain lines.
 
-        Args:
-            files: Their paths.
-            limit: The most bytes of a file.
-            deadline: When to stop.
-
-        Raises:
-            DeadlineError: The time is up.
+        Raises DeadlineError if the time is up.
         """
         if abs(_clock() - self._clock) > _CLOCK_ERROR_NS:
             return set()
         selected = [file for file in files if self._is_plain(file, limit, deadline)]
         directories = {texts.parent(file) for file in selected}
         directories.update([each for directory in directories for each in texts.ancestors(directory)], "/")
-        unchanged = self._unchanged(directories, deadline)
+        unchanged = self._select_unchanged(directories, deadline)
         return {file for file in selected if texts.parent(file) in unchanged}
 
     def _is_plain(self, file: str, limit: int, deadline: Deadline) -> bool:
@@ -100,7 +94,7 @@ class UnchangedFiles:
         finally:
             release(descriptor)
 
-    def _unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
+    def _select_unchanged(self, directories: Iterable[str], deadline: Deadline) -> set[str]:
         """The directories that have not changed, and neither have those above, which must be among them."""
         # From the bottom up: if a name above leads elsewhere while a directory is looked at, what is above has changed.
         is_unchanged = {each: self._is_unchanged(each, deadline) for each in sorted(directories, reverse=True)}

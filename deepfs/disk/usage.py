@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from errno import EACCES, ENOENT, EPERM
 from typing import Any, Final
 
@@ -12,8 +12,7 @@ from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.flushing import Steps
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
 from deepfs.disk.resolve import Root
-from deepfs.disk.trees import ContentId
-from deepfs.disk.walking import Descent, OpenDirectory
+from deepfs.disk.trees import ContentId, directories
 from deepfs.disk.writing import Upload
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
@@ -34,89 +33,46 @@ def disk_use(directory: str, limit: int, deadline: Deadline) -> int:
     """The bytes that a directory takes on the disk, with all in it; hard links count once. Follows no symlink in it.
 
     A directory that its mode keeps from this process, its owner, gets a mode with all rights for the owner. An entry
-    counts for 512 bytes at least.
+    counts for 512 bytes at least. The directory need not exist.
 
-    Args:
-        directory: The path of the directory, which need not exist.
-        limit: Where to stop: the result is this or less only if all was measured.
-        deadline: When to stop with DeadlineError.
-
-    Returns:
-        The bytes. More than `limit` if something could not be measured, in three attempts.
+    The result is `limit` or less only if all was measured: it is more where that has been reached, and where something
+    could not be measured, in three attempts. Raises DeadlineError.
     """
     for _ in range(_ROUNDS):
-        measuring = _Measuring(limit, deadline)
         try:
-            return measuring.run(directory)
+            return _measure(directory, limit, deadline)
         except OSError:
             continue  # A directory was moved while it was measured, or the system is short of something.
     return limit + 1
 
 
-class _Level(OpenDirectory):
-    """A directory being measured, and the names of the directories in it that are not yet measured."""
-
-    __slots__ = ("waiting",)
-
-    def __init__(self, name: str, descriptor: int) -> None:
-        super().__init__(name, descriptor)
-        self.waiting: list[str] = []
-
-
-class _Measuring:
-    """One walk that adds up sizes, until they exceed `limit`."""
-
-    def __init__(self, limit: int, deadline: Deadline) -> None:
-        self._limit = limit
-        self._deadline = deadline
-        self._total = 0
-        self._linked: set[FileId] = set()
-        """Files with several names."""
-        self._descent: Descent[_Level] = Descent()
-
-    def run(self, directory: str) -> int:
-        with self._descent as descent:
-            self._enter(directory, None)
-            while descent.levels and self._total <= self._limit:
-                level = descent.levels[-1]
-                if level.lost is not None:
-                    raise level.lost
-                if level.waiting:
-                    self._enter(level.waiting.pop(), level.descriptor)
-                else:
-                    descent.leave()
-        return self._total
-
-    def _enter(self, name: str, parent: int | None) -> None:
-        self._deadline.check()
-        descriptor = _opened(name, parent)
-        if descriptor is not None:
-            level = _Level(name, descriptor)
-            self._descent.enter(level)
-            self._add_content(level)
-
-    def _add_content(self, level: _Level) -> None:
-        with os.scandir(level.descriptor) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                self._add(status)
-                if stat.S_ISDIR(status.st_mode):
-                    level.waiting.append(entry.name)
-                if self._total > self._limit:
-                    return
-
-    def _add(self, status: os.stat_result) -> None:
-        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-            if file_id(status) in self._linked:
-                return
-            self._linked.add(file_id(status))
-        self._total += max(status.st_blocks, 1) * _BLOCK
+def _measure(directory: str, limit: int, deadline: Deadline) -> int:
+    """Add up sizes in one walk, until they exceed `limit`."""
+    total = 0
+    linked: set[FileId] = set()
+    """Files with several names."""
+    with closing(directories(directory, None, "", _open_to_list, by_names=True)) as found:
+        for level in found:
+            deadline.check()
+            with os.scandir(level.descriptor) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        level.inside.append(entry.name)
+                    elif status.st_nlink > 1:
+                        if file_id(status) in linked:
+                            continue
+                        linked.add(file_id(status))
+                    total += max(status.st_blocks, 1) * _BLOCK
+                    if total > limit:
+                        return total
+    return total
 
 
-def _opened(name: str, parent: int | None) -> int | None:
+def _open_to_list(name: str, parent: int | None) -> int | None:
     """An open directory; None if it is gone, or if neither this process nor its commands get into it."""
     try:
         # The start may be reached through a symlink.
@@ -138,12 +94,7 @@ def _opened(name: str, parent: int | None) -> int | None:
 
 
 class DiskUse:
-    """The room that the files in a directory take, known from the last measurement and what was added since.
-
-    Args:
-        directory: The path of the directory.
-        limit: The most bytes.
-    """
+    """The bytes that the files in a directory take, known from the last measurement and what was added since."""
 
     def __init__(self, directory: str, limit: int) -> None:
         self.limit: int = limit
@@ -176,9 +127,9 @@ class DiskUse:
         Raises QuotaExceededError, about `path`, if that would exceed the limit.
         """
         size = max(-(-size // _PAGE), 0) * _PAGE
-        if size and not self._is_taken(size):
+        if size and not self._take(size):
             self.measure(deadline)
-            if not self._is_taken(size):
+            if not self._take(size):
                 raise QuotaExceededError(path, (self._known or 0) + self._pending + size, self.limit)
         try:
             yield
@@ -190,7 +141,7 @@ class DiskUse:
             raise
         self._settle(size)
 
-    def _is_taken(self, size: int) -> bool:
+    def _take(self, size: int) -> bool:
         """Take room for a change if the limit is known to allow it."""
         with self._lock:
             if self._process != os.getpid():  # The parent ends its changes itself, and others change files meanwhile.
@@ -210,12 +161,7 @@ class DiskUse:
 
 
 class BoundedDisk(Disk):
-    """A Disk that refuses what would exceed a limit, with QuotaExceededError.
-
-    Args:
-        root: The path of the directory.
-        use: The room that its files take.
-    """
+    """A Disk that refuses what would exceed the limit of `use`, with QuotaExceededError."""
 
     def __init__(self, root: str, use: DiskUse) -> None:
         super().__init__(root)
@@ -235,11 +181,11 @@ class BoundedDisk(Disk):
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
-        missing = _missing(self._root, path)
-        growth = max(size, 1) if missing else size - self._replaced(path)
+        missing = _count_missing(self._root, path)
+        growth = max(size, 1) if missing else size - self._freed_bytes(path)
         return self._use.room(path, growth + _PAGE * max(missing - 1, 0), deadline or Deadline())
 
-    def _replaced(self, path: str) -> int:
+    def _freed_bytes(self, path: str) -> int:
         """The bytes of a file that its replacement frees."""
         try:
             status = self.stat(path)
@@ -260,7 +206,7 @@ class BoundedDisk(Disk):
 
             def changed(data: bytes) -> bytes:
                 content = change(data)
-                growth = len(content) - self._replaced(path)
+                growth = len(content) - self._freed_bytes(path)
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
@@ -312,10 +258,10 @@ class _BoundedUpload(Upload):
 
 def _room_above(use: DiskUse, root: Root, path: str, deadline: Deadline) -> AbstractContextManager[None]:
     """Room for the directories above `path` that are to be made."""
-    return use.room(path, _PAGE * max(_missing(root, path) - 1, 0), deadline)
+    return use.room(path, _PAGE * max(_count_missing(root, path) - 1, 0), deadline)
 
 
-def _missing(root: Root, path: str) -> int:
+def _count_missing(root: Root, path: str) -> int:
     """How many entries have to be made at `path` and above it; links are followed, also those that lead nowhere."""
     names = [name for name in (root.real_path(path) or path).split("/") if name]
     for count in range(len(names)):

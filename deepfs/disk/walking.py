@@ -373,7 +373,7 @@ class _Walk:
                 for name in level.directories or ():
                     if level.files:
                         yield from self._files(level, f"{name}/")
-                    if (child := self._opened(level, name)) is None:
+                    if (child := self._open_child(level, name)) is None:
                         continue
                     try:
                         self._scan(child)
@@ -399,12 +399,12 @@ class _Walk:
             names, level.files = names[:end], names[end:]
         if len(names) > _RUN:
             return self._runs(level, names)
-        chosen = self._chosen(level, names)
+        chosen = self._choose(level, names)
         return (FileRun(self._root, level.prefix, chosen, level),) if chosen else ()
 
     def _runs(self, level: _Level, names: list[str]) -> Iterator[FileRun]:
         for some in self._parts(level.prefix, names):
-            if chosen := self._chosen(level, some):
+            if chosen := self._choose(level, some):
                 yield FileRun(self._root, level.prefix, chosen, level)
 
     def _parts(self, prefix: str, names: list[str]) -> Iterator[list[str]]:
@@ -412,7 +412,7 @@ class _Walk:
             self._deadline.check(prefix)
             yield names[start : start + _RUN]
 
-    def _chosen(self, level: _Level, names: list[str]) -> list[str]:
+    def _choose(self, level: _Level, names: list[str]) -> list[str]:
         if self._choice is not None:
             names = self._choice.files(level.prefix, names, self._deadline)
         if level.links:
@@ -423,7 +423,7 @@ class _Walk:
             names = [name for name in names if name in level.links or permits(judge, real + name)]
         return names
 
-    def _opened(self, level: _Level, name: str) -> _Level | None:
+    def _open_child(self, level: _Level, name: str) -> _Level | None:
         try:
             descriptor = os.open(name, READ_DIRECTORY | NO_FOLLOW, dir_fd=level.descriptor)
         except OSError as error:
@@ -459,9 +459,9 @@ class _Walk:
         if links:
             level.links = links
         if directories:
-            level.directories = self._entered(level.prefix, directories)
+            level.directories = self._directories_to_enter(level.prefix, directories)
 
-    def _entered(self, prefix: str, names: list[str]) -> Iterator[str]:
+    def _directories_to_enter(self, prefix: str, names: list[str]) -> Iterator[str]:
         """The directories to enter, sorted by path."""
         if len(names) > 1:
             names.sort(key=_path_of_directory)
@@ -534,7 +534,7 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         return Listing([], False)
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            listing = _listed(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)
+            listing = _list(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)
     finally:
         release(descriptor)
     listing.entries.sort(key=attrgetter("path"))
@@ -547,7 +547,7 @@ def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadli
         yield from some
 
 
-def _listed(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]], limit: int | None) -> Listing:
+def _list(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]], limit: int | None) -> Listing:
     """The entries of `children` in any order; `prefix` is the path of the directory and ends in `/`."""
     entries: list[FileInfo] = []
     skipped = 0

@@ -5,8 +5,7 @@ try:
 except ModuleNotFoundError:
     raise ModuleNotFoundError("deepfs.mcp needs the MCP SDK: pip install 'deepfs[mcp]'", name="mcp") from None
 
-from deepfs.mcp.server import create_server
-from deepfs.mcp.serving import StaticTokens, http_app, serve
+from deepfs.mcp.serving import StaticTokens, create_server, http_app, serve
 from deepfs.mcp.settings import HttpSettings, McpSettings, ServerLimits
 
 __all__ = ["HttpSettings", "McpSettings", "ServerLimits", "StaticTokens", "create_server", "http_app", "serve"]

@@ -19,18 +19,6 @@ from deepfs.mcp.settings import ServerLimits
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.tools import ToolFailure
 
-__all__ = [
-    "INVALID_ARGUMENTS",
-    "Calls",
-    "Failure",
-    "Handler",
-    "Reply",
-    "ServedTool",
-    "failure_of",
-    "output_schema",
-    "served_tool",
-]
-
 _logger = logging.getLogger("deepfs.mcp")
 _T = TypeVar("_T")
 
@@ -71,7 +59,7 @@ class ServedTool(Tool):
 
 
 def served_tool(
-    calls: "Calls",
+    calls: "BoundedCalls",
     name: str,
     description: str,
     handler: Handler,
@@ -124,7 +112,7 @@ def output_schema(kind: type[Struct]) -> dict[str, Any]:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-class Calls:
+class BoundedCalls:
     """The calls of a server, of all its clients together.
 
     Args:
@@ -138,12 +126,6 @@ class Calls:
 
     async def run(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Run a call when there is room for it, and stop it when its time is up.
-
-        Args:
-            call: The call.
-
-        Returns:
-            What it returns.
 
         Raises:
             ToolFailure: There is no room, or the time is up.
@@ -173,11 +155,6 @@ class Calls:
     async def result_of(self, name: str, handler: Handler, arguments: dict[str, Any]) -> CallToolResult:
         """The result of a call; a failure is a result as well.
 
-        Args:
-            name: The name of the tool, for the log.
-            handler: What it does.
-            arguments: The arguments of the call.
-
         Errors:
             A failure has the code of what failed, or `INVALID_ARGUMENTS`, in `structured_content["error"]`.
         """
@@ -191,22 +168,18 @@ class Calls:
             return CallToolResult(content=reply.content, structured_content=to_builtins(reply.data))
         except ValidationError as error:
             text = wrong_arguments(error)
-            return _failed(text, Failure(INVALID_ARGUMENTS, text.removeprefix(_MARK)))
+            return _failed_result(text, Failure(INVALID_ARGUMENTS, text.removeprefix(_MARK)))
         except (ToolException, DeepFSError) as error:
-            return _failed(str(error), failure_of(error))
+            return _failed_result(str(error), failure_of(error))
         except Exception:
             # The text of an unforeseen error may hold paths and secrets of this machine.
             _logger.exception("The tool %s failed", name)
             text = "Error: The tool failed by a mistake of the server, which its log tells."
-            return _failed(text, Failure(ErrorCode.BACKEND_ERROR.value, text.removeprefix(_MARK)))
+            return _failed_result(text, Failure(ErrorCode.BACKEND_ERROR.value, text.removeprefix(_MARK)))
 
 
 def failure_of(error: Exception) -> Failure:
-    """The failure that an error of a tool or a backend means.
-
-    Args:
-        error: The error.
-    """
+    """The failure that an error of a tool or a backend means."""
     if isinstance(error, ToolFailure):
         return Failure(error.code.value, error.message.removeprefix(_MARK), error.path)
     if isinstance(error, DeepFSError):
@@ -214,7 +187,7 @@ def failure_of(error: Exception) -> Failure:
     return Failure(INVALID_ARGUMENTS, str(error).removeprefix(_MARK))
 
 
-def _failed(text: str, failure: Failure) -> CallToolResult:
+def _failed_result(text: str, failure: Failure) -> CallToolResult:
     content: list[ContentBlock] = [TextContent(text=text)]
     return CallToolResult(content=content, structured_content={"error": to_builtins(failure)}, is_error=True)
 

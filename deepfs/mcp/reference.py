@@ -23,13 +23,12 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
-from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
-from deepfs.mcp.resources import fetched
+from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
+from deepfs.mcp.resources import fetch
 from deepfs.mcp.settings import McpSettings
-from deepfs.mcp.tools import block_of
-from deepfs.middleware.advice import Advisor
-from deepfs.middleware.offers import not_offered, offers_move
-from deepfs.middleware.tools import ToolFailure
+from deepfs.mcp.tools import block_of, changes, reads, wanted_tools
+from deepfs.middleware.rendering import Advisor
+from deepfs.middleware.tools import ToolFailure, not_offered, offers_move
 from deepfs.search.globs import compile_tree
 from deepfs.sync import in_thread, yield_to_loop
 from deepfs.text import paths
@@ -39,10 +38,7 @@ from deepfs.text.media import OCTET_STREAM, mime_type
 from deepfs.text.visible import shown_path
 from deepfs.types import FileInfo, Result, error_told
 
-__all__ = ["at_own_paths", "reference_tools"]
-
 # --- arguments -------------------------------------------------------------------------------------------------------
-
 
 _Patterns: TypeAlias = Annotated[
     list[Annotated[str, StringConstraints(max_length=1_000)]],
@@ -138,28 +134,16 @@ def _name(info: FileInfo) -> str:
     return info.path.rstrip("/").rpartition("/")[2]
 
 
-def _sorted(entries: Sequence[FileInfo]) -> list[FileInfo]:
+def _sort(entries: Sequence[FileInfo]) -> list[FileInfo]:
     return sorted(entries, key=lambda info: info.path.rstrip("/"))
 
 
-def _labelled(info: FileInfo) -> str:
-    return f"{'[DIR]' if info.is_dir else '[FILE]'} {_name(info)}"
-
-
-def _sized(info: FileInfo) -> str:
-    size = "" if info.is_dir else _size(info.size or 0).rjust(10)
+def _row(info: FileInfo, *, size: bool = False) -> str:
+    """A row of a listing."""
     kind = "[DIR]" if info.is_dir else "[FILE]"
-    return f"{kind} {_name(info):<30} {size}"
-
-
-def _first_lines(text: str, number: int) -> str:
-    lines = text.split("\n")
-    return "\n".join(lines[: -1 if lines[-1] == "" else None][:number])
-
-
-def _last_lines(text: str, number: int) -> str:
-    """The last lines; behind a line end at the end of the text there is an empty one."""
-    return "\n".join(text.replace("\r\n", "\n").split("\n")[-number:])
+    if not size:
+        return f"{kind} {_name(info)}"
+    return f"{kind} {_name(info):<30} {'' if info.is_dir else _size(info.size or 0).rjust(10)}"
 
 
 def _fenced_diff(path: str, before: str, after: str) -> str:
@@ -180,11 +164,11 @@ _MOST_LEVELS: Final = 200
 # --- edits -----------------------------------------------------------------------------------------------------------
 
 
-async def _edited(text: str, edits: Sequence[_Replacement]) -> str:
+async def _apply_edits(text: str, edits: Sequence[_Replacement]) -> str:
     """The text after all edits, one after the other. Raises ToolException if one does not fit."""
     for edit in edits:
         # A call can be stopped between two steps in a thread, but not within one.
-        changed = await in_thread(partial(_replaced, text, edit))
+        changed = await in_thread(partial(_replace, text, edit))
         if changed is None:
             shown = edit.oldText if len(edit.oldText) <= 1_000 else f"{edit.oldText[:1_000]}…"
             raise ToolException(
@@ -194,16 +178,16 @@ async def _edited(text: str, edits: Sequence[_Replacement]) -> str:
     return text
 
 
-def _replaced(text: str, edit: _Replacement) -> str | None:
+def _replace(text: str, edit: _Replacement) -> str | None:
     """The text after an edit; None if the text to replace is not there."""
     old, new = edit.oldText.replace("\r\n", "\n"), edit.newText.replace("\r\n", "\n")
     if old in text:
         return text.replace(old, new, 1)
-    changed = _edited_lines(text.split("\n"), old.split("\n"), new.split("\n"))
+    changed = _edit_lines(text.split("\n"), old.split("\n"), new.split("\n"))
     return None if changed is None else "\n".join(changed)
 
 
-def _edited_lines(lines: list[str], old: list[str], new: list[str]) -> list[str] | None:
+def _edit_lines(lines: list[str], old: list[str], new: list[str]) -> list[str] | None:
     """The lines with `old` replaced by `new`, whatever white space is around lines; None if `old` is not there."""
     # A search in one text takes linear time, which comparing lists of lines at each line would not.
     stripped, wanted = ("".join(f"\n{line.strip()}" for line in each) + "\n" for each in (lines, old))
@@ -213,7 +197,8 @@ def _edited_lines(lines: list[str], old: list[str], new: list[str]) -> list[str]
     start = stripped.count("\n", 0, at)
     indent = _indent(lines[start])
     placed = [
-        _placed(line, indent, old[number] if number < len(old) else "", number == 0) for number, line in enumerate(new)
+        _indent_line(line, indent, old[number] if number < len(old) else "", number == 0)
+        for number, line in enumerate(new)
     ]
     return [*lines[:start], *placed, *lines[start + len(old) :]]
 
@@ -222,7 +207,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _placed(line: str, indent: str, replaced: str, is_first: bool) -> str:
+def _indent_line(line: str, indent: str, replaced: str, is_first: bool) -> str:
     """A new line, indented as the first replaced one, and by what it is indented more than the line it replaces."""
     if is_first:
         return indent + line.lstrip()
@@ -249,7 +234,7 @@ async def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callab
 # --- the tools -------------------------------------------------------------------------------------------------------
 
 
-class _Files:
+class _ReferenceFiles:
     """The tools, one method for each."""
 
     def __init__(self, backend: BackendProtocol, settings: McpSettings) -> None:
@@ -268,22 +253,24 @@ class _Files:
         allowed = ", ".join(self._roots)
         raise error_about(ErrorCode.PERMISSION_DENIED, path, f"it is outside the allowed directories: {allowed}")
 
-    async def _done(self, tool: str, result: Result, path: str) -> None:
+    async def _require_done(self, tool: str, result: Result, path: str) -> None:
         if result.error is not None:
             raise await self._failure(tool, error_told(result), path)
 
     async def _failure(self, tool: str, error: DeepFSError, path: str) -> ToolFailure:
-        text = await self._advisor.advised(tool, str(error), error.code, path)
+        text = await self._advisor.advised(tool, error, path)
         return ToolFailure(text, error.code, str(error), error.path or path)
 
-    async def _text(self, path: str) -> str:
+    async def _bytes(self, tool: str, path: str) -> bytes:
         try:
-            content = await fetched(self._backend, path, self._limits.max_file_bytes)
+            return await fetch(self._backend, path, self._limits.max_file_bytes)
         except DeepFSError as error:
-            raise await self._failure("read_file", error, path) from None
-        return content.decode(errors="replace")
+            raise await self._failure(tool, error, path) from None
 
-    def _bounded(self, text: str, path: str) -> str:
+    async def _text(self, path: str) -> str:
+        return (await self._bytes("read_file", path)).decode(errors="replace")
+
+    def _check_length(self, text: str, path: str) -> str:
         most = self._limits.max_file_bytes
         if len(text) > most:
             raise TooLargeError.because(path, f"the result has more than {most:,} characters; ask for less")
@@ -293,16 +280,16 @@ class _Files:
         if given.head and given.tail:
             raise ToolException("Error: head and tail cannot be given together. Give one of them.")
         text = await self._text(self._path(given.path))
-        if given.tail:
-            return _last_lines(text, given.tail)
-        return _first_lines(text, given.head) if given.head else text
+        if given.tail:  # Behind a line end at the end of the text there is an empty line.
+            return "\n".join(text.replace("\r\n", "\n").split("\n")[-given.tail :])
+        if given.head:
+            lines = text.split("\n")
+            return "\n".join(lines[: -1 if lines[-1] == "" else None][: given.head])
+        return text
 
     async def read_media_file(self, given: _Path) -> Reply:
         path = self._path(given.path)
-        try:
-            content = await fetched(self._backend, path, self._limits.max_file_bytes)
-        except DeepFSError as error:
-            raise await self._failure("read_file", error, path) from None
+        content = await self._bytes("read_file", path)
         block = block_of(f"file://{quote(path)}", b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
         return Reply([block], Media([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
 
@@ -317,28 +304,26 @@ class _Files:
             size += len(texts[-1])
             if size > self._limits.max_file_bytes:
                 break
-        return self._bounded("\n---\n".join(texts), given.paths[-1])
+        return self._check_length("\n---\n".join(texts), given.paths[-1])
 
     async def write_file(self, given: _Write) -> str:
         path = self._path(given.path)
-        await self._done("write_file", await self._backend.awrite(path, given.content, overwrite=True), path)
+        await self._require_done("write_file", await self._backend.awrite(path, given.content, overwrite=True), path)
         return f"Successfully wrote to {given.path}"
 
     async def edit_file(self, given: _Edit) -> str:
         path = self._path(given.path)
         # The version comes before the content: what changes in between makes the write fail.
         read = await self._backend.aread(path, 0, 1)
-        await self._done("edit_file", read, path)
+        await self._require_done("edit_file", read, path)
         try:
-            before = (await fetched(self._backend, path, self._limits.max_file_bytes)).decode()
-        except DeepFSError as error:
-            raise await self._failure("edit_file", error, path) from None
+            before = (await self._bytes("edit_file", path)).decode()
         except UnicodeDecodeError:
             raise error_about(ErrorCode.BINARY_FILE, path, "it is no text in UTF-8") from None
-        after, diff = await _changed(path, before, given.edits)
+        after, diff = await _edit_text(path, before, given.edits)
         if not given.dryRun and after != before:
             written = await self._backend.awrite(path, after, overwrite=True, if_match=read.version)
-            await self._done("edit_file", written, path)
+            await self._require_done("edit_file", written, path)
         return diff
 
     async def create_directory(self, given: _Path) -> str:
@@ -353,7 +338,7 @@ class _Files:
         if listed.ok or path == "/":
             return
         if listed.code is not ErrorCode.FILE_NOT_FOUND:
-            await self._done("ls", listed, path)
+            await self._require_done("ls", listed, path)
         [made] = await self._backend.achange_entries([EntryChange(path, "make_directory")])
         if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
             raise error_about(str(made.error), path, "the directory cannot be made")
@@ -361,12 +346,12 @@ class _Files:
     async def _entries(self, path: str) -> list[FileInfo]:
         listed = await self._backend.als(path)
         if not listed.entries:
-            await self._done("ls", listed, path)
-        return _sorted(listed.entries or [])
+            await self._require_done("ls", listed, path)
+        return _sort(listed.entries or [])
 
     async def list_directory(self, given: _Path) -> str:
         path = self._path(given.path)
-        return self._bounded("\n".join(map(_labelled, await self._entries(path))), path)
+        return self._check_length("\n".join(map(_row, await self._entries(path))), path)
 
     async def list_directory_with_sizes(self, given: _Sizes) -> str:
         path = self._path(given.path)
@@ -378,7 +363,7 @@ class _Files:
             entries = sorted(entries, key=lambda info: (_name(info).casefold(), _name(info)))
         total = _size(sum(info.size or 0 for info in files))
         summary = ["", f"Total: {len(files)} files, {len(entries) - len(files)} directories", f"Combined size: {total}"]
-        return self._bounded("\n".join([*map(_sized, entries), *summary]), path)
+        return self._check_length("\n".join([*(_row(info, size=True) for info in entries), *summary]), path)
 
     async def directory_tree(self, given: _Tree) -> str:
         path, nodes = self._path(given.path), dict[str, list[dict[str, Any]]]()
@@ -394,11 +379,11 @@ class _Files:
                 if info.is_dir:
                     node["children"] = nodes[plain] = []
                 nodes[paths.parent(plain)].append(node)
-        return self._bounded(dumps(tree, indent=2, ensure_ascii=False), path)
+        return self._check_length(dumps(tree, indent=2, ensure_ascii=False), path)
 
     async def _walk(self, path: str, excludes: Callable[[str], bool]) -> AsyncGenerator[FileInfo, None]:
         """All that lies beneath a directory, each directory before its content. Links are not followed."""
-        left, seen = [*reversed(await self._unlinked(path, await self._entries(path)))], 0
+        left, seen = [*reversed(await self._without_links(path, await self._entries(path)))], 0
         while left:
             info = left.pop()
             plain = info.path.rstrip("/")
@@ -411,9 +396,9 @@ class _Files:
             yield info
             if info.is_dir:
                 listed = await self._backend.als(plain)
-                left += reversed(await self._unlinked(plain, _sorted(listed.entries or [])))
+                left += reversed(await self._without_links(plain, _sort(listed.entries or [])))
 
-    async def _unlinked(self, path: str, entries: Sequence[FileInfo]) -> list[FileInfo]:
+    async def _without_links(self, path: str, entries: Sequence[FileInfo]) -> list[FileInfo]:
         """The entries of a directory, with each link to a directory as a file: links may lead round in circles."""
         inner = [info.path.rstrip("/") for info in entries if info.is_dir]
         if not inner:
@@ -433,7 +418,7 @@ class _Files:
         moved = await self._backend.amove(source, destination)
         if moved.code is ErrorCode.ALREADY_EXISTS:
             raise _is_there(destination)
-        await self._done("move", moved, source)
+        await self._require_done("move", moved, source)
         return f"Successfully moved {given.source} to {given.destination}"
 
     async def search_files(self, given: _Search) -> str:
@@ -443,14 +428,14 @@ class _Files:
             plain = info.path.rstrip("/")
             if matches(paths.relative(plain, path)):
                 found.append(plain)
-        return self._bounded("\n".join(found), path) or "No matches found"
+        return self._check_length("\n".join(found), path) or "No matches found"
 
     async def get_file_info(self, given: _Path) -> str:
         path = self._path(given.path)
         read = await self._backend.aread(path, 0, 1)
         is_directory = read.code is ErrorCode.IS_DIRECTORY
         if not is_directory and read.code is not ErrorCode.TOO_LARGE:
-            await self._done("read_file", read, path)
+            await self._require_done("read_file", read, path)
         above = await self._backend.als(paths.parent(path))
         info = next((each for each in above.entries or () if each.path.rstrip("/") == path), FileInfo(path))
         created = read.file_data.created_at if read.file_data else None
@@ -473,11 +458,11 @@ def _is_there(path: str) -> ToolFailure:
     return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
 
 
-async def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
+async def _edit_text(path: str, before: str, edits: Sequence[_Replacement]) -> tuple[str, str]:
     """The edited text with the line ends that it had, and the diff."""
     is_windows = "\r\n" in before and before.count("\r\n") == before.count("\n")
     text = before.replace("\r\n", "\n") if is_windows else before
-    after = await _edited(text, edits)
+    after = await _apply_edits(text, edits)
     diff = await in_thread(partial(_fenced_diff, path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n")))
     return after.replace("\n", "\r\n") if is_windows else after, diff
 
@@ -486,18 +471,11 @@ async def _changed(path: str, before: str, edits: Sequence[_Replacement]) -> tup
 
 
 def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
-    """Directories of this machine as one tree in which each has the path that it has on the machine.
-
-    Args:
-        directories: Their absolute paths.
-
-    Returns:
-        The tree. Outside of the directories it is empty and read-only.
-    """
+    """Directories of this machine as one tree in which each has the path that it has on the machine."""
     from deepfs.backends.composite import CompositeBackend
     from deepfs.backends.filesystem import FilesystemBackend
     from deepfs.backends.memory import MemoryBackend
-    from deepfs.policy.read_only import ReadOnlyBackend
+    from deepfs.policy.limits import ReadOnlyBackend
 
     if "/" in directories:
         return FilesystemBackend("/")
@@ -507,163 +485,132 @@ def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
 
 # --- registration ----------------------------------------------------------------------------------------------------
 
-_Operation: TypeAlias = Callable[[_Files, Any], Awaitable["str | Reply"]]
+_Operation: TypeAlias = Callable[[_ReferenceFiles, Any], Awaitable["str | Reply"]]
 
 
-class _Kind(NamedTuple):
-    title: str
+class _ReferenceTool(NamedTuple):
+    annotations: ToolAnnotations
     description: str
     arguments: type[BaseModel]
     operation: _Operation
-    changes: bool = False
-    idempotent: bool = False
-    destructive: bool = True
-
-    def annotations(self) -> ToolAnnotations:
-        if not self.changes:
-            return ToolAnnotations(title=self.title, read_only_hint=True, open_world_hint=False)
-        return ToolAnnotations(
-            title=self.title,
-            read_only_hint=False,
-            idempotent_hint=self.idempotent,
-            destructive_hint=self.destructive,
-            open_world_hint=False,
-        )
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "read_file": _Kind(
-        "Read File (Deprecated)",
+_KINDS: Final[Mapping[str, _ReferenceTool]] = {
+    "read_file": _ReferenceTool(
+        reads("Read File (Deprecated)"),
         "Reads a text file, or its first or last lines. Deprecated: use read_text_file.",
         _Read,
-        _Files.read_text_file,
+        _ReferenceFiles.read_text_file,
     ),
-    "read_text_file": _Kind(
-        "Read Text File",
+    "read_text_file": _ReferenceTool(
+        reads("Read Text File"),
         "Reads a file as text, whatever its extension. `head` or `tail` gives only its first or last lines.",
         _Read,
-        _Files.read_text_file,
+        _ReferenceFiles.read_text_file,
     ),
-    "read_media_file": _Kind(
-        "Read Media File",
+    "read_media_file": _ReferenceTool(
+        reads("Read Media File"),
         "Reads a file as a block in base64 with its MIME type: an image, audio, or else a resource.",
         _Path,
-        _Files.read_media_file,
+        _ReferenceFiles.read_media_file,
     ),
-    "read_multiple_files": _Kind(
-        "Read Multiple Files",
+    "read_multiple_files": _ReferenceTool(
+        reads("Read Multiple Files"),
         "Reads several text files at once, each under its path. A file that cannot be read has an error there.",
         _ReadMany,
-        _Files.read_multiple_files,
+        _ReferenceFiles.read_multiple_files,
     ),
-    "write_file": _Kind(
-        "Write File",
+    "write_file": _ReferenceTool(
+        changes("Write File", idempotent=True),
         "Writes a text file. An existing file is replaced without a question.",
         _Write,
-        _Files.write_file,
-        changes=True,
-        idempotent=True,
+        _ReferenceFiles.write_file,
     ),
-    "edit_file": _Kind(
-        "Edit File",
+    "edit_file": _ReferenceTool(
+        changes("Edit File"),
         "Replaces texts in a file, one after the other, and shows the changes as a diff. `dryRun` only shows them.",
         _Edit,
-        _Files.edit_file,
-        changes=True,
+        _ReferenceFiles.edit_file,
     ),
-    "create_directory": _Kind(
-        "Create Directory",
+    "create_directory": _ReferenceTool(
+        changes("Create Directory", idempotent=True, destructive=False),
         "Makes a directory, with those above it. One that is there stays as it is.",
         _Path,
-        _Files.create_directory,
-        changes=True,
-        idempotent=True,
-        destructive=False,
+        _ReferenceFiles.create_directory,
     ),
-    "list_directory": _Kind(
-        "List Directory",
+    "list_directory": _ReferenceTool(
+        reads("List Directory"),
         "Lists what is in a directory, marked as [FILE] or [DIR].",
         _Path,
-        _Files.list_directory,
+        _ReferenceFiles.list_directory,
     ),
-    "list_directory_with_sizes": _Kind(
-        "List Directory with Sizes",
+    "list_directory_with_sizes": _ReferenceTool(
+        reads("List Directory with Sizes"),
         "Lists what is in a directory, marked as [FILE] or [DIR], with sizes and their sum.",
         _Sizes,
-        _Files.list_directory_with_sizes,
+        _ReferenceFiles.list_directory_with_sizes,
     ),
-    "directory_tree": _Kind(
-        "Directory Tree",
+    "directory_tree": _ReferenceTool(
+        reads("Directory Tree"),
         "Shows all that is beneath a directory as JSON: `name`, `type`, and `children` of a directory.",
         _Tree,
-        _Files.directory_tree,
+        _ReferenceFiles.directory_tree,
     ),
-    "move_file": _Kind(
-        "Move File",
+    "move_file": _ReferenceTool(
+        changes("Move File"),
         "Moves or renames a file or a directory. It fails if something is at the destination.",
         _Move,
-        _Files.move_file,
-        changes=True,
+        _ReferenceFiles.move_file,
     ),
-    "search_files": _Kind(
-        "Search Files",
+    "search_files": _ReferenceTool(
+        reads("Search Files"),
         "Finds files and directories beneath a directory by a glob for their relative path: `*.md` in the directory "
         "itself, `**/*.md` at any depth.",
         _Search,
-        _Files.search_files,
+        _ReferenceFiles.search_files,
     ),
-    "get_file_info": _Kind(
-        "Get File Info",
+    "get_file_info": _ReferenceTool(
+        reads("Get File Info"),
         "Tells the size, the times and the kind of a file or a directory.",
         _Path,
-        _Files.get_file_info,
+        _ReferenceFiles.get_file_info,
     ),
-    "list_allowed_directories": _Kind(
-        "List Allowed Directories",
+    "list_allowed_directories": _ReferenceTool(
+        reads("List Allowed Directories"),
         "Lists the directories whose files these tools reach.",
         _Nothing,
-        _Files.list_allowed_directories,
+        _ReferenceFiles.list_allowed_directories,
     ),
 }
 
 
-def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
     """The tools of the reference filesystem server that make sense over a backend.
-
-    Args:
-        backend: The backend of the files.
-        settings: Which tools are wanted, and which directories are allowed.
-        calls: What runs the calls.
-
-    Returns:
-        The tools. Those are left out that the backend refuses in any case.
 
     Raises:
         ValueError: The settings name a tool that does not exist.
     """
-    wanted = set(_KINDS if settings.tools is None else settings.tools)
-    if unknown := sorted({*wanted, *settings.descriptions} - set(_KINDS)):
-        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    wanted = wanted_tools(settings, _KINDS)
     if "write_file" in not_offered(backend):
-        wanted -= {name for name, kind in _KINDS.items() if kind.changes}
+        wanted -= {name for name, kind in _KINDS.items() if not kind.annotations.read_only_hint}
     if not offers_move(backend):
         wanted.discard("move_file")
-    files = _Files(backend, settings)
-    return [_served(files, settings, calls, name, kind) for name, kind in _KINDS.items() if name in wanted]
+    files = _ReferenceFiles(backend, settings)
+    return [_serve(files, settings, calls, name, kind) for name, kind in _KINDS.items() if name in wanted]
 
 
-def _served(files: _Files, settings: McpSettings, calls: Calls, name: str, kind: _Kind) -> Tool:
+def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, name: str, kind: _ReferenceTool) -> Tool:
     return served_tool(
         calls,
         name,
         settings.descriptions.get(name, kind.description),
         partial(_reply, files, kind),
         parameters=kind.arguments.model_json_schema(),
-        output=output_schema(Media if kind.operation is _Files.read_media_file else Text),
-        annotations=kind.annotations(),
+        output=output_schema(Media if kind.operation is _ReferenceFiles.read_media_file else Text),
+        annotations=kind.annotations,
     )
 
 
-async def _reply(files: _Files, kind: _Kind, arguments: dict[str, Any]) -> Reply:
+async def _reply(files: _ReferenceFiles, kind: _ReferenceTool, arguments: dict[str, Any]) -> Reply:
     answer = await kind.operation(files, kind.arguments.model_validate(arguments))
     return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], Text(answer))

@@ -17,14 +17,13 @@ from msgspec import to_builtins
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, TooLargeError
-from deepfs.mcp.calls import Calls, failure_of
+from deepfs.mcp.calls import BoundedCalls, failure_of
 from deepfs.mcp.settings import ServerLimits
 from deepfs.middleware.tools import ToolFailure
 from deepfs.text import paths
+from deepfs.text.lines import decode
 from deepfs.text.media import is_binary_name, mime_type, sniff
 from deepfs.types import ChangeEvent, FileInfo, error_told
-
-__all__ = ["TEMPLATE", "FileEvents", "FileResources", "fetched", "path_of", "text_of", "uri_of"]
 
 _ROOT: Final = "deepfs:///"
 _PLAIN: Final = "/:@!$&'()*+,;=~"
@@ -32,7 +31,7 @@ _PLAIN: Final = "/:@!$&'()*+,;=~"
 _PAGE: Final = 100
 _PAUSE: Final = 0.1
 """The seconds between two events that tell that the list of resources changed."""
-_LISTEN: Final = "subscriptions/listen"
+LISTEN: Final = "subscriptions/listen"
 
 TEMPLATE: Final = ResourceTemplate(
     uri_template=f"{_ROOT}{{+path}}",
@@ -46,19 +45,12 @@ TEMPLATE: Final = ResourceTemplate(
 
 
 def uri_of(path: str) -> str:
-    """The URI of a file.
-
-    Args:
-        path: Its normalised path.
-    """
+    """The URI of a file."""
     return _ROOT + quote(path.removeprefix("/"), safe=_PLAIN)
 
 
 def path_of(uri: str) -> str:
     """The normalised path that a URI means.
-
-    Args:
-        uri: The URI, with its path percent-encoded or not.
 
     Raises:
         InvalidPathError: The path goes up, is no text, or is otherwise invalid.
@@ -70,13 +62,8 @@ def path_of(uri: str) -> str:
         raise InvalidPathError(encoded, "it is no text in UTF-8") from None
 
 
-async def fetched(backend: BackendProtocol, path: str, most: int) -> bytes:
+async def fetch(backend: BackendProtocol, path: str, most: int) -> bytes:
     """The content of a file.
-
-    Args:
-        backend: Where it is.
-        path: Its path.
-        most: The most bytes.
 
     Raises:
         DeepFSError: TooLargeError if it has more; else what the backend says.
@@ -91,18 +78,8 @@ async def fetched(backend: BackendProtocol, path: str, most: int) -> bytes:
 
 
 def text_of(path: str, content: bytes) -> str | None:
-    """The content as text; None if it is binary.
-
-    Args:
-        path: The path of the file.
-        content: Its bytes.
-    """
-    if is_binary_name(path) or b"\0" in content:
-        return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
+    """The content as text; None if it is binary."""
+    return None if is_binary_name(path) else decode(content)
 
 
 def _protocol_error(uri: str, error: DeepFSError | ToolFailure) -> MCPError:
@@ -124,32 +101,25 @@ class FileResources:
         calls: What bounds the reads and lists in number and time.
     """
 
-    def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: Calls) -> None:
+    def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: BoundedCalls) -> None:
         self._backend = backend
         self._limits = limits
         self._calls = calls
 
     @staticmethod
     def has(uri: str) -> bool:
-        """Whether a URI is that of a file.
-
-        Args:
-            uri: The URI.
-        """
+        """Whether a URI is that of a file."""
         return uri.startswith(_ROOT)
 
     async def read(self, uri: str) -> list[ReadResourceContents]:
         """Read a file, as text if it is text.
-
-        Args:
-            uri: Its URI.
 
         Raises:
             MCPError: It cannot be read.
         """
         try:
             path = path_of(uri)
-            content = await self._calls.run(partial(fetched, self._backend, path, self._limits.max_file_bytes))
+            content = await self._calls.run(partial(fetch, self._backend, path, self._limits.max_file_bytes))
         except (DeepFSError, ToolFailure) as error:
             raise _protocol_error(uri, error) from error
         text = text_of(path, content)
@@ -159,12 +129,6 @@ class FileResources:
 
     async def page(self, cursor: str | None) -> tuple[list[Resource], str | None]:
         """List files in the order of their paths. Files whose path has a name that starts with a dot are left out.
-
-        Args:
-            cursor: The path after which the page begins; None begins with the first.
-
-        Returns:
-            The page, and the cursor of the next one; None if it is the last.
 
         Raises:
             MCPError: The files cannot be listed.
@@ -224,9 +188,9 @@ class FileEvents:
         self._following = 0
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        if ctx.method != _LISTEN:
+        if ctx.method != LISTEN:
             return await call_next(ctx)
-        uris = frozenset(_subscribed(ctx.params or {}))
+        uris = frozenset(_uris_in(ctx.params or {}))
         self._listened.append(uris)
         try:
             # What changes after the client was told that it listens must not be missed, so the watch comes first.
@@ -292,7 +256,7 @@ class FileEvents:
 _MOST_URIS: Final = 10_000
 
 
-def _subscribed(params: Any) -> list[str]:
+def _uris_in(params: Any) -> list[str]:
     """The URIs in the parameters of a call that listens. They are not checked yet."""
     asked = params.get("notifications")
     uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None

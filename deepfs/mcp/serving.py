@@ -1,42 +1,191 @@
-"""Serving over stdio and HTTP: tokens, accepted hosts, and what the command line names."""
+"""The MCP server over the files of a backend: tokens, transports, and what the command line names."""
 
 import hmac
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from inspect import signature
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.auth.provider import AccessToken, TokenVerifier
 from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import MCPServer
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, SubscriptionBus
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, ErrorData, InputRequiredResult, JSONRPCError, ResourceTemplate
 from msgspec.structs import replace
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deepfs import __version__
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
-from deepfs.config.addresses import TREE
+from deepfs.compat.factories import backend_from
 from deepfs.config.trees import load_tree, open_backend, open_tree
-from deepfs.mcp.reference import at_own_paths
-from deepfs.mcp.server import create_server
-from deepfs.mcp.settings import HttpSettings, McpSettings, checked, settings_from
+from deepfs.config.urls import TREE
+from deepfs.mcp.calls import BoundedCalls
+from deepfs.mcp.reference import at_own_paths, reference_tools
+from deepfs.mcp.resources import LISTEN, TEMPLATE, FileEvents, FileResources
+from deepfs.mcp.settings import HttpSettings, McpSettings, check_settings, settings_from
+from deepfs.mcp.tools import agent_tools
+from deepfs.policy.limits import ReadOnlyBackend
 
 if TYPE_CHECKING:
+    from mcp.server.context import ServerMiddleware
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["TOKEN_VARIABLE", "ServedFiles", "StaticTokens", "http_app", "open_files", "serve", "serve_places"]
+__all__ = [
+    "TOKEN_VARIABLE",
+    "ServedFiles",
+    "StaticTokens",
+    "create_server",
+    "http_app",
+    "open_files",
+    "serve",
+    "serve_places",
+]
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def create_server(
+    backend: BACKEND_TYPES,
+    settings: McpSettings | None = None,
+    *,
+    read_only: bool = False,
+    token_verifier: TokenVerifier | None = None,
+    auth: AuthSettings | None = None,
+    subscriptions: SubscriptionBus | None = None,
+) -> MCPServer[Any]:
+    """Make an MCP server for the files of a backend, to be run, or to be mounted in a Starlette application.
+
+    It has the file tools of an agent, with the same names, arguments and answers, and the files as resources. A tool
+    that the backend refuses in any case is not offered. What rules of a `PermissionedBackend` refuse is refused here.
+    More tools, resources and prompts may be added with the methods of the SDK.
+
+    Args:
+        backend: The backend of the files. The caller closes it.
+        settings: What is offered; by default all but commands and patches.
+        read_only: Whether changes are refused.
+        token_verifier: What checks bearer tokens of requests over HTTP; `StaticTokens` knows them by a list.
+        auth: The settings of OAuth for clients that look for an authorization server; by default none is named.
+        subscriptions: What carries events of changed files to clients that listen; by default memory of this process.
+
+    Returns:
+        The server.
+
+    Raises:
+        TypeError: If `backend` is not a backend.
+        ValueError: If a setting is wrong.
+    """
+    settings = check_settings(settings or McpSettings())
+    files = backend_from(backend)
+    files = ReadOnlyBackend(files) if read_only else files
+    calls = BoundedCalls(settings.limits)
+    resources = FileResources(files, settings.limits, calls) if settings.resources else None
+    bus = subscriptions or InMemorySubscriptionBus()
+    watches = resources is not None and files.capabilities.watches
+    middleware: list[ServerMiddleware[Any]] = [] if resources is None else [resources]
+    return _FileServer(
+        settings.name,
+        files=resources,
+        watches=watches,
+        version=__version__,
+        instructions=settings.instructions or _INSTRUCTIONS,
+        tools=(reference_tools if settings.reference_names else agent_tools)(files, settings, calls),
+        token_verifier=token_verifier,
+        auth=auth or (None if token_verifier is None else _NO_OAUTH),
+        log_level="WARNING",
+        subscriptions=bus,
+        middleware=[*middleware, FileEvents(files, bus)] if watches else middleware,
+    )
+
+
+_INSTRUCTIONS = "Files in one tree. Paths are absolute: they start with / at the root of the tree."
+# The SDK asks for an issuer. Without the URL of a resource it is named to nobody.
+_NO_OAUTH = AuthSettings.model_validate({"issuer_url": "http://localhost", "resource_server_url": None})
+
+
+class _FileServer(MCPServer[Any]):
+    """A server of the SDK that also has files as resources."""
+
+    def __init__(self, name: str, *, files: FileResources | None, watches: bool, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._files = files
+        if not watches:  # Releases before 2.3 have no option for it.
+            self._lowlevel_server._request_handlers.pop(LISTEN, None)
+
+    async def run_stdio_async(self) -> None:
+        server = self._lowlevel_server
+        async with stdio_server() as (messages, answers), anyio.create_task_group() as group:
+            send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
+            group.start_soon(_answer_unreadable, messages, answers, send)
+            await server.run(receive, answers, server.create_initialization_options())
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        own: Sequence[ResourceTemplate] = [] if self._files is None else [TEMPLATE]
+        return [*own, *await super().list_resource_templates()]
+
+    async def read_resource(
+        self, uri: object, context: Any = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        asked = str(uri)
+        if self._files is None or not self._files.has(asked):
+            return await super().read_resource(asked, context)
+        return await self._files.read(asked)
+
+
+async def _answer_unreadable(messages: Any, answers: Any, readable: MemoryObjectSendStream[Any]) -> None:
+    """Pass messages on, but answer requests that the SDK cannot read, so that no client waits for ever.
+
+    Such are those with half of a surrogate pair in a text, which is valid JSON.
+    """
+    async with readable:
+        async for message in messages:
+            request = _request_in(message) if isinstance(message, ValidationError) else None
+            if request is None:
+                await readable.send(message)
+            else:
+                told = ErrorData(code=INVALID_REQUEST, message=f"The request cannot be read: {request.reason}")
+                await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request.id, error=told)))
+
+
+class _Unreadable(NamedTuple):
+    id: int | str
+    reason: str
+
+
+def _request_in(error: ValidationError) -> _Unreadable | None:
+    """The request that could not be read; None if it was none, or has no id to answer to."""
+    first = error.errors(include_url=False)[0]
+    request = first["input"]
+    if isinstance(request, str):
+        try:
+            request = json.loads(request)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        return None
+    number = request.get("id")
+    return _Unreadable(number, first["msg"]) if isinstance(number, int | str) else None
+
 
 TOKEN_VARIABLE: Final = "DEEPFS_MCP_TOKEN"
 """The variable of the environment with the token of a server over HTTP whose settings name none."""
@@ -119,9 +268,10 @@ async def serve(
 
     Raises:
         ValueError: A setting is wrong, or other machines could reach the server without a token.
+        ModuleNotFoundError: The transport is HTTP, and the MCP SDK is older than 2.2.
         OSError: The address cannot be used.
     """
-    settings = checked(settings or McpSettings())
+    settings = check_settings(settings or McpSettings())
     if transport == "stdio":
         await create_server(backend, settings, read_only=read_only).run_stdio_async()
         return
@@ -148,9 +298,13 @@ def http_app(server: MCPServer, settings: HttpSettings | None = None) -> Starlet
 
     Raises:
         ValueError: The accepted hosts are not known.
+        ModuleNotFoundError: The MCP SDK is older than 2.2, the first one that bounds sessions.
     """
     settings = settings or HttpSettings()
     hosts = [*settings.hosts()]
+    if "max_sessions" not in signature(server.streamable_http_app).parameters:
+        reason = "over HTTP, before mcp 2.2, clients could open sessions without end: pip install 'mcp>=2.2'"
+        raise ModuleNotFoundError(reason, name="mcp")
     local = [f"http://{host}" for host in hosts] if settings.is_local and not settings.allowed_hosts else []
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts),
@@ -294,13 +448,7 @@ async def serve_places(
     """Serve what a command names.
 
     Args:
-        places: Directories of this machine, or one URL of a backend.
-        on: The URL of a backend, or `tree://FILE`, in the place of `places`.
         variables: The names of the variables of the environment that the TOML file may use.
-        transport: `"stdio"` or `"http"`.
-        address: `host` and `port`, in the place of those of the settings.
-        read_only: Whether changes are refused.
-        reference_names: Whether the tools of the reference filesystem server are offered.
 
     Raises:
         ValueError: Nothing is named, or too much, or a setting is wrong.
@@ -324,14 +472,10 @@ async def open_files(
     """Open what a command names, and close it at the end.
 
     Args:
-        places: Directories of this machine, or one URL of a backend.
         on: The URL of a backend, or `tree://FILE`, in the place of `places`; the settings are those of the tree.
         variables: The names of the variables of the environment that the TOML file may use.
         reference_names: Whether the tools of the reference filesystem server are wanted. Then each directory has the
             path in the tree that it has on this machine, as there.
-
-    Yields:
-        The files and the settings.
 
     Raises:
         ValueError: Nothing is named, or too much, or a setting is wrong.
@@ -343,9 +487,9 @@ async def open_files(
         tree = await load_tree(on.removeprefix(TREE), variables=variables)
         settings = settings_from(tree.mcp)
         async with open_tree(tree) as backend:
-            yield ServedFiles(backend, _named(settings, reference_names))
+            yield ServedFiles(backend, _with_names(settings, reference_names))
         return
-    settings = _named(McpSettings(), reference_names)
+    settings = _with_names(McpSettings(), reference_names)
     if on is None and all("://" not in place for place in places):
         directories = [await _directory(place) for place in places]
         if settings.reference_names:
@@ -363,7 +507,7 @@ async def open_files(
         yield ServedFiles(backend, settings)
 
 
-def _named(settings: McpSettings, reference_names: bool) -> McpSettings:
+def _with_names(settings: McpSettings, reference_names: bool) -> McpSettings:
     """The settings with a token of the environment, if they have none."""
     token = os.environ.get(TOKEN_VARIABLE)
     # An empty one is a mistake, which must not open the server to all.

@@ -175,7 +175,7 @@ def settings_from(table: Mapping[str, Any]) -> McpSettings:
         raise ValueError(f"[mcp]: {error}") from None
 
 
-def checked(settings: McpSettings) -> McpSettings:
+def check_settings(settings: McpSettings) -> McpSettings:
     """The settings, with their types and bounds checked, which Python does not do.
 
     Raises ValueError.

@@ -1,7 +1,7 @@
 """The file tools of an agent as tools of MCP: their annotations, and their answers as data."""
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -19,14 +19,13 @@ from mcp_types import (
 from msgspec import Meta, Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp.calls import Calls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
 from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.offers import not_offered
 from deepfs.middleware.rendering import Answer
-from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools
+from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools, not_offered
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
 from deepfs.text.patches import patch_sections
@@ -46,8 +45,6 @@ from deepfs.types import (
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
 
-__all__ = ["agent_tools", "block_of", "decoded_head"]
-
 _Arguments: TypeAlias = Mapping[str, Any]
 
 # --- what the tools answer as data -----------------------------------------------------------------------------------
@@ -56,7 +53,7 @@ _Next = Annotated[int | None, Meta(description="The offset with which to go on; 
 _Warning = Annotated[str | None, Meta(description="Why the answer is not complete.")]
 
 
-class Listing(Struct, omit_defaults=True):
+class ListedEntries(Struct, omit_defaults=True):
     """A part of a listing."""
 
     entries: list[FileInfo]
@@ -66,7 +63,7 @@ class Listing(Struct, omit_defaults=True):
     warning: _Warning = None
 
 
-class Found(Struct, omit_defaults=True):
+class FoundFiles(Struct, omit_defaults=True):
     """A part of the files that a pattern matches."""
 
     files: list[FileInfo]
@@ -117,7 +114,7 @@ class Changed(Struct, omit_defaults=True):
     occurrences: Annotated[int | None, Meta(description="How many texts an edit replaced.")] = None
 
 
-class Output(Struct):
+class CommandOutput(Struct):
     """The output of a command."""
 
     output: str
@@ -133,7 +130,7 @@ class PatchedFile(Struct, omit_defaults=True):
     move_to: str | None = None
 
 
-class Patched(Struct):
+class PatchedFiles(Struct):
     """The files that a patch changed."""
 
     files: list[PatchedFile]
@@ -142,19 +139,19 @@ class Patched(Struct):
 # --- from answers to data --------------------------------------------------------------------------------------------
 
 
-def _listing(given: _Arguments, answer: Answer, budget: int) -> Listing:
+def _listing(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
     entries, shown = result.entries or [], answer.shown or 0
     last = given["offset"] + shown
     following = last if last < len(entries) else None
-    return Listing(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
+    return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
 
 
-def _found(given: _Arguments, answer: Answer, budget: int) -> Found:
+def _files(given: _Arguments, answer: Answer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
     files, last = result.matches or [], given["offset"] + (answer.shown or 0)
     following = last if last < len(files) else None
-    return Found(files[given["offset"] : last], len(files), following, result.truncated, result.error)
+    return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
 
 
 def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
@@ -208,16 +205,13 @@ def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
         told.content, told.next_offset, told.next_column = lines[0][given["column"] : end], read.start_line - 1, end
         return told
     is_last = shown == len(lines)
-    told.content = "\n".join(lines[:shown])[given["column"] :] + ("\n" if not is_last or _ends(data.content) else "")
+    end_of_line = "\n" if not is_last or data.content.endswith("\n") else ""
+    told.content = "\n".join(lines[:shown])[given["column"] :] + end_of_line
     told.next_offset = None if is_last and read.next_offset is None else told.end_line
     return told
 
 
-def _ends(content: str) -> bool:
-    return content.endswith("\n")
-
-
-def _changed(given: _Arguments, answer: Answer, budget: int) -> Changed:
+def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
     result = answer.result
     assert isinstance(result, WriteResult | EditResult | DeleteResult)
     named = given.get("file_path") or given["destination"]
@@ -226,15 +220,15 @@ def _changed(given: _Arguments, answer: Answer, budget: int) -> Changed:
     return Changed(result.path or paths.normalize(named), source, times)
 
 
-def _output(given: _Arguments, answer: Answer, budget: int) -> Output:
+def _output(given: _Arguments, answer: Answer, budget: int) -> CommandOutput:
     done = cast("ExecuteResponse", answer.result)
-    return Output(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
+    return CommandOutput(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
 
 
-def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
+def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
     patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
-    return Patched(
+    return PatchedFiles(
         [PatchedFile(each.action, paths.normalize(each.path), to) for each, to in zip(patches, move, strict=True)]
     )
 
@@ -243,22 +237,12 @@ def _patched(given: _Arguments, answer: Answer, budget: int) -> Patched:
 
 
 def decoded_head(content: str) -> bytes:
-    """The first bytes of a content in base64.
-
-    Args:
-        content: The content.
-    """
+    """The first bytes of a content in base64."""
     return b64decode(content[:1024])
 
 
 def block_of(uri: str, content: str, kind: str) -> ContentBlock:
-    """A binary file as a block.
-
-    Args:
-        uri: Its URI.
-        content: Its content in base64.
-        kind: Its MIME type.
-    """
+    """A binary file as a block."""
     if kind.startswith("image/"):
         return ImageContent(data=content, mime_type=kind)
     if kind.startswith("audio/"):
@@ -281,7 +265,7 @@ def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
-class _Kind(NamedTuple):
+class _AgentTool(NamedTuple):
     """What is known of a tool besides its schema."""
 
     data: Callable[[_Arguments, Answer, int], Struct]
@@ -289,61 +273,63 @@ class _Kind(NamedTuple):
     annotations: ToolAnnotations
 
 
-def _reads(title: str) -> ToolAnnotations:
+def reads(title: str) -> ToolAnnotations:
+    """The annotations of a tool that changes nothing."""
     return ToolAnnotations(title=title, read_only_hint=True, open_world_hint=False)
 
 
-def _changes(title: str, *, idempotent: bool, open_world: bool = False) -> ToolAnnotations:
+def changes(
+    title: str, *, idempotent: bool = False, destructive: bool = True, open_world: bool = False
+) -> ToolAnnotations:
+    """The annotations of a tool that changes files."""
     return ToolAnnotations(
         title=title,
         read_only_hint=False,
-        destructive_hint=True,
+        destructive_hint=destructive,
         idempotent_hint=idempotent,
         open_world_hint=open_world,
     )
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "ls": _Kind(_listing, Listing, _reads("List directory")),
-    "read_file": _Kind(_content, FileContent, _reads("Read file")),
-    "write_file": _Kind(_changed, Changed, _changes("Write file", idempotent=True)),
-    "edit_file": _Kind(_changed, Changed, _changes("Edit file", idempotent=False)),
-    "glob": _Kind(_found, Found, _reads("Find files")),
-    "grep": _Kind(_matches, Matches, _reads("Search in files")),
-    "delete": _Kind(_changed, Changed, _changes("Delete", idempotent=True)),
-    "move": _Kind(_changed, Changed, _changes("Move", idempotent=False)),
+def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
+    """The names of the tools that the settings want. Raises ValueError if they name one that does not exist."""
+    wanted = set(known if settings.tools is None else settings.tools)
+    if unknown := sorted({*wanted, *settings.descriptions} - set(known)):
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
+
+
+_KINDS: Final[Mapping[str, _AgentTool]] = {
+    "ls": _AgentTool(_listing, ListedEntries, reads("List directory")),
+    "read_file": _AgentTool(_content, FileContent, reads("Read file")),
+    "write_file": _AgentTool(_change, Changed, changes("Write file", idempotent=True)),
+    "edit_file": _AgentTool(_change, Changed, changes("Edit file")),
+    "glob": _AgentTool(_files, FoundFiles, reads("Find files")),
+    "grep": _AgentTool(_matches, Matches, reads("Search in files")),
+    "delete": _AgentTool(_change, Changed, changes("Delete", idempotent=True)),
+    "move": _AgentTool(_change, Changed, changes("Move")),
     # What a command reaches is up to the sandbox.
-    "execute": _Kind(_output, Output, _changes("Run command", idempotent=False, open_world=True)),
-    "apply_patch": _Kind(_patched, Patched, _changes("Apply patch", idempotent=False)),
+    "execute": _AgentTool(_output, CommandOutput, changes("Run command", open_world=True)),
+    "apply_patch": _AgentTool(_patches, PatchedFiles, changes("Apply patch")),
 }
 
 
-def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: Calls) -> list[Tool]:
+def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
     """The tools of an agent that make sense over a backend.
-
-    Args:
-        backend: The backend of the files.
-        settings: Which tools are wanted.
-        calls: What runs the calls.
-
-    Returns:
-        The tools. Those are left out that the backend refuses in any case.
 
     Raises:
         ValueError: The settings name a tool that does not exist.
     """
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
-    wanted = set(_KINDS if settings.tools is None else settings.tools)
-    if unknown := sorted({*wanted, *settings.descriptions} - set(_KINDS)):
-        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(_KINDS)}")
+    wanted = wanted_tools(settings, _KINDS)
     chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
     given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
     limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
     made = file_tools(backend, limits, given, chosen, hidden | (set(TOOL_NAMES) - wanted))
     if "apply_patch" in wanted:
         made.append(_patch_tool(backend, settings.descriptions.get("apply_patch")))
-    return [_served(tool, settings, calls) for tool in made if tool.name not in hidden]
+    return [_serve(tool, settings, calls) for tool in made if tool.name not in hidden]
 
 
 def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
@@ -357,7 +343,7 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
     return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
 
 
-def _served(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
+def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
     kind = _KINDS[tool.name]
     return served_tool(
         calls,
@@ -370,7 +356,7 @@ def _served(tool: FileTool, settings: McpSettings, calls: Calls) -> Tool:
     )
 
 
-async def _reply(tool: FileTool, kind: _Kind, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
+async def _reply(tool: FileTool, kind: _AgentTool, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
     """What a call of `tool` answers. A result that is an error, although the tool tells it as a note, is raised."""
     checked = tool.arguments.model_validate(tool.arguments.renamed(arguments))
     given = {name: getattr(checked, name) for name in type(checked).model_fields}

@@ -1,14 +1,16 @@
 """What all middleware is built on: the imports from LangChain, the argument `backend`, waiting, and added prompts."""
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langchain_core.language_models import BaseChatModel
+from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from deepfs._deprecated import warn_deprecated
 from deepfs.backends.protocol import BackendProtocol, as_backend
 from deepfs.backends.state import StateBackend
-from deepfs.middleware._messages import with_prompt
+from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.profiles.registry import apply_provider_profile
 from deepfs.sync import call_sync
 from deepfs.text import paths
@@ -19,9 +21,12 @@ __all__ = [
     "TRACE_POLICY",
     "AgentMiddleware",
     "AgentState",
+    "AsyncHandler",
+    "AsyncToolHandler",
     "ContextSize",
     "DecisionType",
     "ExtendedModelResponse",
+    "Handler",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
@@ -31,14 +36,22 @@ __all__ = [
     "OmitFromOutput",
     "PrivateStateAttr",
     "PromptMiddleware",
+    "RequestMiddleware",
+    "Step",
+    "Steps",
     "TodoListMiddleware",
     "TokenCounter",
+    "ToolHandler",
     "TriggerClause",
     "artifacts_root",
-    "constructed_model",
+    "arun_steps",
+    "calling",
+    "construct_model",
     "create_agent",
     "resolve_backend",
+    "run_steps",
     "wait_for",
+    "waiting",
 ]
 
 
@@ -127,28 +140,97 @@ TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omi
 """Keeps messages and files out of the spans of middleware in traces."""
 
 
-def constructed_model(model: str | BaseChatModel) -> BaseChatModel:
+def construct_model(model: str | BaseChatModel) -> BaseChatModel:
     """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
     return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
 
 
-class PromptMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Middleware that appends `system_prompt` to the system message of each call of the model."""
+Handler: TypeAlias = Callable[[ModelRequest[Any]], ModelResponse[Any]]
+AsyncHandler: TypeAlias = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+"""What `wrap_model_call` and its async form call."""
+ToolHandler: TypeAlias = Callable[[ToolCallRequest], ToolResult]
+AsyncToolHandler: TypeAlias = Callable[[ToolCallRequest], Awaitable[ToolResult]]
+"""What `wrap_tool_call` and its async form call."""
+
+
+class RequestMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Middleware that changes each request to the model by `modify_request`, which waits for nothing."""
 
     trace_policy = TRACE_POLICY
+
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request to send."""
+        raise NotImplementedError
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+        """Change the request."""
+        return handler(self.modify_request(request))
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
+        """As `wrap_model_call`."""
+        return await handler(self.modify_request(request))
+
+
+class PromptMiddleware(RequestMiddleware):
+    """Middleware that appends `system_prompt` to the system message of each call of the model."""
+
     system_prompt: str | None
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Append the prompt."""
-        return handler(self._prompted(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._prompted(request))
-
-    def _prompted(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request with the prompt."""
         return request.override(system_message=with_prompt(request.system_message, self.system_prompt or ""))
+
+
+# --- code for both forms of an agent ---
+
+
+class Step(NamedTuple):
+    """A call that may wait, in its sync form and its async one."""
+
+    call: Callable[[], Any]
+    acall: Callable[[], Awaitable[Any]]
+
+
+Steps: TypeAlias = Generator[Step, Any, T]
+"""Code for both forms of an agent: it yields each step, and gets its result or its error."""
+
+
+def run_steps(steps: Steps[T]) -> T:
+    """Run the code with the sync form of each step, and return its result."""
+    advance: Callable[[], Step] = partial(next, steps)
+    try:
+        while True:
+            step = advance()
+            try:
+                advance = partial(steps.send, step.call())
+            except Exception as error:
+                advance = partial(steps.throw, error)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+async def arun_steps(steps: Steps[T]) -> T:
+    """As `run_steps`, with the async form of each step."""
+    advance: Callable[[], Step] = partial(next, steps)
+    try:
+        while True:
+            step = advance()
+            try:
+                advance = partial(steps.send, await step.acall())
+            except Exception as error:
+                advance = partial(steps.throw, error)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+def waiting(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> Step:
+    """The step of a call that waits only for `backend`, in the middleware `name`."""
+    return Step(partial(wait_for, backend, call, name), call)
+
+
+def calling(call: Callable[..., Any], *args: Any) -> Step:
+    """The step of a call of a handler, which is async in the async form."""
+    bound = partial(call, *args)
+    return Step(bound, bound)

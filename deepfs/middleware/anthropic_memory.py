@@ -3,7 +3,7 @@
 The commands and the texts of the answers are those of its documentation.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,31 +15,111 @@ from deepfs.compat.factories import backend_from
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
     WHOLE_FILE,
+    ChangedSinceApprovalError,
     approved_delete,
     approved_edit,
     approved_move,
     approved_write,
-    changed_since_approval,
     is_shown_change,
 )
 from deepfs.middleware.arguments import ToolArguments
-from deepfs.middleware.memory_texts import cut_list, inserted, line_range, lines_of, lines_with, page, size_text
-from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import tool_of
+from deepfs.middleware.rendering import MAX_RESULT_CHARS
+from deepfs.middleware.tools import offers_move, tool_of
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.text.lines import BOM, version
-from deepfs.text.visible import escaped, one_line, shown_path
+from deepfs.text.visible import escape_controls, one_line, shown_path
 from deepfs.types import Result
 
 if TYPE_CHECKING:
     from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool
 
 __all__ = ["MEMORIES", "async_memory_tool_of_sdk", "memory_function", "memory_tool", "memory_tool_of_sdk"]
+
+
+def insert_lines(text: str, line: int, new: str) -> str:
+    """`text` with the lines `new` after the line number `line`. Raises ToolException if there is no such line."""
+    *whole, last = text.split("\n")
+    lines = [*(f"{each}\n" for each in whole), *([last] if last else [])]
+    if not 0 <= line <= len(lines):
+        bounds = f"It should be within the range of lines of the file: [0, {len(lines)}]"
+        raise ToolException(f"Error: Invalid `insert_line` parameter: {line}. {bounds}")
+    end = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
+    block = "".join(f"{each}{end}" for each in new.replace("\r\n", "\n").removesuffix("\n").split("\n"))
+    before = "".join(lines[:line])
+    joint = end if before and not before.endswith("\n") else ""
+    return f"{before}{joint}{block}{''.join(lines[line:])}"
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text without their ends."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def lines_with(text: str, wanted: str) -> Iterator[int]:
+    """The numbers of the lines in which `wanted` starts, at most twenty."""
+    text, wanted = text.replace("\r\n", "\n"), wanted.replace("\r\n", "\n")
+    place = text.find(wanted)
+    for _ in range(20):
+        if place < 0:
+            return
+        yield text.count("\n", 0, place) + 1
+        place = text.find(wanted, place + 1)
+
+
+def line_range(given: Sequence[int] | None, total: int) -> tuple[int, int]:
+    """The first and the last line of a `view_range`, of `total` lines. Raises ToolException if it is no such range."""
+    if not given:
+        return 1, total
+    first, last = given[0], given[1] if len(given) > 1 else -1
+    last = total if last == -1 else min(last, total)
+    if first < 1 or (first > last and total):
+        bounds = f"It should be two line numbers from 1 to {total}, the second -1 for the end"
+        raise ToolException(f"Error: Invalid `view_range` parameter: {list(given)}. {bounds}")
+    return first, last
+
+
+def page(lines: Sequence[str], first: int, last: int) -> str:
+    """The numbered lines from `first` to `last`; a note tells how to go on if they are too long for one result."""
+    rows: list[str] = []
+    room = MAX_RESULT_CHARS - 200
+    for number, line in enumerate(lines[first - 1 : last], first):
+        row = f"{number:6}\t{escape_controls(line[:room])}"
+        if len(row) > room and rows:
+            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
+        if len(row) > room:
+            more = f" {_view_on(number + 1)}" if number < last else ""
+            return f"{row[:room]}\n[Line {number} is cut: it has {len(line):,} characters.{more}]"
+        rows.append(row)
+        room -= len(row) + 1
+    return "\n".join(rows)
+
+
+def _view_on(line: int) -> str:
+    return f"View on with view_range [{line}, -1]"
+
+
+def cut_list(text: str) -> str:
+    """A listing without the last rows, if it is too long for one result, and the number of these."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    kept = text[: text.rfind("\n", 0, MAX_RESULT_CHARS - 100)]
+    return f"{kept}\n[{text.count(chr(10)) - kept.count(chr(10)):,} more entries: view a directory in it]"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes in the manner of `du -h`, such as `4.0K`."""
+    value, unit = float(size), "B"
+    for unit in "BKMG":
+        if value < 1024 or unit == "G":
+            break
+        value /= 1024
+    return f"{value:.{0 if unit == 'B' else 1}f}{unit}"
+
 
 MEMORIES: Final = "/memories"
 _DEFINITION: Final = {"type": "memory_20250818", "name": "memory"}
@@ -164,7 +244,7 @@ class _Commands:
         try:
             return await run(**given)
         except DeepFSError as error:
-            raise ToolException(escaped(str(error))) from None
+            raise ToolException(escape_controls(str(error))) from None
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
         """Show a directory, two levels deep, or the numbered lines of a file."""
@@ -199,7 +279,7 @@ class _Commands:
     async def create(self, path: str, file_text: str) -> str:
         """Create a file that is not there yet."""
         if path.endswith("/"):
-            raise _misplaced(f"Error: {shown_path(path)} is a directory")
+            raise _place_error(f"Error: {shown_path(path)} is a directory")
         path = _inside(path, is_file=True)
         result = await approved_write(self.backend, path, file_text, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
@@ -244,9 +324,9 @@ class _Commands:
         before = read.file_data.content if read.file_data else ""
         if read.file_data is not None and read.file_data.encoding == "base64":
             raise ToolException(f"Error: {shown_path(path)} is not a text file.")
-        after = inserted(before, line, text)
+        after = insert_lines(before, line, text)
         if not is_shown_change(path, read.version, before, after):
-            raise ToolException(str(changed_since_approval(path)))
+            raise ToolException(str(ChangedSinceApprovalError(path)))
         bom = BOM if version(BOM + before) == read.version else ""
         return await self.backend.awrite(path, bom + after, overwrite=True, if_match=read.version)
 
@@ -296,14 +376,14 @@ def _inside(path: str, *, is_file: bool = False) -> str:
     try:
         normal = paths.normalize(path)
     except DeepFSError as error:
-        raise _misplaced(str(error)) from None
+        raise _place_error(str(error)) from None
     if paths.is_beneath(normal, MEMORIES) or (normal == MEMORIES and not is_file):
         return normal
     place = "is a directory" if normal == MEMORIES else f"is not under {MEMORIES}"
-    raise _misplaced(f"Error: {shown_path(normal)} {place}")
+    raise _place_error(f"Error: {shown_path(normal)} {place}")
 
 
-def _misplaced(error: str) -> ToolException:
+def _place_error(error: str) -> ToolException:
     return ToolException(f"{error}. Name a path such as {MEMORIES}/notes.md.")
 
 
@@ -311,7 +391,7 @@ def _check(result: Result, missing: str = "") -> None:
     if result.code is ErrorCode.FILE_NOT_FOUND and missing:
         raise ToolException(missing)
     if result.error is not None:
-        raise ToolException(escaped(result.error))
+        raise ToolException(escape_controls(result.error))
 
 
 def _is_shown(entry: TreeEntry, directory: str) -> bool:

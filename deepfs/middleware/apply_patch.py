@@ -9,17 +9,16 @@ from typing import Any, Final, Literal, NamedTuple
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
-from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode, error_of
-from deepfs.middleware.advice import Advisor
-from deepfs.middleware.approved import ABSENT, WHOLE_FILE, changed_since_approval, is_shown_change
+from deepfs.errors import DeepFSError, ErrorCode, error_about, error_of
+from deepfs.middleware.approved import ABSENT, WHOLE_FILE, ChangedSinceApprovalError, is_shown_change
 from deepfs.middleware.arguments import ToolArguments
-from deepfs.middleware.offers import offers_move
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.tools import tool_of
-from deepfs.sync import in_thread, shielded
+from deepfs.middleware.rendering import Advisor, plain_error
+from deepfs.middleware.tools import offers_move, tool_of
+from deepfs.storage.gathering import gather
+from deepfs.sync import in_thread, run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange
 from deepfs.text.lines import BOM, version
@@ -28,7 +27,7 @@ from deepfs.text.unified import apply_numbered
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, Result
 
-__all__ = ["ApplyPatchArguments", "FileChange", "PatchEditor", "apply_patch_tool", "planned_changes"]
+__all__ = ["FileChange", "PatchEditor", "apply_patch_tool"]
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
@@ -166,7 +165,7 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
     for attempt in range(1, _ATTEMPTS + 1):
         changes = await planned_changes(backend, patches)
         # A change that has begun is made or undone as a whole, even if the call is cancelled.
-        failed = await shielded(partial(_commit, backend, changes))
+        failed = await run_shielded(partial(_commit, backend, changes))
         if failed is None:
             return await _report(backend, changes)
         if failed.code is not ErrorCode.CONFLICT or failed.leftovers or attempt == _ATTEMPTS:
@@ -229,22 +228,22 @@ def _normal(path: str) -> str:
 
 async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
     try:
-        return await _planned(backend, patch)
+        return await _plan(backend, patch)
     except DeepFSError as error:
         tool = "delete" if patch.action == "delete" else "apply_patch"
-        text = await _advised(backend, tool, str(error), error.code, patch.path, patch.move_to or "")
+        text = await _advise(backend, tool, error, patch.path, patch.move_to or "")
         return one_line(text, 1_000)
     except PatchError as error:
         return one_line(str(error), 1_000)
 
 
-async def _advised(backend: BackendProtocol, tool: str, error: str, code: ErrorCode | None, *paths: str) -> str:
+async def _advise(backend: BackendProtocol, tool: str, error: DeepFSError, *paths: str) -> str:
     """An error, and what to do; which other tools the model has is not known here."""
-    text = await Advisor(backend, ()).advised(tool, error, code, *paths)
-    return text.removeprefix("Error: ")
+    text = await Advisor(backend, ()).advised(tool, error, *paths)
+    return plain_error(text)
 
 
-async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
+async def _plan(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     path = paths.normalize(patch.path)
     read = await backend.aread(path, 0, WHOLE_FILE)
     if patch.action == "add":
@@ -252,7 +251,7 @@ async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     before, is_binary = _content(read, patch)
     changed = FileChange(patch.action, path, _version(read, before), before, is_binary=is_binary)
     if patch.action == "update" or patch.exact is not None:
-        changed = await _patched(changed, patch)
+        changed = await _apply_hunks(changed, patch)
     if patch.action == "delete" and changed.after:
         raise PatchError(f"{shown_path(path)} has more than the patch removes, so it is not deleted.")
     if patch.move_to is not None:
@@ -260,13 +259,13 @@ async def _planned(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     if patch.is_executable is not None:
         changed = changed._replace(is_executable=patch.is_executable, mode=await _mode(backend, path))
     if not is_shown_change(path, changed.version, changed.before, changed.after):
-        raise changed_since_approval(path)
+        raise ChangedSinceApprovalError(path)
     return changed
 
 
 def _content(read: ReadResult, patch: FilePatch) -> tuple[str, bool]:
     """The content of a file, and whether it is binary. A unified diff shows a BOM, which a read leaves out."""
-    data = _checked(read).file_data
+    data = _check_read(read).file_data
     content = data.content if data else ""
     is_marked = patch.exact is not None and version(BOM + content) == read.version
     return BOM * is_marked + content, data is not None and data.encoding == "base64"
@@ -275,14 +274,14 @@ def _content(read: ReadResult, patch: FilePatch) -> tuple[str, bool]:
 async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read: ReadResult) -> FileChange:
     # What rules forbid to read may still be created; then it turns out whether something is there.
     if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
-        _checked(read)
+        _check_read(read)
         raise PatchError(f"{shown_path(path)} is there already. Use '*** Update File:', or delete it before.")
     added = FileChange("add", path, ABSENT, after=patch.content, is_executable=patch.is_executable)
     if patch.copy_of is None:
         return added
     source = paths.normalize(patch.copy_of)
     content, is_binary = _content(await backend.aread(source, 0, WHOLE_FILE), patch)
-    copied = await _patched(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
+    copied = await _apply_hunks(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
     if is_binary:
         raise PatchError(f"{shown_path(source)} is binary. Only text files can be copied by a patch.")
     mode = await _mode(backend, source)
@@ -290,7 +289,7 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
     return added._replace(after=copied.after, is_executable=runs or patch.is_executable)
 
 
-async def _patched(change: FileChange, patch: FilePatch) -> FileChange:
+async def _apply_hunks(change: FileChange, patch: FilePatch) -> FileChange:
     """`change` with the text that the hunks make."""
     shown, before = shown_path(change.path), change.before
     if change.is_binary:
@@ -315,7 +314,7 @@ async def _free(backend: BackendProtocol, path: str) -> str:
     return path
 
 
-def _checked(read: ReadResult) -> ReadResult:
+def _check_read(read: ReadResult) -> ReadResult:
     if read.error is not None:
         raise error_of(read.code or ErrorCode.BACKEND_ERROR, read.error)
     return read
@@ -341,7 +340,7 @@ async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _F
     for number, step in enumerate(steps):
         result = await step.run(backend)
         if result.error is not None:
-            return await _restored(backend, step, result, steps[:number])
+            return await _restore(backend, step, result, steps[:number])
     return None
 
 
@@ -352,10 +351,10 @@ def _reason(failed: "_Step", result: Result) -> str:
         return f"{shown_path(change.move_to or change.path)} is there already"
     if result.code is ErrorCode.CONFLICT:
         return f"{shown_path(change.path)} changed meanwhile"
-    return one_line((result.error or "").removeprefix("Error: "), 1_000).removesuffix(".")
+    return one_line(plain_error(result.error or ""), 1_000).removesuffix(".")
 
 
-async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
+async def _restore(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
     leftovers: dict[str, str] = {}
     for step in reversed(done):
         if step.path in leftovers:  # It is still at its new path, which is told.
@@ -368,8 +367,9 @@ async def _restored(backend: BackendProtocol, failed: "_Step", result: Result, d
             leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
     state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
     text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
-    told = text if leftovers else await _advised(backend, "apply_patch", text, result.code, failed.path)
-    return _Failure(result.code, told, [*leftovers])
+    if not leftovers and result.code is not None:
+        text = await _advise(backend, "apply_patch", error_about(result.code, None, text), failed.path)
+    return _Failure(result.code, text, [*leftovers])
 
 
 class _Step(NamedTuple):
@@ -408,11 +408,11 @@ class _Step(NamedTuple):
         if change.action == "add":
             return await backend.adelete(change.path, if_match=version(change.after))
         if change.action == "delete":
-            return await self._recreated(backend)
+            return await self._recreate(backend)
         made = version(self._bom + change.after)
         return await backend.awrite(change.path, self._bom + change.before, overwrite=True, if_match=made)
 
-    async def _recreated(self, backend: BackendProtocol) -> Result:
+    async def _recreate(self, backend: BackendProtocol) -> Result:
         change = self.change
         if not change.is_binary:
             return await backend.awrite(change.path, self._bom + change.before)

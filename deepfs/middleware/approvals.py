@@ -1,48 +1,224 @@
-"""Middleware that asks a person before a tool runs."""
+"""Middleware that asks a person before a tool runs, and which calls it asks about."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from json import dumps
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NotRequired, get_args
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from deepfs.backends.gathering import gather
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import InvalidPathError
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncHandler,
+    AsyncToolHandler,
+    DecisionType,
     ExtendedModelResponse,
+    Handler,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
+    Steps,
+    ToolHandler,
+    arun_steps,
+    calling,
     resolve_backend,
-    wait_for,
+    run_steps,
+    waiting,
 )
 from deepfs.middleware._messages import ToolResult
-from deepfs.middleware.approved import Approval, holding
+from deepfs.middleware.approved import Approval, hold_to
 from deepfs.middleware.arguments import canonical_arguments
-from deepfs.middleware.asked_calls import InterruptOn, asks_first, has_interrupts, with_rules, with_similar_tools
-from deepfs.middleware.filesystem import FilesystemMiddleware, renamed
-from deepfs.middleware.previews import preview_call
-from deepfs.middleware.unanswered import identified
+from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
+from deepfs.middleware.patch_tool_calls import give_ids
+from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
+from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
 
-__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "asked_once"]
+__all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
+
+
+InterruptOn = Mapping[str, bool | InterruptOnConfig]
+
+
+class _Use(NamedTuple):
+    """How a tool uses the path in one of its arguments."""
+
+    operations: tuple[FilesystemOperation, ...]
+    argument: str
+    default: str | None = None
+    whole_tree: bool = False
+
+
+# A listing or a search omits paths that the rules hide, so only its start directory needs approval.
+_USES: Final[Mapping[str, tuple[_Use, ...]]] = {
+    "ls": (_Use(("read",), "path", "/"),),
+    "read_file": (_Use(("read",), "file_path"),),
+    "write_file": (_Use(("write",), "file_path"),),
+    "edit_file": (_Use(("read", "write"), "file_path"),),
+    "glob": (_Use(("read",), "path", "/"),),
+    "grep": (_Use(("read",), "path", "/"),),
+    "delete": (_Use(("write",), "file_path", whole_tree=True),),
+    "move": (
+        _Use(("read", "write"), "source", whole_tree=True),
+        _Use(("write",), "destination", whole_tree=True),
+    ),
+    "copy": (_Use(("read",), "source", whole_tree=True), _Use(("write",), "destination", whole_tree=True)),
+    "execute": (_Use(("execute",), "", "/"),),
+}
+
+_DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
+
+
+# --- rules ---
+
+
+def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a rule requires a person's approval of this tool call."""
+    return any(
+        _asks(rules, use, operation, given)
+        for tool, given in equivalent_calls(name, arguments)
+        for use in _USES.get(tool, ())
+        for operation in use.operations
+    )
+
+
+def _asks(
+    rules: Sequence[FilesystemPermission], use: _Use, operation: FilesystemOperation, arguments: Mapping[str, Any]
+) -> bool:
+    path = arguments.get(use.argument) or use.default
+    if not isinstance(path, str):
+        return False
+    try:
+        first, *beneath = [decision.mode for decision in decisions_beneath(rules, operation, path)]
+    except InvalidPathError:
+        return False
+    # Whether rules deny anything beneath the path is not known yet; the backend checks that.
+    return first == "interrupt" or (use.whole_tree and first == "allow" and "interrupt" in beneath)
+
+
+def has_interrupts(rules: Sequence[FilesystemPermission]) -> bool:
+    """Whether a rule asks a person."""
+    return any(rule.mode == "interrupt" for rule in rules)
+
+
+_RULED: Final = (*_USES, "apply_patch", "memory")
+
+
+def with_rules(rules: Sequence[FilesystemPermission], named: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
+    """Return `named` with entries for the tools that the rules may interrupt."""
+    ruled = _RULED if has_interrupts(rules) else ()
+    return {**named, **{name: _config(rules, named.get(name, False)) for name in ruled}}
+
+
+def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConfig) -> bool | InterruptOnConfig:
+    if given is True:
+        return True
+
+    def by_rules(request: ToolCallRequest) -> bool:
+        return asks_first(rules, request.tool_call["name"], request.tool_call["args"])
+
+    if given is False:
+        return InterruptOnConfig(allowed_decisions=_DECISIONS, when=by_rules)
+    own = given.get("when")
+    if own is None:
+        return given
+    return InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
+
+
+# --- tools with the effect of a tool in interrupt_on ---
+
+_SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "move": ("write_file", "edit_file", "delete"),
+    "copy": ("write_file", "edit_file", "delete"),
+    "write_file": ("edit_file", "delete"),
+    "apply_patch": ("write_file", "edit_file", "delete"),
+    "memory": ("write_file", "edit_file", "delete"),
+}
+"""For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
+
+An `interrupt_on` that was written for deepagents does not expect that the tool has such effects.
+"""
+
+
+def with_similar_tools(interrupt_on: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
+    """Return `interrupt_on` with entries for the tools of `_SIMILAR_TOOLS` that follow from the tools that it names.
+
+    Entries that LangChain refuses stay as they are.
+    """
+    asking = {
+        name: config
+        for name, config in interrupt_on.items()
+        if config is True or (isinstance(config, Mapping) and config.get("allowed_decisions"))
+    }
+    extended = dict(interrupt_on)
+    for name, others in _SIMILAR_TOOLS.items():
+        asked = {other: asking[other] for other in others if other in asking}
+        if asked and name not in interrupt_on:
+            extended[name] = _similar_config(asked)
+    return extended
+
+
+def _similar_config(asked: InterruptOn) -> InterruptOnConfig:
+    """The config of a tool: ask if an entry of `asked` would ask; allow decisions that all entries allow."""
+    lists = [_DECISIONS if isinstance(config, bool) else config["allowed_decisions"] for config in asked.values()]
+    allowed = [decision for decision in _DECISIONS if all(decision in each for each in lists)]
+
+    def when(request: ToolCallRequest) -> bool:
+        return any(_would_ask(tool, config, request) for tool, config in asked.items())
+
+    return InterruptOnConfig(allowed_decisions=allowed or ["approve", "reject"], when=when)
+
+
+def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallRequest) -> bool:
+    own = None if isinstance(config, bool) else config.get("when")
+    for arguments in _done_by(request.tool_call["name"], request.tool_call["args"], tool):
+        called: ToolCall = {**request.tool_call, "name": tool, "args": arguments}
+        if own is None or _holds(own, request.override(tool_call=called)):
+            return True
+    return False
+
+
+def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) -> bool:
+    try:
+        return when(request)
+    except Exception:  # `when` was written for another tool. An unneeded question does no harm.
+        return True
+
+
+def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
+    if name in ("apply_patch", "memory"):
+        for equivalent, given in equivalent_calls(name, arguments):
+            yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
+        return
+    if name in ("read_file", "edit_file", "delete"):
+        changed = []
+    elif name == "write_file":
+        changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
+    else:
+        changed = [arguments.get("destination")]
+    if name == "move" and tool == "delete":
+        changed = [arguments.get("source"), *changed]
+    texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
+    for path in changed:
+        yield {"file_path": path, **texts}
 
 
 ANSWER_FORM: Final = (
@@ -141,29 +317,26 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     # --- previews ---
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Add what the calls of the model would change to the state."""
-        response = handler(request)
-        calls = self._calls_to_preview(response, request.tools)
-        if not calls or self._backend is None:
-            return _with_previews(request, response, {})
-        previews = partial(self._previewed, self._backend, calls)
-        return _with_previews(request, response, wait_for(self._backend, previews, self.name))
+        return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
-        response = await handler(request)
-        calls = self._calls_to_preview(response, request.tools)
-        made = await self._previewed(self._backend, calls) if calls and self._backend is not None else {}
-        return _with_previews(request, response, made)
+        return await arun_steps(self._model_call(request, handler))
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        response = yield calling(handler, request)
+        calls, previews = self._calls_to_preview(response, request.tools), {}
+        if calls and self._backend is not None:
+            previews = yield waiting(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
+        if not previews and not request.state.get(_PREVIEWS):
+            return response
+        return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
 
     def _calls_to_preview(self, response: ModelResponse[Any], tools: Sequence[Any]) -> list[ToolCall]:
         # The middleware that renames arguments and gives ids is around this one.
-        renamed(identified(response), tools)
+        rename_arguments(give_ids(response), tools)
         # Conditions `when` are called with the question only, so a preview may be made of a call that needs none.
         made = [call for message in response.result if isinstance(message, AIMessage) for call in message.tool_calls]
         return [
@@ -172,20 +345,17 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             if self._named.get(call["name"]) or asks_first(self._rules, call["name"], call["args"])
         ]
 
-    async def _previewed(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
+    async def _preview_calls(self, backend: BackendProtocol, calls: Sequence[ToolCall]) -> dict[str, dict[str, Any]]:
         """Previews by id of the call, as they are in the state."""
         made = await gather([partial(preview_call, backend, call["name"], call["args"]) for call in calls])
         previews = {call["id"]: preview for call, preview in zip(calls, made, strict=True) if call["id"] and preview}
         times = Counter(path for preview in previews.values() for path in preview.versions)
         digests = {call["id"]: _call_digest(call) for call in calls}
-        return {
-            name: {
-                **preview._asdict(),
-                "call": digests[name],
-                "is_shared": any(times[path] > 1 for path in preview.versions),
-            }
+        made_of = {
+            name: {"call": digests[name], "is_shared": any(times[path] > 1 for path in preview.versions)}
             for name, preview in previews.items()
         }
+        return {name: {**preview._asdict(), **made_of[name]} for name, preview in previews.items()}
 
     def _describing(self, config: InterruptOnConfig) -> InterruptOnConfig:
         """Return the config with the preview at the end of its description."""
@@ -194,7 +364,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         def description(tool_call: ToolCall, state: Any, runtime: Any) -> str:
             text = own(tool_call, state, runtime) if callable(own) else own
             if text is None:
-                text = _worded(self.description_prefix, tool_call)
+                text = _describe_call(self.description_prefix, tool_call)
             preview = (state.get(_PREVIEWS) or {}).get(tool_call["id"] or "")
             if not preview:
                 return text
@@ -241,7 +411,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         detail = f" ({wrong})" if isinstance(wrong, ValueError) else ""
         raise ValueError(f"The answer to the interrupt is wrong{detail}. Nothing was done. {ANSWER_FORM}.") from wrong
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
         refused = self._refused_edit(request)
         if refused is not None:
@@ -254,9 +424,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
         return super().wrap_tool_call(request, passing)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
         refused = self._refused_edit(request)
         if refused is not None:
@@ -292,15 +460,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         """Allow what a person was asked about, and only that."""
         shown = (request.state.get(_PREVIEWS) or {}).get(request.tool_call["id"] or "")
         approval = Approval(shown["versions"], shown["lines"], shown["is_shared"]) if shown else None
-        with holding(approval):
-            if self._asks(request):
-                with approved():
-                    yield
-            else:
+        with hold_to(approval):
+            asks = asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
+            with approved() if asks else nullcontext():
                 yield
-
-    def _asks(self, request: ToolCallRequest) -> bool:
-        return asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
 
 
 class _AgentApprovals(ApprovalMiddleware):
@@ -322,7 +485,7 @@ def _call_digest(call: ToolCall) -> str:
     return hashed.hexdigest()
 
 
-def _worded(prefix: str, tool_call: ToolCall, *_: Any) -> str:
+def _describe_call(prefix: str, tool_call: ToolCall, *_: Any) -> str:
     return f"{prefix}\n\nTool: {tool_call['name']}\nArgs: {tool_call['args']}"
 
 
@@ -338,15 +501,6 @@ def _recording() -> Iterator[set[str | None]]:
         yield asked
     finally:
         _asked.reset(token)
-
-
-def _with_previews(
-    request: ModelRequest[Any], response: ModelResponse[Any], previews: dict[str, dict[str, Any]]
-) -> Any:
-    """The response, with a change of the state if it has other previews."""
-    if not previews and not request.state.get(_PREVIEWS):
-        return response
-    return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -375,7 +529,7 @@ def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
 # --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
 
 
-def asked_once(
+def ask_once(
     rules: Sequence[FilesystemPermission],
     interrupt_on: InterruptOn | None,
     middleware: Sequence[AgentMiddleware[Any, Any, Any]],
@@ -393,7 +547,7 @@ def asked_once(
     last = asking[-1]
     if not has_interrupts(rules) or type(last) is not HumanInTheLoopMiddleware:
         return covered, None
-    wording = partial(_worded, last.description_prefix)
+    wording = partial(_describe_call, last.description_prefix)
     named = {
         name: InterruptOnConfig(**{"description": wording, **config}) for name, config in last.interrupt_on.items()
     }

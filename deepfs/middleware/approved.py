@@ -14,22 +14,6 @@ from deepfs.text.entries import TreeListing
 from deepfs.text.lines import digest
 from deepfs.types import DeleteResult, EditResult, ReadResult, ResultT, WriteResult, failure
 
-__all__ = [
-    "ABSENT",
-    "WHOLE_FILE",
-    "Approval",
-    "approved_delete",
-    "approved_edit",
-    "approved_move",
-    "approved_write",
-    "changed_since_approval",
-    "holding",
-    "is_shown_change",
-    "lines_digest",
-    "shown_version",
-    "tree_version",
-]
-
 ABSENT: Final = ""
 """The version of a path at which nothing is."""
 WHOLE_FILE: Final = 2**31 - 1
@@ -53,7 +37,7 @@ _current: ContextVar[Approval | None] = ContextVar("deepfs_approval", default=No
 
 
 @contextmanager
-def holding(approval: Approval | None) -> Iterator[None]:
+def hold_to(approval: Approval | None) -> Iterator[None]:
     """Hold the changes in the block, in this task, to what the person was shown."""
     token = _current.set(approval)
     try:
@@ -73,15 +57,15 @@ def shown_version(path: str) -> str | None:
         return None
 
 
-def changed_since_approval(path: str) -> ConflictError:
-    """The error for a file that changed after the person was asked."""
-    after = " changed after a person was asked about this call, and stays as it is. Read it again, then retry."
-    return ConflictError.about(path, "Error: File ", after)
+class ChangedSinceApprovalError(ConflictError):
+    """The file changed after the person was asked."""
+
+    _text = "File {path} changed after a person was asked about this call, and stays as it is"
 
 
-def _held(result: ResultT, path: str, code: ErrorCode = ErrorCode.CONFLICT) -> ResultT:
+def _explain_conflict(result: ResultT, path: str, code: ErrorCode = ErrorCode.CONFLICT) -> ResultT:
     """`result`; if it failed with `code`, because the file changed after the person was asked, with a text for that."""
-    return failure(type(result), changed_since_approval(path)) if result.code is code else result
+    return failure(type(result), ChangedSinceApprovalError(path)) if result.code is code else result
 
 
 async def approved_write(backend: BackendProtocol, path: str, content: str, *, overwrite: bool) -> WriteResult:
@@ -90,8 +74,8 @@ async def approved_write(backend: BackendProtocol, path: str, content: str, *, o
     if version is None or not overwrite:
         return await backend.awrite(path, content, overwrite=overwrite)
     if version == ABSENT:
-        return _held(await backend.awrite(path, content), path, ErrorCode.ALREADY_EXISTS)
-    return _held(await backend.awrite(path, content, overwrite=True, if_match=version), path)
+        return _explain_conflict(await backend.awrite(path, content), path, ErrorCode.ALREADY_EXISTS)
+    return _explain_conflict(await backend.awrite(path, content, overwrite=True, if_match=version), path)
 
 
 async def approved_edit(backend: BackendProtocol, path: str, old: str, new: str, replace_all: bool) -> EditResult:
@@ -108,7 +92,7 @@ async def approved_edit(backend: BackendProtocol, path: str, old: str, new: str,
         if read.version is None or not _makes_shown_change(path, read, old, new, replace_all):
             break
         version = read.version
-    return _held(result, path)
+    return _explain_conflict(result, path)
 
 
 def _makes_shown_change(path: str, read: ReadResult, old: str, new: str, replace_all: bool) -> bool:
@@ -138,11 +122,11 @@ def lines_digest(before: str, after: str) -> str:
     hashed = digest()
     for change in line_changes(old, new):
         removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
-        hashed.update(f"{_signed('-', removed)}{_signed('+', added)}".encode())
+        hashed.update(f"{_sign_lines('-', removed)}{_sign_lines('+', added)}".encode())
     return hashed.hexdigest()
 
 
-def _signed(sign: str, lines: Sequence[str]) -> str:
+def _sign_lines(sign: str, lines: Sequence[str]) -> str:
     return sign + f"\n{sign}".join(lines) + "\n" if lines else ""
 
 
@@ -152,7 +136,7 @@ async def approved_delete(backend: BackendProtocol, path: str) -> DeleteResult:
     if not version:
         return await backend.adelete(path)
     if not version.startswith(_TREE):
-        return _held(await backend.adelete(path, if_match=version), path)
+        return _explain_conflict(await backend.adelete(path, if_match=version), path)
     error = await _difference(backend, path)
     return await backend.adelete(path) if error is None else failure(DeleteResult, error)
 
@@ -168,7 +152,7 @@ async def approved_move(backend: BackendProtocol, source: str, destination: str,
             return failure(WriteResult, error)
     if overwrite and shown_version(destination) == ABSENT:
         result = await backend.amove(source, destination)
-        return _held(result, destination, ErrorCode.ALREADY_EXISTS)
+        return _explain_conflict(result, destination, ErrorCode.ALREADY_EXISTS)
     return await backend.amove(source, destination, overwrite=overwrite)
 
 
@@ -181,7 +165,7 @@ async def _difference(backend: BackendProtocol, path: str) -> DeepFSError | None
         present = await _version(backend, path)
     except DeepFSError as error:
         return error
-    return None if present == shown else changed_since_approval(path)
+    return None if present == shown else ChangedSinceApprovalError(path)
 
 
 async def _version(backend: BackendProtocol, path: str) -> str | None:

@@ -8,29 +8,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from deepfs.middleware.advice import closest
+from deepfs.middleware.rendering import closest, sentence
 from deepfs.search.query import MAX_CONTEXT_LINES
 from deepfs.text.visible import one_line
-
-__all__ = [
-    "ARGUMENTS",
-    "TOOL_NAMES",
-    "DeleteArguments",
-    "EditArguments",
-    "ExecuteArguments",
-    "FsToolName",
-    "GlobArguments",
-    "GrepArguments",
-    "LsArguments",
-    "MoveArguments",
-    "OutputMode",
-    "ReadArguments",
-    "ToolArguments",
-    "WriteArguments",
-    "canonical_arguments",
-    "file_tool_name",
-    "wrong_arguments",
-]
 
 FsToolName = Literal[
     "ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move", "execute"
@@ -89,7 +69,7 @@ class ToolArguments(BaseModel):
 
     @classmethod
     def _unknown(cls, unknown: Iterable[str]) -> str:
-        own = cls._meant()
+        own = cls._names_by_alias()
         texts = []
         for name in islice(unknown, _MOST_UNKNOWN):
             close = [own[name]] if name in own else closest(name, cls.model_fields, 1)
@@ -98,7 +78,7 @@ class ToolArguments(BaseModel):
         return "; ".join(texts)
 
     @classmethod
-    def _meant(cls) -> dict[str, str]:
+    def _names_by_alias(cls) -> dict[str, str]:
         """The names of arguments by their aliases."""
         return {other: name for name, others in cls.aliases.items() for other in others}
 
@@ -108,7 +88,7 @@ class ToolArguments(BaseModel):
 
         Of two aliases with different values the second stays as it is, so that it is an error.
         """
-        own = {other: name for other, name in cls._meant().items() if name not in given}
+        own = {other: name for other, name in cls._names_by_alias().items() if name not in given}
         taken: dict[str, Any] = {}
         for name, value in given.items():
             meant = own.get(name, name)
@@ -119,7 +99,7 @@ class ToolArguments(BaseModel):
 
 class LsArguments(ToolArguments):
     tool = "ls"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"path": _DIRECTORY}
+    aliases = {"path": _DIRECTORY}
     path: str = Field("/", description="Absolute path.")
     offset: Count = Field(default_factory=int, description="Entries to skip.")
     limit: Positive = Field(1000, description="Most entries.")
@@ -127,7 +107,7 @@ class LsArguments(ToolArguments):
 
 class ReadArguments(ToolArguments):
     tool = "read_file"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
+    aliases = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
     offset: int = Field(default_factory=int, description="Lines to skip; below 0 it counts from the end.")
     limit: Positive = Field(500, description="Most lines to read.")
@@ -136,7 +116,7 @@ class ReadArguments(ToolArguments):
 
 class WriteArguments(ToolArguments):
     tool = "write_file"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    aliases = {
         "file_path": _FILE,
         "content": ("contents", "text", "file_text"),
     }
@@ -147,7 +127,7 @@ class WriteArguments(ToolArguments):
 
 class EditArguments(ToolArguments):
     tool = "edit_file"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
+    aliases = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
     file_path: str = Field(description="Absolute path.")
     old_string: str = Field(description="The exact text to replace.")
     new_string: str = Field(description="What takes its place.")
@@ -156,7 +136,7 @@ class EditArguments(ToolArguments):
 
 class GlobArguments(ToolArguments):
     tool = "glob"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    aliases = {
         "pattern": ("glob_pattern", "glob", "query"),
         "path": _DIRECTORY,
     }
@@ -167,7 +147,7 @@ class GlobArguments(ToolArguments):
 
 class GrepArguments(ToolArguments):
     tool = "grep"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    aliases = {
         "pattern": ("query", "search", "text"),
         "path": _DIRECTORY,
         "glob": ("include", "file_pattern", "glob_pattern"),
@@ -175,7 +155,7 @@ class GrepArguments(ToolArguments):
         "context_lines": ("context", "-C", "-A", "-B"),
         "max_count": ("head_limit", "max_results", "limit"),
     }
-    ignored: ClassVar[tuple[str, ...]] = ("-n",)
+    ignored = ("-n",)
     pattern: str = Field(description="The text to find.")
     path: str = Field("/", description="Directory or file to search.")
     glob: str = Field(default_factory=str, description="Search only files such as `*.py`.")
@@ -188,13 +168,13 @@ class GrepArguments(ToolArguments):
 
 class DeleteArguments(ToolArguments):
     tool = "delete"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
+    aliases = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
 
 
 class MoveArguments(ToolArguments):
     tool = "move"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    aliases = {
         "source": ("src", "source_path", "old_path", "from"),
         "destination": ("dst", "dest", "destination_path", "new_path", "to"),
     }
@@ -205,24 +185,13 @@ class MoveArguments(ToolArguments):
 
 class ExecuteArguments(ToolArguments):
     tool = "execute"
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
-    ignored: ClassVar[tuple[str, ...]] = ("description",)
+    aliases = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
+    ignored = ("description",)
     command: str = Field(description="The shell command.")
     timeout: Seconds = Field(default_factory=float, description="Seconds; 0 is the default.")
 
 
-_SCHEMAS: Final = (
-    LsArguments,
-    ReadArguments,
-    WriteArguments,
-    EditArguments,
-    GlobArguments,
-    GrepArguments,
-    DeleteArguments,
-    MoveArguments,
-    ExecuteArguments,
-)
-ARGUMENTS: Final[Mapping[str, type[ToolArguments]]] = {schema.tool: schema for schema in _SCHEMAS}
+ARGUMENTS: Final[Mapping[str, type[ToolArguments]]] = {schema.tool: schema for schema in ToolArguments.__subclasses__()}
 """The schema of each tool by its name."""
 TOOL_NAMES: Final[tuple[str, ...]] = get_args(FsToolName)
 """The names of all tools, in the order of `filesystem_tools`."""
@@ -249,15 +218,11 @@ def wrong_arguments(error: Any) -> str:
         return f"Error: The arguments are wrong: {error}"
     found = error.errors(include_url=False, include_context=False)
     wrong = "; ".join(map(_reason, found))
-    schema = _schema_of(error.title) if any(each["type"] in _NAMES for each in found) else None
-    known = f" {schema.tool} takes {_listed(schema)}." if schema else ""
-    end = "" if wrong.endswith(("?", ".")) else "."
-    return f"Error: The arguments are wrong: {wrong}{end}{known} Correct them and call the tool again."
-
-
-def _schema_of(title: str) -> type[ToolArguments] | None:
-    """The schema of this name that says of which tool it is."""
-    return next((each for each in ToolArguments.__subclasses__() if each.__name__ == title and each.tool), None)
+    known = ""
+    if any(each["type"] in _NAMES for each in found):
+        schemas = (each for each in ToolArguments.__subclasses__() if each.__name__ == error.title and each.tool)
+        known = next((f" {schema.tool} takes {_list_arguments(schema)}." for schema in schemas), "")
+    return f"Error: The arguments are wrong: {sentence(wrong)}{known} Correct them and call the tool again."
 
 
 _NAMES: Final = frozenset({"missing", "unknown_argument"})
@@ -272,7 +237,7 @@ def _reason(error: ErrorDetails) -> str:
     if error["type"] != "string_type":
         return f"{name}: {error['msg']}" if name else error["msg"]
     each = ": make one call for each" if isinstance(given, list) and name in _PATHS else ""
-    return f"{name} must be a string, not {_kind(given)}{each}"
+    return f"{name} must be a string, not {_KINDS.get(type(given), f'a {type(given).__name__}')}{each}"
 
 
 _PATHS: Final = frozenset({"file_path", "path", "source", "destination", "pattern", "glob"})
@@ -280,11 +245,7 @@ _PATHS: Final = frozenset({"file_path", "path", "source", "destination", "patter
 _KINDS: Final = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 
 
-def _kind(given: object) -> str:
-    return _KINDS.get(type(given), f"a {type(given).__name__}")
-
-
-def _listed(schema: type[ToolArguments]) -> str:
+def _list_arguments(schema: type[ToolArguments]) -> str:
     needed = [name for name, field in schema.model_fields.items() if field.is_required()]
     others = [name for name in schema.model_fields if name not in needed]
     return ", ".join(needed) + (f"{' and ' if needed else ''}optionally {', '.join(others)}" if others else "")

@@ -1,43 +1,46 @@
-"""The middleware that lets a LangChain agent run subagents in the background."""
+"""The middleware that runs subagents in the background, what an agent is told of them, and how a server wakes it."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from json import dumps
+from secrets import token_hex
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, cast
 
 import anyio
 from langchain.agents.middleware import hook_config
-from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
-from deepfs.middleware._base import AgentState, PromptMiddleware
-from deepfs.middleware._delegation import fork_messages, initial_state, merged_files, tool_description
+from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
+from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import RemoteTasks
-from deepfs.middleware.task_events import (
-    TaskEvent,
-    cancel_answer,
-    check_answer,
-    list_answer,
-    notification,
-    notification_update,
-    update_answer,
-)
-from deepfs.middleware.task_records import (
+from deepfs.middleware.delegation import (
+    MEDIA,
     UNFINISHED,
+    WAITING,
     AsyncSubAgent,
     AsyncTask,
     Observation,
-    checked_subagents,
+    check_subagents,
+    content_of,
     continued_task,
+    fork_messages,
+    initial_state,
+    merge_files,
     new_task,
     observed_task,
+    tool_description,
 )
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, forwarded_context, open_client
 from deepfs.sync import run_sync
 
 __all__ = [
@@ -55,6 +58,203 @@ __all__ = [
     "UpdateAsyncTaskSchema",
 ]
 
+
+_log = logging.getLogger("deepfs")
+
+NOTIFICATION: Final = "deepagents_notification"
+"""The key of `additional_kwargs` that marks a notification. Programs know it by the name of deepagents."""
+_MAX_CHARS: Final = 80_000
+_NEXT: Final = {
+    "success": "Go on with the result; tell the user if they wait for it.",
+    "error": "Call check_async_task for details. Then try again, try another way, or tell the user.",
+    "timeout": "It took too long and was stopped. Give it less to do, or tell the user.",
+    "cancelled": "It was stopped, and not by you. Ask the user whether it is still needed.",
+    WAITING: "A person must answer it; you cannot. Go on with other work.",
+}
+
+
+class TaskEvent(TypedDict):
+    """The end or the pause of a background task, as `additional_kwargs["deepagents_notification"]` has it."""
+
+    task_id: str
+    agent_name: str
+    status: Literal["success", "error", "timeout", "cancelled", "waiting"]
+    run_id: NotRequired[str]
+
+
+def event_of(message: BaseMessage) -> TaskEvent | None:
+    """The event that a message tells of; None for any other message."""
+    match message.additional_kwargs.get(NOTIFICATION):
+        case {"task_id": str(), "status": str(status)} as event if status in _NEXT:
+            return cast("TaskEvent", event)
+    return None
+
+
+def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
+    """The message that tells the model of a status; None for a status that needs no message.
+
+    What the subagent wrote stands between tags with a number that it cannot know.
+    """
+    if seen.status not in _NEXT:
+        return None
+    event = {"task_id": task["task_id"], "agent_name": task["agent_name"], "status": seen.status, "run_id": seen.run_id}
+    tag = f"result {token_hex(4)}"
+    head = f"[Note of the system, not of the user: background task {task['task_id']} ({task['agent_name']!r}) has the "
+    head += f"status {seen.status}.]"
+    body: list[dict[str, Any]] = []
+    content = [text_block(_json(list(seen.interrupts)))] if seen.interrupts else seen.content
+    for block in [*content, *([text_block(seen.error)] if seen.error and not seen.interrupts else [])]:
+        text = str(block.get("text", ""))
+        if block["type"] in MEDIA:
+            body.append(dict(block))
+        elif text.strip():  # Providers refuse empty blocks.
+            cut = "\n[Cut off: check_async_task shows all]" if len(text) > _MAX_CHARS else ""
+            body.append(text_block(text[:_MAX_CHARS] + cut))
+    framed = [text_block(f"<{tag}>"), *body, text_block(f"</{tag}>")] if body else []
+    blocks = [text_block(head), *framed, *map(text_block, notes), text_block(f"[{_NEXT[seen.status]}]")]
+    return HumanMessage(content=list(blocks), additional_kwargs={NOTIFICATION: event})
+
+
+def notification_update(state: Any) -> dict[str, Any] | None:
+    """The update for a notification that a server sent, if it started this run."""
+    *_, last = state.get("messages") or [None]
+    event = None if last is None else event_of(last)
+    task = None if event is None else _tasks_in(state).get(event["task_id"])
+    if event is None or task is None:
+        return None
+    run = event.get("run_id", task["run_id"])
+    if run in task.get("superseded_run_ids", ()):  # It must not pass for the latest result.
+        note = "[This is of an earlier run, from before your latest follow-up. check_async_task shows the status now.]"
+        blocks = [last.content] if isinstance(last.content, str) else last.content[:-1]
+        return {"messages": [last.model_copy(update={"content": [*blocks, text_block(note)]})]}
+    is_expected = run == task["run_id"] or task["status"] in UNFINISHED
+    return {"async_tasks": {task["task_id"]: observed_task(task, event["status"], run)}} if is_expected else None
+
+
+# --- what its tools answer -------------------------------------------------------------------------------------------
+
+
+def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+    """The answer of `check_async_task`: facts as JSON, and the media of the result."""
+    facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
+    facts |= {"error": seen.error} if seen.error else {}
+    facts |= {"interrupts": list(seen.interrupts)} if seen.interrupts else {}
+    remarks = [*filter(None, [seen.note, _NEXT[WAITING] if seen.status == WAITING else None]), *notes]
+    facts |= {"note": " ".join(remarks)} if remarks else {}
+    if seen.status == "success":
+        facts["result"] = "".join(str(block["text"]) for block in seen.content if block["type"] == "text")
+    media = [dict(block) for block in seen.content if block["type"] in MEDIA]
+    return [text_block(_json(facts)), *media] if media else _json(facts)
+
+
+def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
+    """The answer of `list_async_tasks`: the tasks that have a status now."""
+    lines = []
+    for task in tasks:
+        found = seen.get(task["task_id"])
+        current = task["status"] if found is None else found.status
+        doubt = " when last seen: it cannot be reached now" if found is None and current in UNFINISHED else ""
+        if status in {None, "all", current}:
+            lines.append(f"- task_id: {task['task_id']} ({task['agent_name']}), {current}{doubt}")
+    if not lines:
+        return "There are no background tasks" + (f" with the status {status}." if status else ".")
+    return "\n".join([f"{len(lines)} background tasks:", *lines])
+
+
+def update_answer(task: AsyncTask, *, enqueued: bool) -> str:
+    """The answer of `update_async_task`, for the task as it was before."""
+    effect = "It starts when the current run has ended. " if enqueued and task["status"] in UNFINISHED else ""
+    if task["status"] == WAITING:
+        effect = "Its question to a person is dropped. "
+    return f"Sent. {effect}task_id: {task['task_id']}"
+
+
+def cancel_answer(task: AsyncTask, seen: Observation) -> str:
+    """The answer of `cancel_async_task`."""
+    match seen.status:
+        case "cancelled":
+            return f"Cancelled. task_id: {task['task_id']}"
+        case "running":
+            return "It is being stopped, and has not ended yet. Check it later."
+        case status:
+            return f"It had ended before, with the status {status}: check_async_task tells more."
+
+
+def _json(facts: object) -> str:
+    return dumps(facts, ensure_ascii=False, default=str)
+
+
+# --- waking the agent that started this one --------------------------------------------------------------------------
+
+
+def has_parent(config: Mapping[str, Any] | None) -> bool:
+    """Whether the graph with this configuration was started as a background task, and not within another graph."""
+    return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
+
+
+async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
+    """Hand on the stream of a graph, and wake the agent that started it when it has ended or failed."""
+    try:
+        async for part in stream:
+            yield part
+    except Exception as error:
+        await wake_parent(config, None, error, context)
+        raise
+    is_kept = graph.checkpointer or "__pregel_checkpointer" in _section(config, "configurable")
+    reached = await graph.aget_state(config) if is_kept else None
+    if reached is not None and not reached.next:  # A run that waits for a person has not ended.
+        await wake_parent(config, reached.values, None, context)
+
+
+async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseException | None, context: object) -> None:
+    """Tell the agent that started this run as a background task that it has ended, if that agent is idle.
+
+    It does nothing in any other run. A busy agent looks for itself. Never raises.
+    """
+    parent = _parent(config)
+    if "thread_id" not in parent or "assistant_id" not in parent:
+        return
+    given = forwarded_context(context)
+    options: Any = {"context": given} if given else {}
+    try:
+        message = _wake_message(config, values, error)
+        async with open_client(None) as client:
+            thread: Any = await client.threads.get(parent["thread_id"])
+            if thread["status"] not in {"busy", "interrupted"}:
+                # Another run, or a question to a person, must not be replaced.
+                options |= {"input": {"messages": [message]}, "multitask_strategy": "reject"}
+                await client.runs.create(parent["thread_id"], parent["assistant_id"], **options)
+    except Exception:  # The SDK raises errors of several libraries.
+        _log.debug("The agent that started this task was not told of its end", exc_info=True)
+
+
+def _parent(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """The agent that started a run: from its configuration, or from the metadata of its thread."""
+    configured = _section(config, "configurable").get(PARENT)
+    if isinstance(configured, Mapping):
+        return configured
+    metadata = _section(config, "metadata")
+    known = [(name, metadata.get(f"parent_{name}")) for name in ("thread_id", "assistant_id")]
+    return {name: str(value) for name, value in known if value}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return config.get(name) or {}
+
+
+def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException | None) -> dict[str, Any]:
+    about = {**_section(config, "metadata"), **_section(config, "configurable")}
+    names = filter(None, map(about.get, ("subagent_name", "graph_id")))
+    task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
+    run_id = str(about.get("run_id") or "")
+    # The text of the error may tell what the other agent is not to know.
+    failed = Observation("error", run_id, error=f"It failed with {type(error).__name__}.")
+    message = notification(task, failed if error else Observation("success", run_id, content_of(values)))
+    if message is None:
+        raise ValueError("an ended run has a notification")
+    return {"role": "user", "content": message.content, **message.additional_kwargs}
+
+
 ASYNC_TASK_TOOL_DESCRIPTION: Final = PROMPTS["start_async_task"]
 _LOOK_SECONDS: Final = 5
 """How long a turn waits for the status of tasks on servers."""
@@ -63,7 +263,7 @@ Runtime: TypeAlias = ToolRuntime[Any, Any]
 StatusFilter: TypeAlias = Literal["running", "pending", "waiting", "success", "error", "cancelled", "all"]
 
 
-def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
+def _merge_tasks(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTask]) -> dict[str, AsyncTask]:
     before = known or {}
     return {**before, **{name: cast("AsyncTask", {**before.get(name, {}), **task}) for name, task in changed.items()}}
 
@@ -71,7 +271,7 @@ def _merged(known: Mapping[str, AsyncTask] | None, changed: Mapping[str, AsyncTa
 class AsyncSubAgentState(AgentState[Any]):
     """The state of an agent with background tasks."""
 
-    async_tasks: NotRequired[Annotated[dict[str, AsyncTask], _merged]]
+    async_tasks: NotRequired[Annotated[dict[str, AsyncTask], _merge_tasks]]
     """The tasks by their ids."""
 
 
@@ -128,7 +328,7 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
         tasks: BackgroundTasks | None = None,
     ) -> None:
         super().__init__()
-        specs = checked_subagents(async_subagents)
+        specs = check_subagents(async_subagents)
         self.system_prompt: str | None = system_prompt
         self.background: BackgroundTasks = tasks or default_tasks()
         """What runs the tasks of this process."""
@@ -157,11 +357,9 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
-        return (
-            None
-            if _goes_on(state)
-            else _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
-        )
+        if _goes_on(state):
+            return None
+        return _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
 
 
 def _goes_on(state: Any) -> bool:
@@ -181,9 +379,8 @@ def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
 class _Tasks:
     """The tasks of an agent, in this process and on servers.
 
-    Each tool is two methods, such as `start` and `started`. The first one may wait; the sync form of the tool runs it
-    on an event loop of deepfs. The second one gets its outcome, and the same arguments. It merges files into the state,
-    so it runs in the thread of LangGraph.
+    What a tool waits for is a step, which its sync form runs on an event loop of deepfs. The rest of it merges files
+    into the state, so it runs in the thread of LangGraph.
     """
 
     specs: Mapping[str, AsyncSubAgent]
@@ -196,9 +393,9 @@ class _Tasks:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
             return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
-        return (
-            self.local.observe(task) if "runnable" in spec else await self.remote.observe(spec, task, in_sync=in_sync)
-        )
+        if "runnable" in spec:
+            return self.local.observe(task)
+        return await self.remote.observe(spec, task, in_sync=in_sync)
 
     async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
@@ -214,10 +411,10 @@ class _Tasks:
         return seen
 
     async def observe_unfinished(self, state: Any) -> dict[str, Observation]:
-        return await self.observe_all([task for task in _unfinished(state) if task["agent_name"] in self.specs])
+        return await self.observe_all([task for task in _unfinished_tasks(state) if task["agent_name"] in self.specs])
 
     def observe_local(self, state: Any) -> dict[str, Observation]:
-        here = [task for task in _unfinished(state) if "runnable" in self.specs.get(task["agent_name"], {})]
+        here = [task for task in _unfinished_tasks(state) if "runnable" in self.specs.get(task["agent_name"], {})]
         return {task["task_id"]: self.local.observe(task) for task in here}
 
     def state_update(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
@@ -244,41 +441,37 @@ class _Tasks:
             return updated, []
         if "files" not in state:
             return updated, ["[It has files in its state, and this agent has none, so they are not handed over]"]
-        return {**updated, "merged_run_id": seen.run_id}, merged_files(*files, place)
+        return {**updated, "merged_run_id": seen.run_id}, merge_files(*files, place)
 
-    # --- start ---
+    # --- the tools ---
 
-    async def start(self, runtime: Runtime, description: str, subagent_type: str, *, in_sync: bool) -> tuple[str, str]:
-        spec = self.specs.get(subagent_type)
-        if spec is None:
+    def start(self, runtime: Runtime, description: str, subagent_type: str) -> Steps["Command[Any]"]:
+        if subagent_type not in self.specs:
             names = ", ".join(self.specs)
             raise ToolException(f"Error: There is no background subagent {subagent_type!r}. Choose one of: {names}.")
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")
+        spec = self.specs[subagent_type]
         fork = spec.get("mode") == "fork"
-        if "runnable" in spec:
-            private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
-            state = initial_state(runtime.state, description, fork=fork, private=private)
-            return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
-        messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
-        return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
 
-    def started(self, runtime: Runtime, ids: tuple[str, str], description: str, subagent_type: str) -> "Command[Any]":
+        async def begin(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                private = spec.get("private_state_keys", frozenset()) | {"async_tasks"}
+                state = initial_state(runtime.state, description, fork=fork, private=private)
+                return self.local.start(spec["name"], spec["runnable"], state, runtime=runtime)
+            messages = fork_messages(runtime.state, description) if fork else [HumanMessage(description)]
+            return await self.remote.start(spec, messages, runtime, in_sync=in_sync)
+
+        ids = yield _step(begin)
         return _command(runtime, f"Started in the background. task_id: {ids[0]}", new_task(subagent_type, *ids))
 
-    # --- check ---
-
-    async def check(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
-        return await self.observe(_task(runtime, task_id), in_sync=in_sync)
-
-    def checked(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
+    def check(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
+        seen = yield _step(lambda in_sync: self.observe(task, in_sync=in_sync))
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, check_answer(task, seen, notes), updated)
 
-    # --- update, cancel, list ---
-
-    async def update(self, runtime: Runtime, task_id: str, message: str, *, in_sync: bool) -> tuple[str, str]:
+    def update(self, runtime: Runtime, task_id: str, message: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
         strategy = spec.get("update_strategy", "interrupt")
@@ -286,38 +479,33 @@ class _Tasks:
             raise ToolException("Error: The message is empty. Say what is to be done.")
         if strategy == "enqueue" and not _is_first(runtime, task["task_id"]):
             raise ToolException("Error: Not sent: this turn sends the task a message already. Send one, or wait.")
-        if "runnable" in spec:
-            return await self.local.update(task, message, strategy)
-        return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    def updated(self, runtime: Runtime, found: tuple[str, str], task_id: str, message: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
-        run_id, status = found
-        enqueued = self.spec_of(task).get("update_strategy") == "enqueue"
-        followed = continued_task(task, status, run_id, enqueued=enqueued)
-        return _command(runtime, update_answer(task, enqueued=enqueued), followed)
+        async def send(in_sync: bool) -> tuple[str, str]:
+            if "runnable" in spec:
+                return await self.local.update(task, message, strategy)
+            return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
-    async def cancel(self, runtime: Runtime, task_id: str, *, in_sync: bool) -> Observation:
+        run_id, status = yield _step(send)
+        followed = continued_task(task, status, run_id, enqueued=strategy == "enqueue")
+        return _command(runtime, update_answer(task, enqueued=strategy == "enqueue"), followed)
+
+    def cancel(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
-        if "runnable" in spec:
-            return await self.local.cancel(task)
-        return await self.remote.cancel(spec, task, in_sync=in_sync)
 
-    def cancelled(self, runtime: Runtime, seen: Observation, task_id: str) -> "Command[Any]":
-        task = _task(runtime, task_id)
+        async def stop(in_sync: bool) -> Observation:
+            if "runnable" in spec:
+                return await self.local.cancel(task)
+            return await self.remote.cancel(spec, task, in_sync=in_sync)
+
+        seen = yield _step(stop)
         updated, notes = self.with_files_merged(task, seen, runtime.state, runtime.tool_call_id or seen.run_id)
         return _command(runtime, " ".join([cancel_answer(task, seen), *notes]), updated)
 
-    async def list(
-        self, runtime: Runtime, status_filter: StatusFilter | None = None, *, in_sync: bool
-    ) -> dict[str, Observation]:
-        return await self.observe_all(_unfinished(runtime.state), in_sync=in_sync)
-
-    def shown(
-        self, runtime: Runtime, seen: Mapping[str, Observation], status_filter: StatusFilter | None = None
-    ) -> str:
+    def list(self, runtime: Runtime, status_filter: StatusFilter | None = None) -> Steps[str]:
         # The state stays as it is: the agent is told of what has ended before its next turn.
+        unfinished = _unfinished_tasks(runtime.state)
+        seen = yield _step(lambda in_sync: self.observe_all(unfinished, in_sync=in_sync))
         return list_answer(_tasks_in(runtime.state).values(), seen, status_filter)
 
     def spec_of(self, task: AsyncTask) -> AsyncSubAgent:
@@ -335,7 +523,7 @@ def _tasks_in(state: Any) -> Mapping[str, AsyncTask]:
     return state.get("async_tasks") or {}
 
 
-def _unfinished(state: Any) -> list[AsyncTask]:
+def _unfinished_tasks(state: Any) -> list[AsyncTask]:
     return [task for task in _tasks_in(state).values() if task["status"] in UNFINISHED]
 
 
@@ -348,18 +536,13 @@ def _task(runtime: Runtime, task_id: str) -> AsyncTask:
 
 def _is_first(runtime: Runtime, task_id: str) -> bool:
     """Whether a call is the first follow-up of its turn to a task. A second one would replace the first's record."""
-    for message in reversed(runtime.state.get("messages") or []):
-        if isinstance(message, AIMessage):
-            followed_up = (call["id"] for call in message.tool_calls if _follows_up(call, task_id))
-            return next(followed_up, runtime.tool_call_id) == runtime.tool_call_id
+    messages = reversed(runtime.state.get("messages") or [])
+    turn = next((message for message in messages if isinstance(message, AIMessage)), None)
+    for call in turn.tool_calls if turn is not None else ():
+        match call:
+            case {"name": "update_async_task", "args": {"task_id": str(named)}} if named.strip() == task_id:
+                return bool(call["id"] == runtime.tool_call_id)
     return True
-
-
-def _follows_up(call: ToolCall, task_id: str) -> bool:
-    match call:
-        case {"name": "update_async_task", "args": {"task_id": str(named)}}:
-            return named.strip() == task_id
-    return False
 
 
 def _command(runtime: Runtime, content: Any, task: AsyncTask) -> "Command[Any]":
@@ -378,28 +561,25 @@ def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
     queued = [spec["name"] for spec in specs if spec.get("update_strategy") == "enqueue"]
     update = PROMPTS["update_async_task"] + (f" For {', '.join(queued)} it waits for the run's end." if queued else "")
     return [
-        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start, tasks.started),
-        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check, tasks.checked),
-        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update, tasks.updated),
-        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel, tasks.cancelled),
-        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list, tasks.shown),
+        _tool("start_async_task", start, StartAsyncTaskSchema, tasks.start),
+        _tool("check_async_task", PROMPTS["check_async_task"], CheckAsyncTaskSchema, tasks.check),
+        _tool("update_async_task", update, UpdateAsyncTaskSchema, tasks.update),
+        _tool("cancel_async_task", PROMPTS["cancel_async_task"], CancelAsyncTaskSchema, tasks.cancel),
+        _tool("list_async_tasks", PROMPTS["list_async_tasks"], ListAsyncTasksSchema, tasks.list),
     ]
 
 
-def _tool(
-    name: str,
-    description: str,
-    schema: type[BaseModel],
-    act: Callable[..., Awaitable[Any]],
-    answer: Callable[..., Any],
-) -> BaseTool:
-    """A tool of two functions of `_Tasks`: `act` may wait, and `answer` makes the result of the tool of its outcome."""
+def _step(act: Callable[[bool], Awaitable[Any]]) -> Step:
+    """The step of what waits, which is told whether the agent runs in the sync form."""
+    return Step(partial(run_sync, act, True), partial(act, False))
 
+
+def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..., Steps[Any]]) -> BaseTool:
     def func(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, run_sync(act, runtime, in_sync=True, **arguments), **arguments)
+        return run_steps(act(runtime, **arguments))
 
     async def coroutine(runtime: Runtime, **arguments: Any) -> Any:
-        return answer(runtime, await act(runtime, in_sync=False, **arguments), **arguments)
+        return await arun_steps(act(runtime, **arguments))
 
     return StructuredTool(
         name=name,

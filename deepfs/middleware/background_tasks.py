@@ -16,8 +16,18 @@ from langchain_core.tools import ToolException
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
-from deepfs.middleware._delegation import content_of_answer, detached, followed_up, input_id, messages_of, task_config
-from deepfs.middleware.task_records import UNFINISHED, WAITING, AsyncTask, Observation
+from deepfs.middleware.delegation import (
+    UNFINISHED,
+    WAITING,
+    AsyncTask,
+    Observation,
+    content_of_answer,
+    detach,
+    follow_up,
+    input_id,
+    messages_of,
+    task_config,
+)
 from deepfs.threads.background import background_loop, start_in_background
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import (
@@ -30,7 +40,7 @@ from deepfs.threads.loop_bridge import (
 )
 from deepfs.threads.native import Lock
 
-__all__ = ["BackgroundTasks", "default_tasks"]
+__all__ = ["BackgroundTasks"]
 
 _STOP_SECONDS: Final = 10
 """How long `cancel` waits for the end of a task."""
@@ -117,9 +127,7 @@ class BackgroundTasks:
     """
 
     def __init__(self, *, limit: int = 50, kept: int = 200, own_loop: bool = False) -> None:
-        self._limit = limit
-        self._kept = kept
-        self._own_loop = own_loop
+        self._limit, self._kept, self._own_loop = limit, kept, own_loop
         self._forget()
         _all.add(self)
 
@@ -152,7 +160,7 @@ class BackgroundTasks:
         task_id = str(uuid4())
         context = getattr(runtime, "context", None)
         task = _Task(
-            runnable=detached(runnable, getattr(runtime, "store", None)),
+            runnable=detach(runnable, getattr(runtime, "store", None)),
             config=task_config(name, task_id, runtime),
             options={} if context is None else {"context": context},
             files=dict(state.get("files") or {}),
@@ -161,7 +169,11 @@ class BackgroundTasks:
         input_id(state)
         with self._lock:
             self._check_room()
-            self._forget_oldest()
+            # Those that wait for a person go last: their answers are still to come.
+            ended = [name for name, known in self._tasks.items() if known.has_ended]
+            ended.sort(key=lambda name: self._tasks[name].latest.status == WAITING)
+            for name in ended[: max(0, len(ended) - self._kept + 1)]:
+                del self._tasks[name]
             task.runs.append(run)
             self._tasks[task_id] = task
         self._begin(task, run)
@@ -245,7 +257,7 @@ class BackgroundTasks:
         for task in list(self._tasks.values()):
             while not task.has_ended:
                 for run in task.runs:
-                    await self._ended(run)
+                    await self._wait_for_run(run)
 
     async def aclose(self) -> None:
         """Stop all tasks, wait for their ends, and forget them."""
@@ -259,13 +271,6 @@ class BackgroundTasks:
     def _check_room(self) -> None:
         if sum(not task.has_ended for task in self._tasks.values()) >= self._limit:
             raise ToolException(f"Error: {self._limit} background tasks run already. Wait for an end, or cancel one.")
-
-    def _forget_oldest(self) -> None:
-        # Those that wait for a person go last: their answers are still to come.
-        ended = [task_id for task_id, task in self._tasks.items() if task.has_ended]
-        ended.sort(key=lambda task_id: self._tasks[task_id].latest.status == WAITING)
-        for task_id in ended[: max(0, len(ended) - self._kept + 1)]:
-            del self._tasks[task_id]
 
     def _follow(self, task: _Task, run: _Run) -> tuple[str, str]:
         """Add a run, and begin it unless another one must end first."""
@@ -293,20 +298,24 @@ class BackgroundTasks:
         run.loop, run.scope = loop_callbacks(), anyio.CancelScope()
         status, error = "cancelled", None
         try:
-            given = _input(task, run)
+            # A follow-up adds to what the runs before have reached, even if they were stopped.
+            before = next((each.values for each in reversed(task.runs[: task.runs.index(run)]) if each.values), {})
+            given = follow_up(before, run.given) if isinstance(run.given, list) else run.given
+            run.values = given if isinstance(given, Mapping) else before
             with run.scope:
                 if not run.is_stopped:
-                    status = await _invoked(task, run, given)
+                    result = await task.runnable.ainvoke(given, task.config, **task.options)
+                    run.values = result if isinstance(result, Mapping) else {}
+                    asked = run.values.get("__interrupt__", ())
+                    run.interrupts = [{"id": each.id, "value": each.value} for each in asked]
+                    status = WAITING if asked else "success"
         except Exception as failure:
             status, error = "error", f"{type(failure).__name__}: {failure}"
         except BaseException:  # Not raised: nobody is there to take it.
             status = "lost"
         if status not in {"success", WAITING}:
             with anyio.CancelScope(shield=True), suppress(BaseException):
-                run.values = await _reached(task, run)
-        self._end(task, run, status, error)
-
-    def _end(self, task: _Task, run: _Run, status: str, error: str | None) -> None:
+                run.values = await _reached_state(task, run)
         with self._lock:
             if status == "lost":
                 task.lose()
@@ -329,10 +338,10 @@ class BackgroundTasks:
                 with suppress(RuntimeError):
                     loop.call(scope.cancel)
             with anyio.move_on_after(_STOP_SECONDS):
-                await self._ended(run)
+                await self._wait_for_run(run)
         return all(run.has_ended for run in runs)
 
-    async def _ended(self, run: _Run) -> None:
+    async def _wait_for_run(self, run: _Run) -> None:
         ended = loop_callbacks().event()
         with self._lock:
             if run.has_ended:
@@ -356,22 +365,7 @@ def _unknown(task: AsyncTask) -> Observation:
     return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
-def _input(task: _Task, run: _Run) -> Any:
-    """The input of a run. A follow-up adds to what the runs before have reached, even if they were stopped."""
-    before = next((each.values for each in reversed(task.runs[: task.runs.index(run)]) if each.values), {})
-    given = followed_up(before, run.given) if isinstance(run.given, list) else run.given
-    run.values = given if isinstance(given, Mapping) else before
-    return given
-
-
-async def _invoked(task: _Task, run: _Run, given: Any) -> str:
-    result = await task.runnable.ainvoke(given, task.config, **task.options)
-    run.values = result if isinstance(result, Mapping) else {}
-    run.interrupts = [{"id": each.id, "value": each.value} for each in run.values.get("__interrupt__", ())]
-    return WAITING if run.interrupts else "success"
-
-
-async def _reached(task: _Task, run: _Run) -> Mapping[str, Any]:
+async def _reached_state(task: _Task, run: _Run) -> Mapping[str, Any]:
     """The state that a run without an outcome has reached, with what its unfinished step has written."""
     if not isinstance(task.runnable, Pregel):
         return run.values

@@ -1,52 +1,86 @@
 """The middleware that gives an agent of LangChain a filesystem."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
+from typing import Any, Final, Literal, Self
 
 from langchain_core.exceptions import ModelInvalidRequestError
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from deepfs._moved import names_of_deepagents
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.protocol import supports_execute as supports_execution
 from deepfs.backends.state import FilesystemState
+from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
+    AsyncHandler,
+    AsyncToolHandler,
     ExtendedModelResponse,
+    Handler,
     ModelRequest,
     ModelResponse,
+    Steps,
+    ToolHandler,
     artifacts_root,
+    arun_steps,
+    calling,
     resolve_backend,
+    run_steps,
     wait_for,
+    waiting,
 )
-from deepfs.middleware._media_blocks import has_media, has_references, may_be_json, with_parsed_blocks
-from deepfs.middleware._messages import ToolResult, mapped, messages_of, typed_block, with_prompt
+from deepfs.middleware._messages import (
+    ToolResult,
+    has_media,
+    has_references,
+    map_messages,
+    may_be_json,
+    messages_of,
+    typed_block,
+    with_parsed_blocks,
+    with_prompt,
+)
 from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
-from deepfs.middleware.arguments import FsToolName, canonical_arguments, file_tool_name
-from deepfs.middleware.blobs import Blobs
-from deepfs.middleware.eviction import CHARS_PER_TOKEN, Evictor
-from deepfs.middleware.offers import not_offered
+from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, canonical_arguments, file_tool_name
+from deepfs.middleware.offloading import CHARS_PER_TOKEN as NUM_CHARS_PER_TOKEN
+from deepfs.middleware.offloading import Blobs, Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import MAX_RESULT_CHARS
 from deepfs.middleware.tools import (
     FILE_TOOLS,
+    GLOB_TRUNCATION_NOTE,
     MAX_EXECUTE_SECONDS,
     MAX_GREP_COUNT,
     Limits,
     made_tools,
+    not_offered,
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
+from deepfs.search.results import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
+from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 
-__all__ = ["FilesystemMiddleware", "FilesystemPermission", "FilesystemState", "FsToolName"]
+__all__ = [
+    "DEFAULT_READ_LIMIT", "DEFAULT_READ_OFFSET", "DELETE_TOOL_DESCRIPTION", "EDIT_FILE_TOOL_DESCRIPTION",
+    "EMPTY_CONTENT_WARNING", "EXECUTE_TOOL_DESCRIPTION", "GLOB_PATHLESS_DENIED_HINT", "GLOB_TIMEOUT",
+    "GLOB_TOOL_DESCRIPTION", "GLOB_TRUNCATION_NOTE", "GLOB_UNREADABLE_NOTE", "GREP_GLOB_DESCRIPTION",
+    "GREP_OUTPUT_MODE_DESCRIPTION", "GREP_TOOL_DESCRIPTION", "GREP_TRUNCATION_NOTE", "LIST_FILES_TOOL_DESCRIPTION",
+    "MAX_VIDEO_INPUT_BYTES", "NO_LINES_REQUESTED_WARNING", "NUM_CHARS_PER_TOKEN", "READ_FILE_TOOL_DESCRIPTION",
+    "READ_FILE_TRUNCATION_MSG", "READ_FILE_VIDEO_TOOL_DESCRIPTION", "REMOVE_ALL_MESSAGES",
+    "TOOLS_EXCLUDED_FROM_EVICTION", "TOO_LARGE_HUMAN_MSG", "TOO_LARGE_TOOL_MSG", "WRITE_FILE_TOOL_DESCRIPTION",
+    "DeleteSchema", "EditFileSchema", "ExecuteSchema", "FilesystemMiddleware", "FilesystemOperation",
+    "FilesystemPermission", "FilesystemState", "FsToolName", "GlobSchema", "GrepSchema", "LsSchema", "ReadFileSchema",
+    "ReadVideoFileSchema", "WriteFileSchema", "supports_execution",
+]  # fmt: skip
 
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
@@ -111,12 +145,21 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         model_tools: Sequence[ModelTool] = (),
     ) -> None:
         super().__init__()
-        self._chosen = _checked_choice(tools)
+        if isinstance(tools, str) and tools != "all":
+            raise ValueError(f"tools is a list of names, or 'all', not {tools!r}")
+        if tools is not None and tools != "all" and "read_file" not in tools:
+            raise ValueError("tools must have read_file: long results are stored in files that the model reads")
+        unknown = [str(name) for name in model_tools if name not in _MODEL_TOOLS]
+        if unknown:
+            raise ValueError(f"no such tool: {', '.join(unknown)}; model_tools are {', '.join(_MODEL_TOOLS)}")
+        self._chosen = tools if tools is None or isinstance(tools, str) else list(tools)  # Copies are made of it later.
         self.offload_binary_content = offload_binary_content
-        self.model_tools: Sequence[ModelTool] = _checked_tools(model_tools)
+        self.model_tools: Sequence[ModelTool] = tuple(model_tools)
         self._storage = resolve_backend(backend)
         self._descriptions = custom_tool_descriptions
-        chars = _result_chars(tool_token_limit_before_evict)
+        chars = MAX_RESULT_CHARS
+        if tool_token_limit_before_evict is not None:
+            chars = min(chars, tool_token_limit_before_evict * NUM_CHARS_PER_TOKEN)
         self._limits = Limits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._token_limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
@@ -174,60 +217,54 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- calls of the model ---
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Append the prompt, fill in media, and hide tools that the backend cannot serve.
 
         A request that the provider refuses is sent once more without the media that are new in it.
         """
-        prepared = self._prepared(request)
-        if any(map(has_references, prepared.messages)):
-            prepared = self._wait_for(partial(self._filled, prepared))
-        try:
-            return renamed(handler(prepared), request.tools)
-        except ModelInvalidRequestError as error:
-            reduced = _without_new_media(prepared, error)
-        return _remembering(request, renamed(handler(reduced), request.tools))
+        return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
-        prepared = self._prepared(request)
-        if any(map(has_references, prepared.messages)):
-            prepared = await self._filled(prepared)
-        try:
-            return renamed(await handler(prepared), request.tools)
-        except ModelInvalidRequestError as error:
-            reduced = _without_new_media(prepared, error)
-        return _remembering(request, renamed(await handler(reduced), request.tools))
+        return await arun_steps(self._model_call(request, handler))
 
-    async def _filled(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        messages = await self._blobs.filled(request.messages)
-        return request.override(messages=acceptable(messages, request.model))  # Their sizes are known only now.
-
-    def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        tools = [tool for tool in request.tools if file_tool_name(tool) not in self._hidden]
-        return request.override(
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        prepared = request.override(
             system_message=with_prompt(request.system_message, self._prompt),
             messages=acceptable(request.messages, request.model),
-            tools=tools,
+            tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
+        if any(map(has_references, prepared.messages)):
+            filled = yield waiting(self.backend, partial(self._blobs.fill_references, prepared.messages), self.name)
+            # Their sizes are known only now.
+            prepared = prepared.override(messages=acceptable(filled, request.model))
+        try:
+            return rename_arguments((yield calling(handler, prepared)), request.tools)
+        except ModelInvalidRequestError:
+            reduced = prepared.override(messages=without_new_media(prepared.messages))
+            if reduced.messages == prepared.messages:
+                raise
+        response = rename_arguments((yield calling(handler, reduced)), request.tools)
+        # The state loses the media that were refused, which would be refused again.
+        messages = request.state.get("messages", ())
+        refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
+        return ExtendedModelResponse(response, Command(update={"messages": refused}))
 
     # --- results of tools ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Store a result that is too large."""
-        result = handler(request)
-        return self._wait_for(partial(self._settled, request, result)) if self._has_work(request, result) else result
+        return run_steps(self._tool_call(request, handler))
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        result = await handler(request)
-        return await self._settled(request, result) if self._has_work(request, result) else result
+        return await arun_steps(self._tool_call(request, handler))
+
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        result: ToolResult = yield calling(handler, request)
+        if self._has_work(request, result):
+            result = yield waiting(self.backend, partial(self._settle, request, result), self.name)
+        return result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
         if any(may_be_json(each) or (self.offload_binary_content and has_media(each)) for each in messages_of(result)):
@@ -236,16 +273,16 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             return any(isinstance(message.content, list) for message in messages_of(result))
         return self._results is not None and any(map(self._results.is_oversized, messages_of(result)))
 
-    async def _settled(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
-        evict = _typed if request.tool_call["name"] in FILE_TOOLS else self._evicted
-        settled: ToolResult = await mapped(result, evict)
-        return await mapped(settled, self._referring) if self.offload_binary_content else settled
+    async def _settle(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
+        evict = _type_blocks if request.tool_call["name"] in FILE_TOOLS else self._evict
 
-    async def _referring(self, message: ToolMessage) -> ToolMessage:
-        (stored,) = await self._blobs.stored([message])
-        return stored
+        async def settle(message: ToolMessage) -> ToolMessage:
+            settled = await evict(message)
+            return (await self._blobs.stored([settled]))[0] if self.offload_binary_content else settled
 
-    async def _evicted(self, message: ToolMessage) -> ToolMessage:
+        return await map_messages(result, settle)  # type: ignore[no-any-return]
+
+    async def _evict(self, message: ToolMessage) -> ToolMessage:
         message = with_parsed_blocks(message)
         if self._results is None:
             return message
@@ -255,44 +292,42 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Store messages of people that are too large, and media."""
-        large = self._large(state)
-        return self._wait_for(partial(self._put_away, large)) if large else None
+        if not self._large(state):
+            return None
+        return wait_for(self.backend, partial(self.abefore_agent, state, runtime), self.name)
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_agent`."""
         large = self._large(state)
-        return await self._put_away(large) if large else None
-
-    def _large(self, state: Any) -> list[AnyMessage]:
-        messages = state.get("messages", ())
-        return [
-            each for each in messages if self._is_oversized(each) or (self.offload_binary_content and has_media(each))
-        ]
-
-    def _is_oversized(self, message: AnyMessage) -> bool:
-        evictor = self._messages
-        return evictor is not None and isinstance(message, HumanMessage) and evictor.is_oversized(message)
-
-    async def _put_away(self, large: list[AnyMessage]) -> dict[str, Any] | None:
-        messages = [await self._shortened(message) for message in large]
-        stored = await self._blobs.stored(messages) if self.offload_binary_content else messages
+        messages = list(large)
+        for place, message in enumerate(large):
+            if self._messages is not None and isinstance(message, HumanMessage):
+                messages[place] = await self._messages.evicted(message, message.id or "", self.backend)
+        stored = await self._blobs.stored(messages) if self.offload_binary_content and large else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
 
-    async def _shortened(self, message: AnyMessage) -> AnyMessage:
-        if self._messages is None or not isinstance(message, HumanMessage):
-            return message
-        return await self._messages.evicted(message, message.id or "", self.backend)
+    def _large(self, state: Any) -> list[AnyMessage]:
+        """The messages of people that are too large, and those with media."""
 
-    def _wait_for(self, call: Callable[[], Any]) -> Any:
-        return wait_for(self.backend, call, self.name)
+        def is_large(message: AnyMessage) -> bool:
+            evictor = self._messages if isinstance(message, HumanMessage) else None
+            is_oversized = evictor is not None and evictor.is_oversized(message)
+            return is_oversized or (self.offload_binary_content and has_media(message))
+
+        return [*filter(is_large, state.get("messages", ()))]
 
 
-def inheriting(
+def give_rules(
     rules: Sequence[FilesystemPermission], middleware: Sequence[AgentMiddleware[Any, Any, Any]]
 ) -> list[AgentMiddleware[Any, Any, Any]]:
     """Give `rules` to each FilesystemMiddleware in `middleware` that has no rules of its own."""
-    return [each.with_permissions(rules) if rules and _has_no_rules(each) else each for each in middleware]
+    return [
+        each.with_permissions(rules)
+        if rules and isinstance(each, FilesystemMiddleware) and not each.permissions
+        else each
+        for each in middleware
+    ]
 
 
 def rules_of(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Sequence[FilesystemPermission]:
@@ -301,72 +336,59 @@ def rules_of(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> Sequence[F
     return given[-1] if given else ()
 
 
-def _has_no_rules(middleware: object) -> TypeGuard[FilesystemMiddleware]:
-    return isinstance(middleware, FilesystemMiddleware) and not middleware.permissions
-
-
-def _checked_choice(tools: Sequence[FsToolName] | Literal["all"] | None) -> Sequence[FsToolName] | None:
-    if tools is None or tools == "all":
-        return None
-    if isinstance(tools, str):
-        raise ValueError(f"tools is a list of names, or 'all', not {tools!r}")
-    if "read_file" not in tools:
-        raise ValueError("tools must have read_file: long results are stored in files that the model reads")
-    return list(tools)
-
-
-def renamed(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
+def rename_arguments(response: ModelResponse[Any], tools: Sequence[Any]) -> ModelResponse[Any]:
     """The response, with the arguments of the calls of file tools under the names that approvals look for."""
     named = {tool.name: tool for tool in tools if isinstance(tool, BaseTool)}
     found = getattr(response, "model_response", response)  # Another middleware may have wrapped the response.
     for place, message in enumerate(found.result):
         if not isinstance(message, AIMessage):
             continue
-        changed = {
-            index: arguments
-            for index, call in enumerate(message.tool_calls)
-            if (arguments := canonical_arguments(named.get(call["name"]), call["args"])) is not None
-        }
-        if changed:
-            calls = [
-                {**call, "args": changed.get(index, call["args"])} for index, call in enumerate(message.tool_calls)
-            ]
+        canonical = [canonical_arguments(named.get(call["name"]), call["args"]) for call in message.tool_calls]
+        if any(arguments is not None for arguments in canonical):
+            pairs = zip(message.tool_calls, canonical, strict=True)
+            calls = [call if arguments is None else {**call, "args": arguments} for call, arguments in pairs]
             found.result[place] = message.model_copy(update={"tool_calls": calls})
     return response
 
 
-def _without_new_media(request: ModelRequest[Any], error: Exception) -> ModelRequest[Any]:
-    """The refused request without its latest media. Raises `error` if it has none."""
-    messages = without_new_media(request.messages)
-    if messages == request.messages:
-        raise error
-    return request.override(messages=messages)
-
-
-def _remembering(request: ModelRequest[Any], response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
-    """The response; the state loses the media that were refused, which would be refused again."""
-    messages = request.state.get("messages", ())
-    refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
-    return ExtendedModelResponse(response, Command(update={"messages": refused}))
-
-
-async def _typed(message: ToolMessage) -> ToolMessage:
+async def _type_blocks(message: ToolMessage) -> ToolMessage:
     """Turn file blocks with audio or video into audio or video blocks."""
     if isinstance(message.content, str):
         return message
     return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
 
 
-def _checked_tools(names: Sequence[ModelTool]) -> Sequence[ModelTool]:
-    unknown = [name for name in names if name not in _MODEL_TOOLS]
-    if unknown:
-        raise ValueError(f"no such tool: {', '.join(map(str, unknown))}; model_tools are {', '.join(_MODEL_TOOLS)}")
-    return tuple(names)
+# --- names that programs import from here in deepagents, with the values that are true for deepfs ---
 
+LsSchema, ReadFileSchema, WriteFileSchema = ARGUMENTS["ls"], ARGUMENTS["read_file"], ARGUMENTS["write_file"]
+EditFileSchema, DeleteSchema, ExecuteSchema = ARGUMENTS["edit_file"], ARGUMENTS["delete"], ARGUMENTS["execute"]
+GlobSchema, GrepSchema, ReadVideoFileSchema = ARGUMENTS["glob"], ARGUMENTS["grep"], ARGUMENTS["read_file"]
 
-def _result_chars(token_limit: int | None) -> int:
-    return MAX_RESULT_CHARS if token_limit is None else min(MAX_RESULT_CHARS, token_limit * CHARS_PER_TOKEN)
+LIST_FILES_TOOL_DESCRIPTION: Final = PROMPTS["ls"]
+READ_FILE_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+READ_FILE_VIDEO_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]
+WRITE_FILE_TOOL_DESCRIPTION: Final = PROMPTS["write_file"]
+EDIT_FILE_TOOL_DESCRIPTION: Final = PROMPTS["edit_file"]
+DELETE_TOOL_DESCRIPTION: Final = PROMPTS["delete"]
+GLOB_TOOL_DESCRIPTION: Final = PROMPTS["glob"]
+GREP_TOOL_DESCRIPTION: Final = PROMPTS["grep"]
+EXECUTE_TOOL_DESCRIPTION: Final = PROMPTS["execute"]
+GREP_GLOB_DESCRIPTION: Final = GrepSchema.model_fields["glob"].description
+GREP_OUTPUT_MODE_DESCRIPTION: Final = GrepSchema.model_fields["output_mode"].description
+DEFAULT_READ_OFFSET: Final = 0
+DEFAULT_READ_LIMIT: Final = ReadFileSchema.model_fields["limit"].default
 
+TOOLS_EXCLUDED_FROM_EVICTION: Final = tuple(name for name in TOOL_NAMES if name in FILE_TOOLS)
 
-if not TYPE_CHECKING:  # With `__getattr__` visible, type checkers would accept any name.
-    __getattr__, __dir__ = names_of_deepagents(__name__)
+NO_LINES_REQUESTED_WARNING: Final = "[No line was read: limit was {limit}]"
+TOO_LARGE_TOOL_MSG: Final = (
+    "[Too large to show. All that the tool returned for {tool_call_id} is in {file_path}: "
+    "page with read_file, or search with grep.]\n{content_sample}\n"
+)
+TOO_LARGE_HUMAN_MSG: Final = (
+    "[Too large to show. All of it is in {file_path}: page with read_file, or search with grep.]\n{content_sample}\n"
+)
+READ_FILE_TRUNCATION_MSG: Final = "\n[The text of {file_path} was cut. Read on with a larger offset]"
+GREP_TRUNCATION_NOTE: Final = "There are more matches than"
+GLOB_UNREADABLE_NOTE: Final = "Some directories could not be read; narrowing the search does not show them"
+GLOB_PATHLESS_DENIED_HINT: Final = ". Name a directory that you may read in path, and a pattern relative to it."

@@ -1,36 +1,90 @@
-"""The order of an agent's middleware, and what a profile changes: the prompt, descriptions, tools and middleware."""
+"""The state and the order of an agent's middleware, and what a profile changes: prompt, descriptions and tools."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Required
 
-from langchain_core.messages import SystemMessage, ToolCall, ToolMessage
+from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Overwrite
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse, TodoListMiddleware
+from deepfs._langgraph.private import messages_reducer
+from deepfs.middleware._base import (
+    TRACE_POLICY,
+    AgentMiddleware,
+    AgentState,
+    AsyncToolHandler,
+    ModelRequest,
+    RequestMiddleware,
+    TodoListMiddleware,
+    ToolHandler,
+)
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.approvals import ApprovalMiddleware
+from deepfs.middleware.delegation import Middleware, Tools
 from deepfs.middleware.filesystem import FilesystemMiddleware
-from deepfs.middleware.subagent_specs import Middleware, Tools
+from deepfs.middleware.patch_tool_calls import UnansweredCallsMiddleware
 from deepfs.middleware.subagents import SubAgentMiddleware
-from deepfs.middleware.unanswered import UnansweredCallsMiddleware
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.profiles.settings import HarnessProfile
+from deepfs.profiles.registry import HarnessProfile
 
-__all__ = [
-    "DelegationMiddleware",
-    "LeftOut",
-    "TodoMiddleware",
-    "checked_middleware",
-    "combined",
-    "excluded_by",
-    "system_prompt_of",
-    "with_descriptions",
-    "without_excluded",
-]
+_SNAPSHOT: Final = 50
 
 
-def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
+class _MessagesChannel(DeltaChannel[Any]):
+    """Messages. A checkpoint holds those that were added; every 50 updates, it holds all of them.
+
+    Unlike the reducer of LangGraph, it follows `RemoveMessage(REMOVE_ALL_MESSAGES)`, which summaries use.
+    """
+
+    def __init__(
+        self, reducer: Any = messages_reducer, typ: Any = list, *, snapshot_frequency: int = _SNAPSHOT
+    ) -> None:
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Apply the writes of a superstep."""
+        kept = None if any(map(_is_overwrite, values)) else _after_removal(values)
+        if kept is None:
+            return super().update(values)
+        self.value: list[Any] = []
+        return super().update(kept)
+
+    def replay_writes(self, writes: Sequence[Any]) -> None:
+        """Apply saved writes, oldest first."""
+        kept = _after_removal([value for *_, value in writes])
+        if kept is None:
+            return super().replay_writes(writes)
+        self.value = []
+        return super().replay_writes([("", "", value) for value in kept])
+
+
+def _after_removal(values: Sequence[Any]) -> list[Any] | None:
+    """Return what follows the last removal of all messages; None if there is none."""
+    for index in reversed(range(len(values))):
+        write = values[index] if isinstance(values[index], list) else [values[index]]
+        for place in reversed(range(len(write))):
+            if isinstance(write[place], RemoveMessage) and write[place].id == REMOVE_ALL_MESSAGES:
+                return [write[place + 1 :], *values[index + 1 :]]
+    return None
+
+
+def _is_overwrite(value: object) -> bool:
+    return isinstance(value, Overwrite) or (isinstance(value, dict) and "__overwrite__" in value)
+
+
+class DeepAgentState(AgentState[Any]):
+    """The state of an agent; a `state_schema` inherits from it. Each message is saved about once per thread.
+
+    LangGraph's usual channel saves all messages at every step.
+    """
+
+    messages: Required[Annotated[list[AnyMessage], _MessagesChannel()]]
+
+
+def combine(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequence[Middleware]) -> list[Middleware]:
     """All middleware in order; one of `given` with the name of another takes its place."""
     replacing = {each.name: each for each in given}
     replaced = {each.name for each in (*own, *tail)}
@@ -39,7 +93,7 @@ def combined(own: Sequence[Middleware], given: Sequence[Middleware], tail: Seque
     return [*first, *new, *last]
 
 
-def checked_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
+def check_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
     """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
     for each in middleware:
         own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
@@ -57,16 +111,14 @@ def system_prompt_of(profile: HarnessProfile, given: str | SystemMessage | None)
 
 def with_descriptions(tools: Tools, profile: HarnessProfile) -> list[Any]:
     """The tools, with the descriptions of the profile in place of their own."""
-    return [_with_description(tool, profile.tool_description_overrides) for tool in tools]
-
-
-def _with_description(tool: Any, descriptions: Mapping[str, str]) -> Any:
-    name = _name_of(tool)
-    if name not in descriptions:
-        return tool
-    if isinstance(tool, BaseTool):
-        return tool.model_copy(update={"description": descriptions[name]})
-    return {**tool, "description": descriptions[name]} if isinstance(tool, dict) else tool
+    described: list[Any] = list(tools)
+    for place, tool in enumerate(described):
+        description = profile.tool_description_overrides.get(_name_of(tool))
+        if description is not None and isinstance(tool, BaseTool):
+            described[place] = tool.model_copy(update={"description": description})
+        elif description is not None and isinstance(tool, dict):
+            described[place] = {**tool, "description": description}
+    return described
 
 
 _ALSO_NAMED: Final[Mapping[str, str]] = {
@@ -127,45 +179,27 @@ class LeftOut(AgentMiddleware[Any, Any, Any]):
         return self._name
 
 
-class _ToolExclusion(AgentMiddleware[Any, Any, Any]):
+class _ToolExclusion(RequestMiddleware):
     """Hides tools from the model, and refuses calls of them."""
-
-    trace_policy = TRACE_POLICY
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__()
         self._names = names
 
-    def _offering(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request with the other tools only."""
         return request.override(tools=[tool for tool in request.tools if _name_of(tool) not in self._names])
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Offer the other tools only."""
-        return handler(self._offering(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(self._offering(request))
-
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Refuse a call of a hidden tool."""
-        return _refused(request.tool_call) if self._hides(request) else handler(request)
+        return handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        return _refused(request.tool_call) if self._hides(request) else await handler(request)
-
-    def _hides(self, request: ToolCallRequest) -> bool:
-        return request.tool_call["name"] in self._names
+        return await handler(request) if request.tool_call["name"] not in self._names else _refuse(request.tool_call)
 
 
-def _refused(call: ToolCall) -> ToolMessage:
+def _refuse(call: ToolCall) -> ToolMessage:
     text = f"Error: There is no tool {call['name']!r} here. Use one of those that you are offered."
     return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
 

@@ -1,24 +1,174 @@
-"""The files that hold the messages of a conversation which a summary stands for."""
+"""The files that hold the messages of a conversation which a summary stands for: their names, and their text."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from json import dumps
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
+from xml.sax.saxutils import escape, quoteattr
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langgraph.config import get_config
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.middleware._base import artifacts_root
-from deepfs.middleware.transcript import Transcript
+from deepfs.middleware._messages import digest_of, is_reference
 from deepfs.text import paths
 from deepfs.text.lines import version
+from deepfs.text.media import OCTET_STREAM, extension
 from deepfs.types import Result
 
 __all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
+
+
+_DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
+_PAYLOAD_KEYS: Final = frozenset({"base64", "data", "file_data"})
+_MIN_PAYLOAD: Final = 64
+"""Shorter values of `_PAYLOAD_KEYS` are treated as text."""
+_MEDIA_TYPES: Final = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
+_SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
+_SUMMARISED_AS_BLOCKS: Final = frozenset({"image", "audio", "video"})
+"""The blocks with a URL that LangChain shows to a model which summarises."""
+_UNSTORABLE: Final = re.compile("[\0\r\ud800-\udfff]")
+
+
+class Transcript:
+    """Renders messages as text; `media` collects the media files that the text names, by path.
+
+    Args:
+        directory: The directory of the media files.
+        blobs: The directory of the media that messages refer to by hash.
+    """
+
+    def __init__(self, directory: str, blobs: str = "/blobs") -> None:
+        self._directory = directory
+        self._blobs = blobs
+        self.media: dict[str, bytes] = {}
+
+    def rendered(self, messages: Sequence[BaseMessage]) -> str:
+        """The messages as XML-like elements, one after another.
+
+        Args:
+            messages: The messages.
+        """
+        # No backend stores some characters as text, and edits may change CR: they become XML references.
+        texts = (_UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", self._message(each)) for each in messages)
+        return "".join(f"{text}\n" for text in texts)
+
+    def referenced(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+        """The messages with references to files in the place of their media, for a model that summarises them.
+
+        Args:
+            messages: The messages.
+        """
+        referenced: list[AnyMessage] = []
+        for message in messages:
+            content = message.content
+            if not isinstance(content, str):
+                content = [self._reference(block) for block in content]
+            same = content == message.content
+            referenced.append(message if same else message.model_copy(update={"content": content}))
+        return referenced
+
+    def _reference(self, block: Any) -> Any:
+        if not isinstance(block, Mapping):
+            return block
+        files: list[str] = []
+        without_media = self._without_media(block, files)
+        if not files:
+            return block
+        kind = _media_kind(str(block.get("type")))
+        if kind in _SUMMARISED_AS_BLOCKS and len(files) == 1:
+            return {"type": kind, "url": files[0]}
+        shown = f"<{kind} url={quoteattr(files[0])} />" if len(files) == 1 else _json(without_media)
+        return {"type": "text", "text": shown}
+
+    def _message(self, message: BaseMessage) -> str:
+        blocks = message.content if isinstance(message.content, list) else [message.content]
+        parts = list(filter(None, map(self._block, blocks)))
+        attributes: dict[str, Any] = {"type": message.type, "id": message.id, "name": message.name}
+        calls: list[str] = []
+        if isinstance(message, ToolMessage):
+            failed = "error" if message.status == "error" else None
+            attributes.update(tool_call_id=message.tool_call_id, status=failed)
+        elif isinstance(message, AIMessage):
+            calls += [_call("tool_call", call, _json(call["args"])) for call in message.tool_calls]
+            wrong = message.invalid_tool_calls
+            calls += [_call("invalid_tool_call", each, str(each.get("args") or "")) for each in wrong]
+        shown = " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items() if value)
+        opening = f"<message {shown}>"
+        if not calls:
+            return f"{opening}{chr(10).join(parts)}</message>"
+        content = [f"  <content>{chr(10).join(parts)}</content>"] if parts else []
+        return "\n".join([opening, *content, *calls, "</message>"])
+
+    def _block(self, block: Any) -> str:
+        if isinstance(block, str):
+            return escape(block)
+        if not isinstance(block, Mapping):
+            return escape(str(block))
+        kind = block.get("type")
+        if kind == "text" and isinstance(block.get("text"), str):
+            return escape(block["text"])
+        if kind in _SHOWN_AS_TOOL_CALLS:
+            return ""
+        files: list[str] = []
+        without_media = self._without_media(block, files)
+        if kind in _MEDIA_TYPES and len(files) == 1:
+            return f"<{_media_kind(str(kind))} url={quoteattr(files[0])} />"
+        return f"<block type={quoteattr(str(kind))}>{escape(_json(without_media))}</block>"
+
+    def _without_media(self, value: Any, files: list[str]) -> Any:
+        """Replace all media in `value` by paths of files, and append these paths to `files`."""
+        digest = digest_of(value) if is_reference(value) else None
+        if digest is not None:
+            files.append(f"{self._blobs}/{digest}")
+            return {"type": value["type"], "url": files[-1]}
+        if isinstance(value, Mapping):
+            return {key: self._entry(value, key, files) for key in value}
+        if isinstance(value, (list, tuple)):
+            return [self._without_media(each, files) for each in value]
+        url = _DATA_URL.match(value) if isinstance(value, str) else None
+        return value if url is None else self._extract(value, value[url.end() :], url[1], files)
+
+    def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
+        value = block[key]
+        is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
+        if is_payload and not value.startswith("data:"):
+            return self._extract(value, value, block.get("mime_type") or block.get("media_type"), files)
+        return self._without_media(value, files)
+
+    def _extract(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
+        """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
+        try:
+            content = b64decode(payload, validate=True)
+        except (Base64Error, ValueError):
+            return value
+        kind = mime_type if isinstance(mime_type, str) else OCTET_STREAM
+        name = f"{sha256(content).hexdigest()[:32]}{extension(kind) or '.bin'}"
+        path = paths.join(self._directory, name)
+        self.media[path] = content
+        files.append(path)
+        return path
+
+
+def _media_kind(block_type: str) -> str:
+    return block_type.removesuffix("_url").removeprefix("input_")
+
+
+def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
+    identity, name = quoteattr(str(call.get("id") or "")), quoteattr(str(call.get("name") or ""))
+    return f"  <{kind} id={identity} name={name}>{escape(arguments)}</{kind}>"
+
+
+def _json(value: Any) -> str:
+    return dumps(value, ensure_ascii=False, default=str)
+
 
 _DIRECTORY: Final = "conversation_history"
 _MAX_BYTES: Final = 10_000_000
@@ -38,11 +188,11 @@ def history_name(known: object) -> str:
     """The name of the history file of the conversation that runs, without `.md`.
 
     A thread id that is used as it is has no dot, so it never equals a name with a hash, which has one.
-
-    Args:
-        known: The name in the state, for conversations whose name no thread id determines.
     """
-    configurable = _configurable()
+    try:
+        configurable = get_config().get("configurable", {})
+    except RuntimeError:  # Not in a graph.
+        configurable = {}
     thread = configurable.get("thread_id")
     outer, _, _ = str(configurable.get("checkpoint_ns") or "").rpartition("|")
     if thread is not None and not outer:
@@ -50,13 +200,6 @@ def history_name(known: object) -> str:
     if isinstance(known, str) and _KNOWN.fullmatch(known):
         return known
     return f"session_{uuid4().hex}" if thread is None else f"{_file_name(str(thread))}.sub-{_digest(outer)}"
-
-
-def _configurable() -> dict[str, Any]:
-    try:
-        return get_config().get("configurable", {})
-    except RuntimeError:  # Not in a graph.
-        return {}
 
 
 def _file_name(thread: str) -> str:
@@ -108,8 +251,13 @@ class HistoryFiles:
         try:
             transcript = self.transcript()
             passages = [each for message in messages for each in _passages(message, transcript)]
-            await self._upload(transcript.media)
-            return await self._stored(name, passages)
+            media = list(transcript.media.items())
+            for uploaded in await self._backend.aupload_files(media) if media else ():
+                if uploaded.error:
+                    raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
+            last = await self._last(name, 1)
+            new, holding = await self._new(name, last, passages)
+            return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
         except NotKeptError:
             raise
         except Exception as error:  # The conversation must go on even if the storage fails.
@@ -118,16 +266,6 @@ class HistoryFiles:
     def transcript(self) -> Transcript:
         """A transcript whose media are files beside the history."""
         return Transcript(f"{self._directory}/media", paths.join(self._root, "blobs"))
-
-    async def _upload(self, media: dict[str, bytes]) -> None:
-        for uploaded in await self._backend.aupload_files(list(media.items())) if media else ():
-            if uploaded.error:
-                raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
-
-    async def _stored(self, name: str, passages: "Sequence[_Passage]") -> list[str]:
-        last = await self._last(name, 1)
-        new, holding = await self._new(name, last, passages)
-        return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
 
     async def _new(
         self, name: str, last: int, passages: "Sequence[_Passage]"
@@ -159,14 +297,14 @@ class HistoryFiles:
             new = [each for each in passages if not each.is_in(content or "")]
             if not new:
                 return path
-            result = await self._changed(path, content, _section(new))
+            result = await self._changed_messages(path, content, _section(new))
             if result.error is None:
                 return path
             if result.code not in _CHANGED_MEANWHILE:
                 break
         raise NotKeptError(result.error if result and result.error else "no attempt")
 
-    async def _changed(self, path: str, content: str | None, section: str) -> Result:
+    async def _changed_messages(self, path: str, content: str | None, section: str) -> Result:
         if content is None:
             return await self._backend.awrite(path, section)
         # The anchor must be unique: if the end occurs twice, it is the whole text. The condition keeps two runs from
@@ -222,7 +360,11 @@ class HistoryFiles:
         """The text of a file; `""` for what cannot be appended to, None if the path does not exist."""
         (found,) = await self._backend.adownload_files([path])
         if found.content is not None:
-            return _decoded(found.content)
+            try:
+                text = found.content.decode()
+            except UnicodeDecodeError:
+                return ""
+            return "" if "\0" in text else text
         if found.error not in _NO_TEXT:
             raise NotKeptError(f"{path}: {found.error}")
         return None if found.error == ErrorCode.FILE_NOT_FOUND else ""
@@ -240,15 +382,6 @@ _CHANGED_MEANWHILE = frozenset(
         ErrorCode.NO_MATCH,
     }
 )
-
-
-def _decoded(content: bytes) -> str:
-    """The text; `""` for binary content, which no edit changes."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return ""
-    return "" if "\0" in text else text
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -313,9 +446,5 @@ def _section(passages: Sequence[_Passage]) -> str:
 
 
 def section_heading(time: str) -> str:
-    """The heading of a section.
-
-    Args:
-        time: When it was written.
-    """
+    """The heading of a section."""
     return f"## Summarized at {time}\n\n"

@@ -1,8 +1,8 @@
 """The middleware that shows an agent of LangChain its memory files."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from langchain_core.messages import SystemMessage
 from langchain_core.runnables import RunnableConfig
@@ -12,6 +12,8 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncHandler,
+    Handler,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
 
 __all__ = ["MEMORY_SYSTEM_PROMPT", "MemoryMiddleware", "MemoryState", "MemoryStateUpdate"]
-
-T = TypeVar("T")
 
 _LINES = 2_000
 _MAX_CHARS = 40_000
@@ -87,60 +87,51 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.backend: BackendProtocol = resolve_backend(backend)
-        self.sources: list[str] = _checked(sources)
+        if isinstance(sources, str) or not isinstance(sources, Iterable):
+            raise TypeError(f"sources is a list of paths, not {sources!r}")
+        self.sources: list[str] = [check_string("a path of sources", path) for path in sources]
         self.system_prompt: str | None = _template(system_prompt)
         self._add_cache_control = add_cache_control
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Put the texts into the state if `system_prompt` is None."""
-        return None if self._has_no_work(state) else {**self._wait_for(self._loaded)}
+        has_no_work = self.system_prompt is not None or "memory_contents" in state
+        return None if has_no_work else wait_for(self.backend, partial(self.abefore_agent, state, runtime), self.name)
 
     async def abefore_agent(
         self, state: Any, runtime: Any, config: RunnableConfig | None = None
     ) -> dict[str, Any] | None:
         """As `before_agent`."""
-        return None if self._has_no_work(state) else {**await self._loaded()}
-
-    def _has_no_work(self, state: Any) -> bool:
-        return self.system_prompt is not None or "memory_contents" in state
-
-    async def _loaded(self) -> MemoryStateUpdate:
-        """The texts of the files that exist. Raises ValueError if one cannot be read."""
+        if self.system_prompt is not None or "memory_contents" in state:
+            return None
         contents: dict[str, str] = {}
         for outcome in await self.backend.adownload_files(self.sources):
             if outcome.content is not None:
                 contents[outcome.path] = outcome.content.decode()
             elif outcome.error != ErrorCode.FILE_NOT_FOUND:
                 raise ValueError(f"The memory file {outcome.path} cannot be read: {outcome.error}")
-        return MemoryStateUpdate(memory_contents=contents)
+        return {**MemoryStateUpdate(memory_contents=contents)}
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Append the files to the system message."""
         return handler(self.modify_request(request))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """As `wrap_model_call`."""
-        return await handler(await self._prepared(request))
+        return await handler(await self._prepare(request))
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with the files at the end of its system message."""
-        return self._wait_for(partial(self._prepared, request))
+        return wait_for(self.backend, partial(self._prepare, request), self.name)
 
-    async def _prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    async def _prepare(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         system = request.system_message
         if self.system_prompt is not None:
-            shown = [_shown(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
+            shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
         if self._add_cache_control and _is_anthropic(request.model) and has_room_for_breakpoint(request):
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
-
-    def _wait_for(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return wait_for(self.backend, call, self.name)
 
 
 def _template(given: str | None) -> str | None:
@@ -173,16 +164,7 @@ def _with_breakpoint(message: SystemMessage | None) -> SystemMessage | None:
     return message.model_copy(update={"content": [*blocks, {**block, "cache_control": {"type": "ephemeral"}}]})
 
 
-def _checked(sources: Sequence[str]) -> list[str]:
-    if isinstance(sources, str) or not isinstance(sources, Iterable):
-        raise TypeError(f"sources is a list of paths, not {sources!r}")
-    checked = list(sources)
-    for path in checked:
-        check_string("a path of sources", path)
-    return checked
-
-
-def _shown(path: str, read: ReadResult) -> str:
+def _show(path: str, read: ReadResult) -> str:
     data = read.file_data
     if data is None:
         missing = read.code is ErrorCode.FILE_NOT_FOUND

@@ -1,6 +1,6 @@
 """What a tool call would change, shown to the person who is to approve it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
@@ -11,21 +11,19 @@ from langchain_core.tools import ToolException
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.middleware.anthropic_memory import insert_lines
 from deepfs.middleware.apply_patch import planned_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
-from deepfs.middleware.asked_calls import equivalent_calls
-from deepfs.middleware.memory_texts import inserted
+from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import approved
 from deepfs.sync import in_thread, is_inline
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
-from deepfs.text.patches import PatchError, parse_patch
+from deepfs.text.patches import PatchError, added_text, parse_patch, patch_sections
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import ReadResult, error_told
-
-__all__ = ["Preview", "preview_call"]
 
 _SECONDS: Final = 5.0
 _ROWS: Final = 400
@@ -39,6 +37,55 @@ _ENTRIES: Final = 50
 """The most entries of a directory that are shown."""
 
 Arguments = Mapping[str, Any]
+
+
+# --- tools that do what the file tools do ---
+
+
+def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The calls of file tools that do what a call of `apply_patch` or `memory` does; for others, the call itself."""
+    if name == "apply_patch":
+        yield from _patch_calls(arguments)
+    elif name == "memory":
+        yield from _memory_calls(arguments)
+    else:
+        yield name, {**arguments}
+
+
+def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        sections = patch_sections(str(arguments.get("input")))
+        contents = {each.path: added_text(each.lines, each.path) for each in sections if each.action == "add"}
+    except PatchError:  # The tool refuses it.
+        return
+    for patch in sections:
+        if patch.action == "add":
+            yield "write_file", {"file_path": patch.path, "content": contents[patch.path]}
+        elif patch.action == "delete":
+            yield "delete", {"file_path": patch.path}
+        else:
+            yield "edit_file", {"file_path": patch.path, "old_string": "", "new_string": ""}
+        if patch.move_to:
+            yield "move", {"source": patch.path, "destination": patch.move_to}
+
+
+def _memory_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    path = arguments.get("path")
+    match arguments.get("command"):
+        case "view":
+            yield "read_file", {"file_path": path}
+        case "create":
+            yield "write_file", {"file_path": path, "content": arguments.get("file_text")}
+        case "str_replace" | "insert":
+            new = arguments.get("new_str") or arguments.get("insert_text")
+            yield "edit_file", {"file_path": path, "old_string": arguments.get("old_str"), "new_string": new or ""}
+        case "delete":
+            yield "delete", {"file_path": path}
+        case "rename":
+            yield "move", {"source": arguments.get("old_path"), "destination": arguments.get("new_path")}
+
+
+# --- previews ---
 
 
 class Preview(NamedTuple):
@@ -82,7 +129,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     except TimeoutError:
         page.note(f"The files could not be read and compared within {_SECONDS:g} seconds")
     except (DeepFSError, PatchError, ToolException) as error:
-        page.note(f"This call would fail: {str(error).removeprefix('Error: ')}")
+        page.note(f"This call would fail: {plain_error(str(error))}")
     except Exception as error:  # A preview that fails must not prevent the question.
         page.note(f"No preview could be made: {type(error).__name__}: {error}")
     return Preview(page.text(), page.versions, page.lines)
@@ -115,7 +162,10 @@ class _Page:
 
     async def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
         """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
-        compare = partial(_compared, before, after)
+
+        def compare() -> tuple[TextDiff, str]:
+            return TextDiff(before, after), lines_digest(before, after)
+
         is_large = len(before) + len(after) > _LARGE
         diff, self.lines[paths.normalize(path)] = await in_thread(compare) if is_large else compare()
         if not diff.added and not diff.removed:
@@ -129,10 +179,6 @@ class _Page:
     def text(self) -> str:
         more = [f"[{_count(-self._notes_left, 'more note')} not shown]"] if self._notes_left < 0 else []
         return "\n".join([*self._rows, *more])
-
-
-def _compared(before: str, after: str) -> tuple[TextDiff, str]:
-    return TextDiff(before, after), lines_digest(before, after)
 
 
 class _Found(NamedTuple):
@@ -163,19 +209,12 @@ async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
         page.versions[path] = tree_version(listing)
         return _Found(listing=listing)
     if read.error is not None:
-        return await _unreadable(page, backend, path, error_told(read))
-    return _file(page, path, read)
-
-
-async def _unreadable(page: _Page, backend: BackendProtocol, path: str, error: DeepFSError) -> _Found:
-    if error.code is ErrorCode.TOO_LARGE:
-        begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
+        begun = ReadResult()
+        if read.code is ErrorCode.TOO_LARGE:
+            begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
         if begun.version is not None:
             page.versions[path] = begun.version
-    return _Found(hidden=error)
-
-
-def _file(page: _Page, path: str, read: ReadResult) -> _Found:
+        return _Found(hidden=error_told(read))
     if read.version is not None:
         page.versions[path] = read.version
     content = read.file_data.content if read.file_data else ""
@@ -233,11 +272,9 @@ async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
         page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 
-async def _copy(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
-    await _transfer(page, backend, arguments, "is copied")
-
-
-async def _transfer(page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str) -> _Found | None:
+async def _transfer(
+    page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
+) -> _Found | None:
     """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
@@ -275,7 +312,10 @@ def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
     size = sum(entry.size or 0 for entry in files)
     totals = f"files: {len(files):,}, directories: {len(entries) - len(files):,}, {_count(size, 'byte')}"
     page.row(f"{shown_path(path)}/ {what} ({totals})")
-    shown = sum(page.row(f"  {shown_path(entry.path)}{_size(entry.size)}") for entry in islice(entries, _ENTRIES))
+    shown = 0
+    for entry in islice(entries, _ENTRIES):
+        bytes_there = "" if entry.size is None else f" ({_count(entry.size, 'byte')})"
+        shown += page.row(f"  {shown_path(entry.path)}{bytes_there}")
     if len(entries) > shown:
         page.note(f"{len(entries) - shown:,} more entries are not shown")
     if found.listing.omission is not None:
@@ -284,11 +324,7 @@ def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
 
 def _hide(page: _Page, what: str, reason: DeepFSError) -> None:
     """Add a note that something cannot be shown."""
-    page.note(f"{what} cannot be shown: {str(reason).removeprefix('Error: ')}")
-
-
-def _size(size: int | None) -> str:
-    return "" if size is None else f" ({_count(size, 'byte')})"
+    page.note(f"{what} cannot be shown: {plain_error(reason)}")
 
 
 def _count(number: int, thing: str) -> str:
@@ -320,18 +356,18 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
     if found.text is None:
         page.note("This call would fail: there is no such text file")
         return
-    after = inserted(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
+    after = insert_lines(found.text, int(arguments["insert_line"]), str(arguments["insert_text"]))
     await page.diff(path, found.text, after)
 
 
-Make = Callable[[_Page, BackendProtocol, Arguments], Awaitable[None]]
-
-_PREVIEWS: Final[Mapping[str, tuple[Make, tuple[str, ...]]]] = {
+_PREVIEWS: Final[
+    Mapping[str, tuple[Callable[[_Page, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
+] = {
     "write_file": (_write, ("file_path", "content")),
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),
     "delete": (_delete, ("file_path",)),
     "move": (_move, ("source", "destination")),
-    "copy": (_copy, ("source", "destination")),
+    "copy": (_transfer, ("source", "destination")),
     "apply_patch": (_patch, ("input",)),
     "insert": (_insert, ("path", "insert_line", "insert_text")),
 }

@@ -1,15 +1,22 @@
 """Cache breakpoints for the providers that have them, set by the middleware of their LangChain packages."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, Lazy, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import blocks_of
+from deepfs.middleware._base import (
+    TRACE_POLICY,
+    AgentMiddleware,
+    AsyncHandler,
+    Handler,
+    Lazy,
+    ModelRequest,
+)
+from deepfs.middleware._messages import blocks_of
 
 __all__ = ["has_room_for_breakpoint", "prompt_caching"]
 
@@ -27,14 +34,14 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
     def __init__(self, package: str, class_name: str) -> None:
         super().__init__()
         self._package, self._class_name = package, class_name
-        self._middleware: Lazy[AgentMiddleware[Any, Any, Any] | None] = Lazy(self._made)
+        self._middleware: Lazy[AgentMiddleware[Any, Any, Any] | None] = Lazy(self._make)
 
     @property
     def name(self) -> str:
         """The name of the class, so that middleware of that name replaces this one."""
         return self._class_name
 
-    def _made(self) -> AgentMiddleware[Any, Any, Any] | None:
+    def _make(self) -> AgentMiddleware[Any, Any, Any] | None:
         try:
             module = import_module(f"{self._package}.middleware.prompt_caching")
             made: AgentMiddleware[Any, Any, Any] = getattr(module, self._class_name)(
@@ -49,23 +56,19 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
         is_supported = any(each.__module__.partition(".")[0] == self._package for each in type(model).__mro__)
         return self._middleware.get() if is_supported else None
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Set the breakpoints, for a model of the package."""
         middleware = self._for(request.model)
         if middleware is None:
             return handler(request)
-        return middleware.wrap_model_call(request, lambda marked: handler(_limited(marked, request)))
+        return middleware.wrap_model_call(request, lambda marked: handler(_limit(marked, request)))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
         if middleware is None:
             return await handler(request)
-        return await middleware.awrap_model_call(request, lambda marked: handler(_limited(marked, request)))
+        return await middleware.awrap_model_call(request, lambda marked: handler(_limit(marked, request)))
 
 
 # --- limits of a request ---------------------------------------------------------------------------------------------
@@ -76,15 +79,11 @@ _KEY: Final = "cache_control"
 
 
 def has_room_for_breakpoint(request: ModelRequest[Any]) -> bool:
-    """Whether the provider accepts one more cache breakpoint in a request.
-
-    Args:
-        request: The request.
-    """
+    """Whether the provider accepts one more cache breakpoint in a request."""
     return len(list(_breakpoints(request))) + (_KEY in request.model_settings) < _MAX_BREAKPOINTS
 
 
-def _limited(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
+def _limit(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
     """The request with the breakpoints that fit beside those of `given`.
 
     The one at the end of the conversation is worth most. Tools come first in a request, so the one of the system

@@ -15,13 +15,11 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
-from deepfs.middleware.task_records import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
+from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
 from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:
     from langgraph_sdk.client import LangGraphClient
-
-__all__ = ["PARENT", "RemoteTasks", "forwarded_context", "open_client"]
 
 PARENT: Final = "deepagents_parent"
 """The key of `configurable` that tells a run which agent started it. Servers know it by the name of deepagents."""
@@ -39,65 +37,38 @@ class RemoteTasks:
     async def start(
         self, spec: AsyncSubAgent, messages: Sequence[AnyMessage], runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Start a task; return its id, and that of its run.
-
-        Args:
-            spec: The subagent.
-            messages: What it begins with.
-            runtime: The runtime of the tool.
-            in_sync: Whether the agent runs by `invoke`.
-        """
+        """Start a task; return its id, and that of its run."""
         given = [_full(message) for message in messages] if spec.get("mode") == "fork" else _plain(messages)
         async with _client(spec, "start", in_sync=in_sync) as client:
             thread = await client.threads.create(metadata=_metadata(spec, runtime))
-            run = await _begun(client, spec, thread["thread_id"], given, runtime)
+            run = await _begin(client, spec, thread["thread_id"], given, runtime)
             return str(thread["thread_id"]), str(run["run_id"])
 
     async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
-        """Look at a task. One that the server does not know is an error; one that was cancelled stays so.
-
-        Args:
-            spec: The subagent.
-            task: The task, as the state of its agent has it.
-            in_sync: Whether the agent runs by `invoke`.
-        """
+        """Look at a task. One that the server does not know is an error; one that was cancelled stays so."""
         if task["status"] == "cancelled":  # Its thread would show its last question on, and runs of others.
             return Observation("cancelled", task["run_id"])
         async with _client(spec, "look at", in_sync=in_sync) as client:
             try:
-                return await _observed(client, task)
+                return await _observe(client, task)
             except _not_found():
                 return Observation("error", task["run_id"], error=_GONE)
 
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
     ) -> tuple[str, str]:
-        """Send a follow-up; return the id of its run, and its status.
-
-        Args:
-            spec: The subagent.
-            task: The task, as the state of its agent has it.
-            message: The follow-up.
-            runtime: The runtime of the tool.
-            in_sync: Whether the agent runs by `invoke`.
-        """
+        """Send a follow-up; return the id of its run, and its status."""
         strategy = spec.get("update_strategy", "interrupt")
         async with _client(spec, "send a message to", in_sync=in_sync) as client:
             given = _plain([HumanMessage(message)])
-            run = await _begun(client, spec, task["thread_id"], given, runtime, multitask_strategy=strategy)
+            run = await _begin(client, spec, task["thread_id"], given, runtime, multitask_strategy=strategy)
             # Servers begin a run in a moment: only one that waits for another is told to be pending.
             return str(run["run_id"]), "pending" if strategy == "enqueue" and run["status"] == "pending" else "running"
 
     async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
-        """Stop all runs of the task; return what became of it, which may have ended before.
-
-        Args:
-            spec: The subagent.
-            task: The task, as the state of its agent has it.
-            in_sync: Whether the agent runs by `invoke`.
-        """
+        """Stop all runs of the task; return what became of it, which may have ended before."""
         async with _client(spec, "cancel", in_sync=in_sync) as client:
-            stopped = [run for run in await _runs(client, task) if await _stopped(client, task["thread_id"], run)]
+            stopped = [run for run in await _runs(client, task) if await _stop(client, task["thread_id"], run)]
         seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
         if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
             return Observation("cancelled", task["run_id"])
@@ -124,14 +95,14 @@ def _plain(messages: Sequence[AnyMessage]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": message.content} for message in messages]
 
 
-async def _begun(
+async def _begin(
     client: "LangGraphClient", spec: AsyncSubAgent, thread: str, messages: Sequence[Any], runtime: Any, **options: Any
 ) -> Any:
     given: Any = {"messages": messages}
     return await client.runs.create(thread, spec["graph_id"], input=given, **options, **_options(spec, runtime))
 
 
-async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
+async def _observe(client: "LangGraphClient", task: AsyncTask) -> Observation:
     """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
     run: Any = await client.runs.get(task["thread_id"], task["run_id"])
     if run["status"] in _ACTIVE:
@@ -139,10 +110,10 @@ async def _observed(client: "LangGraphClient", task: AsyncTask) -> Observation:
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
         run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
-    return _seen(run, thread)
+    return _look_at(run, thread)
 
 
-def _seen(run: Any, thread: Any) -> Observation:
+def _look_at(run: Any, thread: Any) -> Observation:
     run_id = str(run["run_id"])
     match run["status"], thread["status"]:
         case "success", "interrupted":  # A run that asks a person ends so.
@@ -181,7 +152,7 @@ async def _runs(client: "LangGraphClient", task: AsyncTask) -> list[str]:
     return [*dict.fromkeys([*newest, task["run_id"], *reversed(task.get("superseded_run_ids", []))])]
 
 
-async def _stopped(client: "LangGraphClient", thread: str, run_id: str) -> bool:
+async def _stop(client: "LangGraphClient", thread: str, run_id: str) -> bool:
     """Stop a run. Return whether it was active."""
     try:
         run = await client.runs.get(thread, run_id)
@@ -228,23 +199,19 @@ async def open_client(url: str | None, headers: Mapping[str, str] | None = None)
     if url is None:
         async with await to_thread.run_sync(_made_client, None, own) as client:
             yield client
-    else:
-        yield await _client_of_loop(url, own)
-
-
-async def _client_of_loop(url: str, headers: dict[str, str]) -> "LangGraphClient":
-    """A client that is made once for an event loop, which takes 50 ms. It leaves no connections that must be closed."""
+        return
+    # Making one takes 50 ms. It leaves no connections that must be closed.
     clients = _clients.get(None)
     if clients is None:
         clients = {}
         _clients.set(clients)
-    key = (url, *sorted(headers.items()))
+    key = (url, *sorted(own.items()))
     if key not in clients:
         while len(clients) >= _MAX_CLIENTS:  # Headers may be those of one user.
             del clients[next(iter(clients))]
         # In a thread, since certificates are read from disk.
-        clients[key] = await to_thread.run_sync(_made_client, url, {**headers, "connection": "close"})
-    return clients[key]
+        clients[key] = await to_thread.run_sync(_made_client, url, {**own, "connection": "close"})
+    yield clients[key]
 
 
 def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":
@@ -282,19 +249,16 @@ def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
 
 def forwarded_context(context: object) -> dict[str, Any] | None:
     """The context of a run as JSON data for another one; None if there is none."""
-    fields = {name: value for name, value in _fields(context).items() if name != PARENT}
-    return fields or None
-
-
-def _fields(context: object) -> dict[str, Any]:
-    """The fields of a context: a model, a dataclass or a mapping. Anything else has none."""
+    fields: dict[str, Any] = {}
     match context:
         case BaseModel():
-            return context.model_dump(mode="json")
+            fields = context.model_dump(mode="json")
         case Mapping():
-            return {str(name): value for name, value in context.items()}
-        case _:
-            return asdict(context) if is_dataclass(context) and not isinstance(context, type) else {}
+            fields = {str(name): value for name, value in context.items()}
+        case _ if is_dataclass(context) and not isinstance(context, type):
+            fields = asdict(context)
+    fields.pop(PARENT, None)
+    return fields or None
 
 
 def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
@@ -306,10 +270,6 @@ def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
         return {}
     said = {"metadata": dumps({"ls_nest_under_parent": True}), "project": tree.session_name or ""}
     entries = [f"langsmith-{name}={quote(value)}" for name, value in said.items() if value]
-    return {"langsmith-trace": tree.dotted_order, "baggage": ",".join([*_own_baggage(spec), *entries])}
-
-
-def _own_baggage(spec: AsyncSubAgent) -> list[str]:
-    """The baggage among the headers of a subagent, which other tools may use as well."""
-    headers = {name.lower(): value for name, value in (spec.get("headers") or {}).items()}
-    return list(filter(None, [headers.get("baggage")]))
+    # The baggage among the headers of a subagent may be that of other tools.
+    own = [value for name, value in (spec.get("headers") or {}).items() if name.lower() == "baggage" and value]
+    return {"langsmith-trace": tree.dotted_order, "baggage": ",".join([*own[-1:], *entries])}

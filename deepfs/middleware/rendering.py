@@ -1,31 +1,22 @@
-"""Results of the file tools in the form that models read."""
+"""Results and errors of the file tools in the form that models read, and what a model is told to do next."""
 
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import chain, islice
+from json import dumps
 from math import inf
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
-from deepfs.errors import InvalidContentError
-from deepfs.text.visible import ESCAPES_NOTE, escaped, fenced, one_line, output_text, shown_path
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, InvalidPathError, NoMatchError, NotFoundError
+from deepfs.process import stop_note, time_up
+from deepfs.text.paths import ancestors, join, normalize, relative
+from deepfs.text.visible import ESCAPES_NOTE, escape_controls, fence, one_line, output_text, shown_path
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
-
-__all__ = [
-    "MAX_RESULT_CHARS",
-    "MIN_CHARS",
-    "WHOLE_LINE",
-    "WINDOW",
-    "Answer",
-    "Place",
-    "command_output",
-    "entries",
-    "listing",
-    "matches",
-    "numbered",
-    "output_and_notes",
-    "paged",
-]
 
 MAX_RESULT_CHARS: Final = 60_000
 """About 15,000 tokens."""
@@ -65,7 +56,7 @@ class _Page(NamedTuple):
     """The number of rows in it."""
 
 
-def paged(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
+def page_rows(rows: Sequence[str], offset: int, limit: int, budget: int, *notes: str) -> _Page:
     """The rows from `offset` on, as far as `limit` and `budget` characters allow, and a note that says how to go on."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
@@ -144,10 +135,10 @@ def _window(line: int, place: Place) -> str:
     """A line, or of a long one the part around the match, with the arguments with which read_file shows more."""
     text, start = place
     if len(text) <= WHOLE_LINE:
-        return escaped(text)
+        return escape_controls(text)
     first = max(0, (start or 0) - _BEFORE)
     last = first + WINDOW
-    shown = f"{'…' if first else ''}{escaped(text[first:last])}{'…' if last < len(text) else ''}"
+    shown = f"{'…' if first else ''}{escape_controls(text[first:last])}{'…' if last < len(text) else ''}"
     behind = "; the match may be further on" if start is None else f"; the match is at column={start}"
     return f"{shown} [cut; offset={line - 1}, column={first}{behind}]"
 
@@ -165,7 +156,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
     """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
@@ -183,30 +174,23 @@ def numbered(path: str, read: ReadResult, offset: int, column: int, budget: int)
         length = f"{len(lines[0]):,} characters"
         raise InvalidContentError(path, f"column {column:,} exceeds line {first}, which has {length}")
     shown = _rows(lines, first, column, budget - _NOTE)
-    notes = [f"[{ESCAPES_NOTE}]"] if _has_escapes(lines, shown, column) else []
+    visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
+    notes = [f"[{ESCAPES_NOTE}]"] if any(escape_controls(line) != line for line in visible) else []
     text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
     return Answer(text, read, len(shown.rows), shown.cut)
 
 
-def _has_escapes(lines: Sequence[str], shown: _Shown, column: int) -> bool:
-    """Whether the rows show characters as escapes."""
-    if shown.cut is not None:
-        start = lines[0][column : column + shown.cut]
-        return escaped(start) != start
-    return any(escaped(line) != line for line in islice(lines, len(shown.rows)))
-
-
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
-    rows = list(_fitting((f"{number}\t{escaped(text)}" for number, text in enumerate(texts, first)), room))
+    rows = list(_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
     if rows:
         return _Shown(rows, None)
     prefix = f"{first}\t"
     cut = room - len(prefix)
     start = lines[0][column : column + cut]
-    if len(escaped(start)) > cut:
+    if len(escape_controls(start)) > cut:
         cut //= _ESCAPE_CHARS
-    return _Shown([prefix + escaped(start[:cut])], cut)
+    return _Shown([prefix + escape_controls(start[:cut])], cut)
 
 
 def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
@@ -226,40 +210,33 @@ def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: in
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-_TIME_UP: Final = re.compile(r"\n?\[The command was stopped: its time of (\d+(?:\.\d+)?(?:e[+-]\d+)?) s was up\]\n*\Z")
-"""Matches at the end of the output of a command that took too long."""
-
-
 def command_output(response: ExecuteResponse, longest: float = inf) -> str:
     """The output of a command, with notes in brackets: no output, cut output, and its exit code or that it was stopped.
 
     Output that has lines like notes stands between delimiters that it cannot know.
-
-    Args:
-        response: What the command gave.
-        longest: The most seconds of a command.
     """
-    code, output = response.exit_code, response.output
-    time_up = _TIME_UP.search(output) if code is None else None
-    output = output_text(output[: time_up.start()] if time_up else output)
-    outcome = _stopped(time_up[1] if time_up else "", longest) if code is None else f"Exit code {code}"
+    code, output, seconds = response.exit_code, response.output, response.timed_out
+    if seconds is not None:
+        output = output.removesuffix(stop_note(time_up(seconds))).removesuffix("\n")
+    output = output_text(output)
+    outcome = f"Exit code {code}" if code is not None else _stopping_note(seconds, longest)
     notes = [
         "" if output.strip() else "Only white space" if output else "No output",
         "Output was cut off: write it to a file, and read that" if response.truncated else "",
         outcome,
     ]
-    shown = fenced("output", output.removesuffix("\n")) if output else []
+    shown = fence("output", output.removesuffix("\n")) if output else []
     return "\n".join([*shown, *(f"[{note}]" for note in notes if note)])
 
 
-def _stopped(seconds: str, longest: float) -> str:
+def _stopping_note(seconds: float | None, longest: float) -> str:
     """The note for a command that was stopped, after `seconds` if its time was up."""
-    if not seconds:
+    if seconds is None:
         return "No exit code: it is not known whether the command ended. If it was stopped, do less at once"
-    if float(seconds) >= longest:
-        return f"Stopped after {seconds} s, the maximum. Do less at once"
+    if seconds >= longest:
+        return f"Stopped after {seconds:g} s, the maximum. Do less at once"
     most = "" if longest == inf else f" (at most {longest:g})"
-    return f"Stopped after {seconds} s. Set a larger timeout{most}, or do less at once"
+    return f"Stopped after {seconds:g} s. Set a larger timeout{most}, or do less at once"
 
 
 _RESULT: Final = re.compile(
@@ -275,3 +252,309 @@ def output_and_notes(shown: str) -> tuple[str, list[str]]:
     if found is None:
         return shown, []
     return found["plain"] if found["fenced"] is None else found["fenced"], found["notes"].strip("\n").split("\n")
+
+
+ERROR_CHARS: Final = 4_000
+"""The most characters of an error that are shown; those of other libraries may be of any length."""
+
+
+class Advice(NamedTuple):
+    """What to do next, and the tools that it names: it is for models that have these."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+
+
+_FIND: Final = Advice("Find the right path with ls or glob.", ("ls", "glob"))
+_NARROW: Final = Advice("Narrow the path or the pattern.")
+_RETRY: Final = Advice("Try once more; if it fails again, say so.")
+_WITH_COMMANDS: Final = Advice("Change it with execute.", ("execute",))
+_NEXT: Final[Mapping[tuple[str, ErrorCode], Advice]] = {
+    ("ls", ErrorCode.NOT_A_DIRECTORY): Advice("Use read_file for a file.", ("read_file",)),
+    ("read_file", ErrorCode.IS_DIRECTORY): Advice("List it with ls, or name a file.", ("ls",)),
+    ("read_file", ErrorCode.INVALID_CONTENT): Advice("Give a smaller offset; one below 0 counts from the end."),
+    ("write_file", ErrorCode.ALREADY_EXISTS): Advice("To change a part of it, use edit_file.", ("edit_file",)),
+    ("write_file", ErrorCode.IS_DIRECTORY): Advice("Add the name of a file to the path."),
+    ("edit_file", ErrorCode.TOO_LARGE): _WITH_COMMANDS,
+    ("edit_file", ErrorCode.BINARY_FILE): _WITH_COMMANDS,
+    ("glob", ErrorCode.INVALID_PATTERN): Advice("Correct the pattern, or set path."),
+    ("glob", ErrorCode.NOT_A_DIRECTORY): Advice("Give a directory as path."),
+    ("glob", ErrorCode.TIMEOUT): _NARROW,
+    ("grep", ErrorCode.TIMEOUT): _NARROW,
+    ("delete", ErrorCode.FILE_NOT_FOUND): Advice(
+        "It may be deleted already; if not, find the right path with ls or glob.", ("ls", "glob")
+    ),
+    ("move", ErrorCode.NOT_A_DIRECTORY): Advice("Choose another destination."),
+    ("execute", ErrorCode.INVALID_CONTENT): Advice("Correct the command."),
+    ("apply_patch", ErrorCode.ALREADY_EXISTS): Advice("Choose another path, or update that file."),
+}
+"""What to do about a failure of a tool."""
+_NEXT_OF_ANY: Final[Mapping[ErrorCode, tuple[Advice, ...]]] = {
+    ErrorCode.FILE_NOT_FOUND: (_FIND, Advice("Check the path.")),
+    ErrorCode.IS_DIRECTORY: (Advice("Name a file."),),
+    ErrorCode.NOT_A_DIRECTORY: (Advice("Choose a path that is not below a file."),),
+    ErrorCode.PERMISSION_DENIED: (Advice("Do not try again; choose a path that you may use."),),
+    ErrorCode.INVALID_PATH: (Advice("Give another absolute path."),),
+    ErrorCode.ALREADY_EXISTS: (Advice("To replace it, set overwrite."),),
+    ErrorCode.NO_MATCH: (Advice("Read the file again and copy the text exactly, without line numbers."),),
+    ErrorCode.BINARY_FILE: (Advice("Leave it as it is, and say so."),),
+    ErrorCode.INVALID_PATTERN: (Advice("Correct the pattern."),),
+    ErrorCode.TOO_LARGE: (Advice("Leave it as it is, and say so."),),
+    ErrorCode.INVALID_CONTENT: (Advice("Give other text."),),
+    ErrorCode.CONFLICT: (Advice("Read the file again, and decide by what it holds now."),),
+    ErrorCode.QUOTA_EXCEEDED: (Advice("Write less, or delete files that nobody needs."),),
+    ErrorCode.UNSUPPORTED: (Advice("Reach your aim with other tools."),),
+    ErrorCode.TIMEOUT: (_RETRY,),
+    ErrorCode.BACKEND_ERROR: (_RETRY,),
+}
+"""What to do about a failure where the tool has no advice, or that names tools which the model lacks."""
+_KINDS: Final = {"ls": "Directory", "glob": "Directory", "grep": "Path", "delete": "Path", "move": "Path"}
+"""What a tool needs to exist; a file, if it is not named here."""
+_MAX_LEVELS: Final = 8
+"""The most directories above a missing path that are tried for a suggestion."""
+
+
+class Advisor:
+    """Completes errors by what to do next, by the tool that failed, the tools that are offered, and the files."""
+
+    def __init__(self, backend: BackendProtocol, offered: Collection[str]) -> None:
+        self._backend = backend
+        self.offered = frozenset(offered)
+
+    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
+        """The text of an error, and what to do next."""
+        steps = [better]
+        if isinstance(error, NotFoundError):
+            error = error.renamed(str)
+            error.kind = _KINDS.get(tool, error.kind)
+            steps += [await self._missing(tool, paths[0])] if paths and better is None else []
+        elif isinstance(error, InvalidPathError) and better is None:
+            steps += [await self._find_meant(tool, paths)]
+        elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
+            hint = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
+            steps = [Advice(hint)]
+        steps += [_NEXT.get((tool, error.code))]
+        if not error.advises:
+            steps += _NEXT_OF_ANY.get(error.code, ())
+        advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
+        return f"{sentence(shown_error(error))} {advice}" if advice else shown_error(error)
+
+    async def _missing(self, tool: str, path: str) -> Advice | None:
+        """What to do about a missing path; None if that is not known."""
+        plain = _respelt(path)
+        if plain and await self._is_there(plain):
+            return Advice(f"Did you mean {shown_path(normalize(plain))}?")
+        meant, is_similar = await self._suggestion(tool, path)
+        if "*" in path and not is_similar:
+            return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
+        if meant is not None and tool == "delete":
+            return Advice(f"It may be deleted already. {meant.text}", meant.tools)
+        return meant
+
+    async def _is_there(self, path: str) -> bool:
+        """Whether the path of a file or directory may be read."""
+        read = await self._backend.aread(path, 0, 1)
+        return read.ok or read.code is ErrorCode.IS_DIRECTORY
+
+    async def _suggestion(self, tool: str, path: str) -> tuple[Advice | None, bool]:
+        """What a listing of the nearest directory above a missing path advises, and whether a path there is like it."""
+        try:
+            wanted = normalize(path)
+        except DeepFSError:
+            return None, False
+        for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
+            listed = await self._backend.als(directory)
+            if listed.entries is not None:
+                here = {_name(info.path): info.path for info in listed.entries}
+                name, *rest = relative(wanted, directory).split("/")
+                close = [] if name in here else closest(name, here)
+                if close:
+                    return Advice(f"Did you mean {' or '.join(_show(here[each], name, each) for each in close)}?"), True
+                if not rest:
+                    return None, False
+                if name in here:
+                    use = (
+                        ("read it with read_file", ("read_file",))
+                        if tool in ("ls", "glob")
+                        else ("use its own path", ())
+                    )
+                    return Advice(f"{shown_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
+                if directory != "/":
+                    return Advice(f"The nearest directory that exists is {shown_path(directory)}."), False
+                meant = await self._from_root([name, *rest], here)
+                there, tools = (f"did you mean {meant}?", ()) if meant else ("list it with ls.", ("ls",))
+                return Advice(f"Paths start at the root of this filesystem: {there}", tools), False
+            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+                return None, False
+        return None, False
+
+    async def _from_root(self, names: Sequence[str], here: Mapping[str, str], *, is_new: bool = False) -> str:
+        """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root.
+
+        Where nothing is at that path, it is what has this name in the root, unless the path is for something new.
+        """
+        place = next((place for place, name in enumerate(names) if name in here), None)
+        if place is None:
+            return ""
+        path = "/" + "/".join(names[place:])
+        return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
+
+    async def _find_meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
+        """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
+        spelt = next((path for path in paths if _FOREIGN.search(path)), None)
+        if spelt is None:
+            return None
+        names = _resolve(spelt)
+        listed = await self._backend.als("/")
+        is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
+        here = {_name(info.path): info.path for info in listed.entries or ()}
+        meant = await self._from_root(names, here, is_new=is_new)
+        meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
+        return Advice(f"Did you mean {meant}?") if meant else Advice("List / with ls.", ("ls",))
+
+
+def sentence(text: str) -> str:
+    """`text` with a full stop, unless it ends as a sentence."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def plain_error(error: DeepFSError | str) -> str:
+    """The text of an error for the middle of a sentence, without the mark that it begins with."""
+    return str(error).removeprefix("Error: ")
+
+
+def shown_error(error: DeepFSError) -> str:
+    """The text of an error as a model reads it."""
+    text = escape_controls(str(error)[:ERROR_CHARS])
+    return text if text.startswith("Error") else f"Error: {text}"
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+_MOST_NAMES: Final = 4_000
+_MOST_COMPARED: Final = 50
+_LONGEST_NAME: Final = 100
+
+
+def closest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
+    """The names that are most like `name`, the best first; names that look the same come before all others."""
+    wanted = _fold(name)
+    by_form: dict[str, str] = {}
+    for each in islice(names, _MOST_NAMES):
+        by_form.setdefault(_fold(each), each)
+    if wanted in by_form:
+        return [by_form[wanted]]
+    likely = sorted(by_form, key=lambda form: -_count_shared(wanted, form))[:_MOST_COMPARED]
+    # Many names share their extensions.
+    stems = {form: form.rpartition(".")[0] or form for form in [wanted, *likely]}
+    near = get_close_matches(stems.pop(wanted), [*dict.fromkeys(stems.values())], most, 0.6)
+    return [by_form[form] for stem in near for form in likely if stems[form] == stem][:most]
+
+
+def _fold(name: str) -> str:
+    return unicodedata.normalize("NFKC", name[:_LONGEST_NAME]).casefold()
+
+
+def _count_shared(first: str, second: str) -> int:
+    """How many characters both have in common at the start and at the end, and of those that they consist of."""
+    return _prefix(first, second) + _prefix(first[::-1], second[::-1]) + len(set(first) & set(second))
+
+
+def _prefix(first: str, second: str) -> int:
+    return next((place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
+
+
+_FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|^\\|(?:(?<=[/\\])|^)\.\.(?=[/\\]|$)")
+"""Matches at the parts of a path that no path here has: a home directory, a drive, a parent directory."""
+_OWN_HOME_OR_DRIVE: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])")
+
+
+def _resolve(path: str) -> list[str]:
+    """The names of a path without `~` and without a drive, each `..` applied."""
+    names: list[str] = []
+    for name in re.split(r"[/\\]", _OWN_HOME_OR_DRIVE.sub("", path)):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return names
+
+
+def _respelt(path: str) -> str:
+    """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
+    plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
+    plain = re.sub(r"\\(?=[ ()&'\[\]])", "", plain).replace("\\", "/")
+    return "" if plain == path else plain
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _show(path: str, wanted: str, name: str) -> str:
+    """The path; as a JSON string of ASCII if its name looks like the one that was given."""
+    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else shown_path(path)
+
+
+def into_directory(source: str, destination: str) -> Advice:
+    """What to do if `source` was to be moved onto the directory `destination`."""
+    return Advice(f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}.")
+
+
+# --- searches that found nothing -------------------------------------------------------------------------------------
+
+_REGEX: Final = re.compile(
+    r"\.[*+]|\\[.wWdDsSbB()\[\]|*+?]|\w\|\w|\(\?|\[\^?\w-\w|\([^()]*\|[^()]*\)|^\^|[\w)\]]\$$|\]\+"
+)
+"""Matches at what is common in regular expressions and rare in plain text."""
+_WILD: Final = re.compile(r"[*?\[{]")
+_OPTIONS: Final = re.compile(r"(?:--?[A-Za-z][\w-]* )+\S")
+"""Matches at a pattern that begins with options of the program grep."""
+_QUOTES: Final = ("'", '"', "`")
+
+
+def no_line(pattern: str, path: str, glob: str, *, is_whole: bool, regex: bool, ignore_case: bool) -> str:
+    """The note for a search without a match: where it looked, and what else to try."""
+    files = f" in files {one_line(glob, 60)}" if glob else ""
+    kind = "matches the expression" if regex else "contains the text"
+    searched = "No line" if is_whole else "No line of what was searched"
+    tried = f"[{searched} under {path}{files} {kind} {one_line(pattern, 100)}"
+    if not regex and _REGEX.search(pattern):
+        return f"{tried}, taken literally. For a regular expression set regex=true]"
+    if _OPTIONS.match(pattern):
+        return f"{tried}. Give options as arguments of their own, not in the pattern]"
+    if pattern[:1] in _QUOTES and pattern[:1] == pattern[-1:]:
+        return f"{tried}. Leave out the quotes unless the text has them]"
+    if literal := literal_brackets(glob):
+        return f"{tried}. {literal}]"
+    if not ignore_case and pattern.lower() != pattern.upper() and not pattern.startswith("(?i"):
+        return f"{tried}. Case matters unless ignore_case is set]"
+    return f"{tried}]"
+
+
+def literal_brackets(pattern: str) -> str:
+    """How to write a glob if its brackets belong to names, as in `[slug]`; `""` if it has none but escaped ones."""
+    literal = re.sub(r"\\.|[\[\]]", lambda sign: sign[0] if len(sign[0]) > 1 else f"\\{sign[0]}", pattern)
+    return "" if literal == pattern else f"If the brackets are part of a name, write {one_line(literal, 100)}"
+
+
+def no_file(path: str, pattern: str) -> str:
+    """The note for a glob that found nothing: where it looked, and what else to try."""
+    name = pattern.rstrip("/").rpartition("/")[2]
+    shown = one_line(name, 60)
+    tried = f"[No file under {path} matches {one_line(pattern, 100)}"
+    if pattern.endswith("/") or not _WILD.search(pattern):
+        return f"{tried}. Only files are found: try **/{shown}/** for a directory, *{shown}* for a part of a name]"
+    if literal := literal_brackets(pattern):
+        return f"{tried}. {literal}]"
+    several = re.split(r"[,|]", pattern)
+    if "{" not in pattern and len(several) > 1:
+        return f"{tried}. Write several patterns as {{{one_line(','.join(map(str.strip, several)), 100)}}}]"
+    if "\\" in pattern:
+        return f"{tried}. Use / between names; a backslash only goes before a special character]"
+    if pattern.strip("/").removeprefix("**/") == name:
+        hidden = f"names that start with a dot need a part of the pattern that does, as in .github/{shown}"
+        return f"{tried}. Case matters, and {hidden}]"
+    if name not in ("*", "**"):
+        return f"{tried}. The pattern {shown} alone matches at any depth]"
+    return f"{tried}]"

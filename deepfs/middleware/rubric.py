@@ -1,31 +1,29 @@
 """Middleware that lets an agent work on until another model finds that its work meets a rubric."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypeAlias
 from uuid import uuid4
 
 from langchain.agents.middleware.types import hook_config
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
+from pydantic import BaseModel, Discriminator, Field, model_validator
+from typing_extensions import TypedDict  # Pydantic takes no other before Python 3.12.
 
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
+    AgentState,
     Lazy,
-    constructed_model,
+    PrivateStateAttr,
+    Step,
+    Steps,
+    arun_steps,
+    construct_model,
     create_agent,
-)
-from deepfs.middleware.grading import (
-    CriterionEval,
-    CriterionFail,
-    CriterionPass,
-    GraderResponse,
-    GraderVerdict,
-    Grading,
-    RubricEvaluation,
-    RubricResult,
-    RubricState,
+    run_steps,
 )
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.text.arguments import check_callable, check_integer
@@ -48,6 +46,75 @@ __all__ = [
     "RubricResult",
     "RubricState",
 ]
+
+
+GraderVerdict: TypeAlias = Literal["satisfied", "needs_revision", "failed"]
+"""What the grader may find."""
+RubricResult: TypeAlias = GraderVerdict | Literal["max_iterations_reached", "grader_error"]
+"""How an evaluation ended. Only after `needs_revision` the agent works on."""
+
+
+class CriterionPass(TypedDict):
+    """A criterion that holds."""
+
+    name: Annotated[str, Field(description="What is checked, in words that stand without the rubric.")]
+    passed: Literal[True]
+
+
+class CriterionFail(TypedDict):
+    """A criterion that does not hold, or is not confirmed."""
+
+    name: Annotated[str, Field(description="What is checked, in words that stand without the rubric.")]
+    passed: Literal[False]
+    gap: Annotated[str, Field(description="What is missing or wrong, so that it can be acted on.")]
+
+
+CriterionEval: TypeAlias = Annotated[CriterionPass | CriterionFail, Discriminator("passed")]
+
+
+class RubricEvaluation(TypedDict):
+    """One evaluation. `iteration` counts from 0 within the run of gradings that has the id `grading_run_id`.
+
+    `unverified` says that the grader left out criteria twice, so that its `satisfied` was not accepted.
+    """
+
+    grading_run_id: str
+    iteration: int
+    result: RubricResult
+    explanation: str
+    criteria: list[CriterionEval]
+    unverified: bool
+
+
+class RubricState(AgentState[Any]):
+    """The state of an agent with a rubric, which the caller gives as `rubric`."""
+
+    rubric: NotRequired[str]
+    _rubric_status: NotRequired[Annotated[RubricResult | None, PrivateStateAttr]]
+    _rubric_iterations: NotRequired[Annotated[int, PrivateStateAttr]]
+    _rubric_evaluations: NotRequired[Annotated[list[RubricEvaluation], PrivateStateAttr]]
+    _current_grading_run_id: NotRequired[Annotated[str, PrivateStateAttr]]
+    _active_rubric: NotRequired[Annotated[str, PrivateStateAttr]]
+    _rubric_criteria: NotRequired[Annotated[list[str], PrivateStateAttr]]
+
+
+class GraderResponse(BaseModel):
+    """What the grader answers."""
+
+    result: GraderVerdict = Field(description="Whether every criterion holds, or the rubric cannot be judged.")
+    explanation: str = Field(description="One or two sentences for the one who did the work.")
+    criteria: list[CriterionEval] = Field(description="One entry for each criterion of the rubric, in its order.")
+
+    @model_validator(mode="after")
+    def _check_result(self) -> "GraderResponse":
+        """Refuse a result that the criteria contradict. A rubric that cannot be judged may have any."""
+        holds = {criterion["passed"] for criterion in self.criteria}
+        if self.result == "satisfied" and False in holds:
+            raise ValueError("satisfied, but a criterion is not passed")
+        if self.result == "needs_revision" and holds == {True}:
+            raise ValueError("needs_revision, but all criteria are passed")
+        return self
+
 
 _log = getLogger(__name__)
 
@@ -107,7 +174,15 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         on_evaluation: Callable[[RubricEvaluation], None] | None = None,
     ) -> None:
         super().__init__()
-        _check(model, max_iterations, build_grader_state, grader_state_schema)
+        if not model:
+            raise ValueError("RubricMiddleware needs a model for the grader")
+        if isinstance(max_iterations, bool):
+            raise TypeError("max_iterations must be an integer, not a bool")
+        check_integer("max_iterations", max_iterations)
+        if max_iterations < 1:
+            raise ValueError(f"max_iterations must be 1 or more, not {max_iterations}")
+        if build_grader_state is not None and grader_state_schema is None:
+            raise ValueError("build_grader_state needs a grader_state_schema")
         for name, given in (
             ("prepare_messages_for_grader", prepare_messages_for_grader),
             ("build_grader_state", build_grader_state),
@@ -119,7 +194,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
         self._prepare, self._build, self._on_evaluation = prepare_messages_for_grader, build_grader_state, on_evaluation
         self._grader: Lazy[Any] = Lazy(
             lambda: create_agent(
-                constructed_model(model),
+                construct_model(model),
                 system_prompt=system_prompt or GRADER_SYSTEM_PROMPT,
                 tools=list(tools or ()),
                 middleware=list(grader_middleware or ()),
@@ -151,36 +226,79 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Grade the work. Unless it is done, ask for a revision and go back to the model."""
-        grading = _begun(state, runtime)
-        while grading is not None and grading.is_open:
-            with grading.asking():
-                grading.take(self._grader.get().invoke(self._input(grading), context=grading.context))
-        return None if grading is None else self._ended(grading)
+        return run_steps(self._grade(state, runtime))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
-        grading = _begun(state, runtime)
-        while grading is not None and grading.is_open:
-            with grading.asking():
-                grading.take(await self._grader.get().ainvoke(self._input(grading), context=grading.context))
-        return None if grading is None else self._ended(grading)
+        return await arun_steps(self._grade(state, runtime))
 
-    def _input(self, grading: Grading) -> dict[str, Any]:
+    def _grade(self, state: Mapping[str, Any], runtime: Any) -> Steps[dict[str, Any] | None]:
+        if not state.get("rubric"):
+            return None
+        expected: list[str] = state.get("_rubric_criteria") or []  # Those that an earlier grading of this run found.
+        iteration: int = state.get("_rubric_iterations") or 0
+        place = {"grading_run_id": state.get("_current_grading_run_id") or str(uuid4()), "iteration": iteration}
+        emit = getattr(runtime, "stream_writer", None) or (lambda event: None)
+        emit({"type": "rubric_evaluation_start", **place})
+        answer: GraderResponse | None = None
+        failure: Exception | None = None
+        objection = ""
+        for _ in range(2):  # The grader is asked once more if its answer is incomplete. The first counts if that fails.
+            try:
+                grader, given = self._grader.get(), self._input(state, iteration, expected, objection)
+                options = {"context": getattr(runtime, "context", None)}
+                final = yield Step(partial(grader.invoke, given, **options), partial(grader.ainvoke, given, **options))
+                answer = _answer_in(final)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                _log.exception("The grader of RubricMiddleware failed")
+                failure = error
+                break
+            objection = _objection(answer, len(expected) or 1)
+            if not objection:
+                break
+        is_unverified = answer is not None and answer.result == "satisfied" and objection != ""
+        found = RubricEvaluation(
+            **place,  # type: ignore[typeddict-item]
+            result="grader_error",
+            explanation=f"The grader failed: {type(failure).__name__}: {failure}",
+            criteria=[],
+            unverified=is_unverified,
+        )
+        if answer is not None:
+            found["result"] = "needs_revision" if is_unverified else answer.result
+            if found["result"] == "needs_revision" and iteration + 1 >= self.max_iterations:
+                found["result"] = "max_iterations_reached"
+            unclear = "The grader did not judge every criterion. It said: " if is_unverified else ""
+            found["explanation"], found["criteria"] = f"{unclear}{answer.explanation}", [*answer.criteria]
+        self._tell(found, emit)
+        update: dict[str, Any] = {
+            "_rubric_evaluations": [*state.get("_rubric_evaluations", ()), found],
+            "_rubric_iterations": iteration + 1,
+            "_rubric_status": found["result"],
+        }
+        if not expected and found["criteria"] and found["result"] != "failed":
+            update["_rubric_criteria"] = [criterion["name"] for criterion in found["criteria"]]
+        if found["result"] == "needs_revision":
+            update |= {"messages": [_request(found)], "jump_to": "model"}
+        return update
+
+    def _input(
+        self, given: Mapping[str, Any], iteration: int, expected: Sequence[str], objection: str
+    ) -> dict[str, Any]:
         """The input of the grader. Raises ValueError if `build_grader_state` returns messages."""
-        state = dict(grading.state)
+        state = dict(given)
         if self._prepare is not None:
             state["messages"] = self._prepare([*state.get("messages", ())])
-        built = dict(self._build(state, grading.iteration)) if self._build is not None else {}
+        built = dict(self._build(state, iteration)) if self._build is not None else {}
         if "messages" in built:
             raise ValueError("build_grader_state must not return messages")
-        return {**built, "messages": [HumanMessage(_task(state, grading.expected, grading.objection))]}
+        return {**built, "messages": [HumanMessage(_task(state, expected, objection))]}
 
-    def _ended(self, grading: Grading) -> dict[str, Any]:
-        """Tell of the evaluation, and return the update of the state for it."""
-        found = grading.evaluation(self.max_iterations)
-        told: dict[str, Any] = {name: found[name] for name in ("result", "explanation", "criteria", "unverified")}
-        grading.emit("rubric_evaluation_end", told)
+    def _tell(self, found: RubricEvaluation, emit: Callable[[Mapping[str, Any]], None]) -> None:
+        emit({"type": "rubric_evaluation_end", **found})
         if self._on_evaluation is not None:
             try:
                 self._on_evaluation(found)
@@ -188,28 +306,22 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
                 raise
             except Exception:
                 _log.exception("on_evaluation of RubricMiddleware failed")
-        revision = {"messages": [_request(found)], "jump_to": "model"} if found["result"] == "needs_revision" else {}
-        return {**grading.update(found), **revision}
 
 
-def _begun(state: Mapping[str, Any], runtime: Any) -> Grading | None:
-    if not state.get("rubric"):
-        return None
-    grading = Grading(state, runtime)
-    grading.emit("rubric_evaluation_start", {})
-    return grading
+def _answer_in(final: Mapping[str, Any]) -> GraderResponse:
+    """The answer in the final state of the grader. Raises ValueError if it has none, or one of another form."""
+    given = final.get("structured_response")
+    if given is None:
+        raise ValueError("the grader gave no structured response")
+    return given if isinstance(given, GraderResponse) else GraderResponse.model_validate(given)
 
 
-def _check(model: object, most: int, build: object, schema: object) -> None:
-    if not model:
-        raise ValueError("RubricMiddleware needs a model for the grader")
-    if isinstance(most, bool):
-        raise TypeError("max_iterations must be an integer, not a bool")
-    check_integer("max_iterations", most)
-    if most < 1:
-        raise ValueError(f"max_iterations must be 1 or more, not {most}")
-    if build is not None and schema is None:
-        raise ValueError("build_grader_state needs a grader_state_schema")
+def _objection(answer: GraderResponse, wanted: int) -> str:
+    """Why an answer is incomplete; empty if it is complete. A rubric that cannot be judged needs no criteria."""
+    count = len(answer.criteria)
+    if answer.result == "failed" or count >= wanted:
+        return ""
+    return f"Your last answer had {count} of the {wanted} criteria or more that are due."
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
@@ -238,28 +350,23 @@ def _element(tag: str, text: str) -> str:
 
 def _transcript(messages: Sequence[AnyMessage]) -> str:
     """The last messages, and the first one of the user, each cut to a length."""
-    asked = (message for message in messages if isinstance(message, HumanMessage) and not _is_ours(message))
-    last = messages[-_MAX_MESSAGES:]
-    first = [message for message in [next(asked, None)] if message is not None and message not in last]
-    return "\n\n".join(f"[{_role(message)}] {_shown(message)}" for message in [*first, *last]) or "(no messages)"
-
-
-def _is_ours(message: HumanMessage) -> bool:
-    return message.additional_kwargs.get("lc_source") == RUBRIC_GRADER_MESSAGE_SOURCE
-
-
-def _role(message: AnyMessage) -> str:
-    if isinstance(message, ToolMessage):
-        return f"tool {message.name or ''}".strip()
-    return {"human": "user", "ai": "assistant"}.get(message.type, message.type)
-
-
-def _shown(message: AnyMessage) -> str:
-    parts = [str(message.text)] if message.text else []
-    if isinstance(message, AIMessage):
-        parts += [f"(calls {call['name']} with {call['args']})" for call in message.tool_calls]
-    text = "\n".join(parts) or "(no text)"
-    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]} (cut)"
+    people = (each for each in messages if isinstance(each, HumanMessage))
+    asked = (each for each in people if each.additional_kwargs.get("lc_source") != RUBRIC_GRADER_MESSAGE_SOURCE)
+    shown = list(messages[-_MAX_MESSAGES:])
+    first = next(asked, None)
+    if first is not None and first not in shown:
+        shown.insert(0, first)
+    rows: list[str] = []
+    for message in shown:
+        role = {"human": "user", "ai": "assistant"}.get(message.type, message.type)
+        if isinstance(message, ToolMessage):
+            role = f"tool {message.name or ''}".strip()
+        parts = [str(message.text)] if message.text else []
+        if isinstance(message, AIMessage):
+            parts += [f"(calls {call['name']} with {call['args']})" for call in message.tool_calls]
+        text = "\n".join(parts) or "(no text)"
+        rows.append(f"[{role}] {text}" if len(text) <= _MAX_CHARS else f"[{role}] {text[:_MAX_CHARS]} (cut)")
+    return "\n\n".join(rows) or "(no messages)"
 
 
 def _request(found: RubricEvaluation) -> HumanMessage:
@@ -269,8 +376,8 @@ def _request(found: RubricEvaluation) -> HumanMessage:
     lines = [
         "A grader compared your work with the rubric. It is not done yet.",
         found["explanation"].strip(),
-        *_section("What is missing:", gaps),
-        *_section("What holds already, and must go on to hold:", kept),
+        *(["What is missing:", *gaps] if gaps else []),
+        *(["What holds already, and must go on to hold:", *kept] if kept else []),
         "Show for each criterion that it holds; change nothing that is right."
         if found["unverified"]
         else "Do what is missing, then end.",
@@ -280,7 +387,3 @@ def _request(found: RubricEvaluation) -> HumanMessage:
         name=RUBRIC_GRADER_MESSAGE_SOURCE,
         additional_kwargs={"lc_source": RUBRIC_GRADER_MESSAGE_SOURCE},
     )
-
-
-def _section(title: str, rows: Iterable[str]) -> list[str]:
-    return [title, *rows] if rows else []

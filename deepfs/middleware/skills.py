@@ -1,36 +1,48 @@
 """The middleware that shows an agent of LangChain its skills, and copies their files to where commands run."""
 
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NotRequired, TypeAlias
 
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableBinding, RunnableConfig
 from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as as_tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypedDict
 
-from deepfs.backends.gathering import gather
 from deepfs.errors import DeepFSError
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    AsyncHandler,
+    AsyncToolHandler,
     ExtendedModelResponse,
+    Handler,
     ModelRequest,
-    ModelResponse,
     OmitFromOutput,
     PrivateStateAttr,
+    Step,
+    Steps,
+    ToolHandler,
+    arun_steps,
+    calling,
     resolve_backend,
+    run_steps,
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skill_files import SkillReader, SkillSource, Source, normal_path, path_and_label, shown_error
-from deepfs.middleware.skill_texts import (
+from deepfs.middleware.rendering import plain_error
+from deepfs.middleware.skill_files import (
     MAX_SKILL_COMPATIBILITY_LENGTH,
     MAX_SKILL_DESCRIPTION_LENGTH,
     MAX_SKILL_FILE_SIZE,
@@ -38,16 +50,21 @@ from deepfs.middleware.skill_texts import (
     MAX_SKILL_NAME_LENGTH,
     MAX_SKILLS_LOAD_WARNINGS,
     SkillMetadata,
-    bounded,
-    checked_template,
+    SkillReader,
+    SkillSource,
+    Source,
+    bound_warnings,
+    check_template,
     known_skills,
+    normal_path,
+    path_and_label,
     pinned_text,
     shown_skills,
     shown_warnings,
 )
-from deepfs.middleware.skill_tools import DISCLOSED, PINNED, SkillToolResolver, SkillTools, disclosed
 from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
+from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.visible import one_line, shown_path
 from deepfs.types import FileDownloadResponse
@@ -73,6 +90,294 @@ __all__ = [
     "skills_of",
 ]
 
+
+SkillToolResolver: TypeAlias = Callable[[str, Any], Sequence[BaseTool] | Awaitable[Sequence[BaseTool]]]
+"""Returns the tools for a name that a skill lists, given the name and the `Runtime` of the graph.
+
+Each request after the skill was read calls it, and so does each call of one of the tools: it should be fast, and give
+the same answer for a name. One that is async needs `ainvoke`.
+"""
+
+DISCLOSED: Final = "_skill_tools_disclosed"
+"""The key of the state with the tools that the last request offered, each with the name that a skill lists."""
+PINNED: Final = "pinned_skill"
+"""The `lc_source` of the message of a pinned skill."""
+SKILL_STATE_KEYS: Final = frozenset({"pinned_skills", "skills_load_errors", "skills_metadata", DISCLOSED})
+"""The keys of the state that an agent and its subagents do not share."""
+
+_DEFERRED: Final = "defer_loading"
+_REFUSED_BY_ANTHROPIC: Final = frozenset({"oneOf", "anyOf", "allOf"})
+"""Keys at the root of a schema for which Anthropic refuses the whole request."""
+
+
+class _SkillTools:
+    """The tools that skills name, given as a list of tools and functions, as a resolver, or None."""
+
+    def __init__(self, tools: Any) -> None:
+        if callable(tools) and not isinstance(tools, BaseTool):
+            self._resolve: SkillToolResolver = tools
+            return
+        if not isinstance(tools, Sequence | None):
+            raise TypeError(f"tools is a list, or a function of a name and the runtime, not {type(tools).__name__}")
+        named: dict[str, BaseTool] = {}
+        for given in tools or ():
+            if not callable(given) and not isinstance(given, BaseTool):
+                raise TypeError(f"an item of tools is a tool or a function, not {type(given).__name__}")
+            tool: BaseTool = given if isinstance(given, BaseTool) else as_tool(given)
+            if named.setdefault(tool.name, tool) is not tool:
+                raise ValueError(f"two items of tools have the name {tool.name!r}")
+        self._resolve = lambda name, runtime: [named[name]] if name in named else []
+
+    def called(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
+        """The tools for a name that a skill lists. A resolver that is async needs the async form of the agent."""
+        answer: Any = self._resolve(name, runtime)
+        if inspect.isawaitable(answer):
+            awaited: Any = answer
+
+            def refuse() -> None:
+                if inspect.iscoroutine(awaited):
+                    awaited.close()
+                raise TypeError(
+                    f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke"
+                )
+
+            answer = yield Step(refuse, lambda: awaited)
+        return _tools_in(answer, name)
+
+    def offer(self, request: Any) -> Steps["_Offer"]:
+        """The tools of the skills that were read, for a request to the model."""
+        wanted = list(_find_wanted(request))
+        found: dict[str, list[BaseTool]] = {}
+        for name, refusals in _names_to_resolve(wanted, request).items():
+            with suppress(*refusals):
+                found[name] = yield from self.called(name, request.runtime)
+        return _offer_of(wanted, request, found)
+
+
+def _tools_in(answer: Any, name: str) -> list[BaseTool]:
+    """What a resolver answered. Of tools with the same name the first one counts."""
+    is_list = isinstance(answer, Sequence) and not isinstance(answer, str)
+    if not is_list or not all(isinstance(each, BaseTool) for each in answer):
+        raise TypeError(f"the resolver of skill tools must return tools for {name!r}, not {answer!r:.200}")
+    return list({tool.name: tool for tool in reversed(answer)}.values())[::-1]
+
+
+# --- what was read ---------------------------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """A name that a skill lists which was read."""
+
+    name: str
+    read_at: int
+    """The index of the message by which the skill was read."""
+    is_included: bool
+    """Whether it is in `metadata.include_tools`. Others may be those of the whole agent, or of other programs."""
+
+
+def _find_wanted(request: Any) -> Iterator[_Wanted]:
+    """The names of the skills that were read, in the order of reading."""
+    listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
+    if any(listed.values()):
+        for index, path in _paths_read(request.messages):
+            for name, is_included in listed.get(_normal(path), {}).items():
+                yield _Wanted(name, index, is_included)
+
+
+def _names(skill: SkillMetadata) -> dict[str, bool]:
+    """The names of tools that a skill lists, and whether each is included. `Bash(git:*)` is the tool `Bash`."""
+    metadata: Any = skill.get("metadata")
+    allowed: Any = skill.get("allowed_tools")
+    included = str(metadata.get("include_tools", "")).split() if isinstance(metadata, dict) else []
+    others = [str(each).partition("(")[0] for each in allowed] if isinstance(allowed, list) else []
+    return {name: name in included for name in [*included, *others] if name}
+
+
+def _paths_read(messages: Iterable[AnyMessage]) -> Iterator[tuple[int, Any]]:
+    """The paths that were read, each with the index of the message that has the text, or a part of it.
+
+    A result counts also if it was cut later.
+    """
+    asked: dict[Any, Any] = {}
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            # Some models use their ids again, so calls of other tools take theirs away from earlier ones that failed.
+            for call in message.tool_calls:
+                asked[call["id"]] = call["args"].get("file_path") if call["name"] == "read_file" else None
+        elif isinstance(message, ToolMessage) and message.tool_call_id in asked and message.status == "success":
+            yield index, asked[message.tool_call_id]
+        elif isinstance(message, HumanMessage):
+            match message.additional_kwargs:
+                case {"lc_source": "pinned_skill", "skill": {"path": path}}:
+                    yield index, path
+
+
+def _normal(path: Any) -> str:
+    """The normalised path; an empty text for what is no path."""
+    try:
+        return paths.normalize(path) if isinstance(path, str) else ""
+    except DeepFSError:
+        return ""
+
+
+def _names_to_resolve(wanted: Iterable[_Wanted], request: Any) -> dict[str, list[type[Exception]]]:
+    """The names that no tool of the request has, each with the exceptions by which a resolver may refuse it."""
+    present = {_name_of(tool) for tool in request.tools}
+    included = {each.name for each in wanted if each.is_included}
+    names = dict.fromkeys(each.name for each in wanted if each.name not in present)
+    return {name: [] if name in included else [LookupError] for name in names}
+
+
+def _name_of(tool: Any) -> str | None:
+    if isinstance(tool, BaseTool):
+        return tool.name
+    described = tool.get("function")
+    named = [tool, *([described] if isinstance(described, dict) else [])]
+    return next(filter(None, (each.get("name") for each in named)), None)
+
+
+# --- what is offered -------------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    tool: BaseTool
+    read_at: int
+    """The index of the message by which its skill was read."""
+    name: str | None
+    """The name that the skill lists; None for a deferred tool of the agent."""
+
+
+class _Offer(NamedTuple):
+    """The tools to add to a request."""
+
+    found: Mapping[str, _Found]
+
+    @property
+    def record(self) -> dict[str, str]:
+        """The tools that only skills offer, each with the name that a skill lists."""
+        return {name: each.name for name, each in sorted(self.found.items()) if each.name is not None}
+
+    def applied(self, request: Any) -> Any:
+        """The request with the tools: within its messages where the model takes that, else among its tools."""
+        if not self.found:
+            return request
+        build = _inline_builder(request.model)
+        if build is not None:
+            return request.override(messages=[*self._insert_tools(request.messages, build)])
+        own = list(request.tools)
+        for place, tool in enumerate(own):
+            found = self.found.get(_name_of(tool) or "")
+            if found is not None and found.name is None:
+                extras = {key: value for key, value in (found.tool.extras or {}).items() if key != _DEFERRED}
+                own[place] = found.tool.model_copy(update={"extras": extras})
+        return request.override(tools=[*own, *(self.found[name].tool for name in self.record)])
+
+    def _insert_tools(
+        self, messages: Sequence[AnyMessage], build: Callable[[BaseTool], dict[str, Any]]
+    ) -> Iterator[AnyMessage]:
+        """The messages, with the tools of each skill after the turn that read it, at every request the same."""
+        places: dict[int, list[str]] = {}
+        for name, each in self.found.items():
+            places.setdefault(_end_of_turn(messages, each.read_at), []).append(name)
+        for index in range(len(messages) + 1):
+            if index in places:
+                yield SystemMessage(content=[build(self.found[name].tool) for name in sorted(places[index])])
+            yield from messages[index : index + 1]
+
+
+def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Sequence[BaseTool]]) -> _Offer:
+    """The tools of the names, each at the first message by which a skill with it was read.
+
+    A tool that the request has already wins over one of a skill, since it is the one that runs; if it is deferred, it
+    is offered now.
+    """
+    present = {_name_of(tool): tool for tool in request.tools}
+    found: dict[str, _Found] = {}
+    for name, read_at, _ in wanted:
+        tools = {tool.name: tool for tool in resolved.get(name, ())}
+        for each in [name, *tools]:
+            own = present.get(each)
+            if own is None and each in tools:
+                found.setdefault(each, _Found(tools[each], read_at, name))
+            elif isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
+                found.setdefault(each, _Found(own, read_at, None))
+    return _Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
+
+
+def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+    """The tools that the last request offered, from the state; empty if the state has something else there."""
+    record: Any = state.get(DISCLOSED)
+    is_known = isinstance(record, dict) and {str}.issuperset(map(type, [*record, *record.values()]))
+    return {**record} if is_known else {}
+
+
+# --- the forms of providers ------------------------------------------------------------------------------------------
+
+
+def _end_of_turn(messages: Sequence[AnyMessage], index: int) -> int:
+    """The index behind the results of the turn with this message, and behind what people said after them.
+
+    Providers refuse a message of the system between the results of one turn, or before a message of a person.
+    """
+    for place in range(index + 1, len(messages)):
+        message = messages[place]
+        # Providers drop empty answers.
+        is_answer = isinstance(message, AIMessage) and bool(message.content or message.tool_calls)
+        if is_answer or isinstance(message, SystemMessage):
+            return place
+    return len(messages)
+
+
+def _chat_model(model: Any) -> Any:
+    while isinstance(model, RunnableBinding):
+        model = model.bound
+    return model
+
+
+def _is_of(model: Any, module: str, name: str) -> bool:
+    """Whether a model is of a class of a package; if the package is not loaded, it is not."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(_chat_model(model), kind)
+
+
+def _is_anthropic(model: Any) -> bool:
+    return _is_of(model, "langchain_anthropic.chat_models", "ChatAnthropic")
+
+
+def _inline_builder(model: Any) -> Callable[[BaseTool], dict[str, Any]] | None:
+    """How to give the model a tool within its messages, which keeps the cached prefix; None if it takes none there."""
+    if not (getattr(_chat_model(model), "profile", None) or {}).get("mid_conversation_tools"):
+        return None
+    if _is_anthropic(model):
+        return _for_anthropic
+    return _for_openai if _is_of(model, "langchain_openai.chat_models.base", "BaseChatOpenAI") else None
+
+
+def _for_anthropic(tool: BaseTool) -> dict[str, Any]:
+    from langchain_anthropic import convert_to_anthropic_tool
+
+    converted = convert_to_anthropic_tool(tool)
+    definition = {key: value for key, value in converted.items() if key not in {_DEFERRED, "cache_control"}}
+    return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
+
+
+def _for_openai(tool: BaseTool) -> dict[str, Any]:
+    function = {key: value for key, value in convert_to_openai_tool(tool)["function"].items() if key != _DEFERRED}
+    return {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", **function}]}
+
+
+def _is_accepted(tool: BaseTool, model: Any) -> bool:
+    if not _is_anthropic(model):
+        return True
+    from langchain_anthropic import convert_to_anthropic_tool
+
+    schema: Any = convert_to_anthropic_tool(tool).get("input_schema")
+    refused = _REFUSED_BY_ANTHROPIC.intersection(schema if isinstance(schema, dict) else ())
+    if refused:
+        _log.warning("Tool %s is not offered: Anthropic takes no %s at the root of a schema", tool.name, min(refused))
+    return not refused
+
+
 _log = logging.getLogger("deepfs")
 
 SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
@@ -80,14 +385,14 @@ SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
 _READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
 
 
-def _added(left: list[str] | None, right: list[str] | None) -> list[str]:
+def _add(left: list[str] | None, right: list[str] | None) -> list[str]:
     return [name for names in (left, right) for name in names or ()]
 
 
 class SkillsState(AgentState[Any]):
     """The state of an agent with skills."""
 
-    pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, _added]]
+    pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, _add]]
     """Names of skills whose text is added to the conversation before the next request to the model."""
     skills_metadata: NotRequired[Annotated[list[SkillMetadata] | None, OmitFromOutput]]
     """The skills, as they were when the agent was last called."""
@@ -153,9 +458,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = checked_template(system_prompt)
+        self.system_prompt_template: str | None = check_template(system_prompt)
         self.backend: BackendProtocol = resolve_backend(backend)
-        self._tools = SkillTools(tools)
+        self._tools = _SkillTools(tools)
         self._reader = SkillReader(self.backend)
         self._sandbox = sandbox = executor_of(self.backend)
         copied = self.sources if sandbox is not None and copy_files else []
@@ -168,25 +473,26 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
         """Load the skills that changed."""
-        update: dict[str, Any] | None = self._wait_for(partial(self._loaded, state))
-        return update
+        return wait_for(self.backend, partial(self._load, state), self.name)
 
     async def abefore_agent(
         self, state: Any, runtime: Any, config: RunnableConfig | None = None
     ) -> dict[str, Any] | None:
         """As `before_agent`."""
-        return await self._loaded(state)
+        return await self._load(state)
 
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Add pinned skills to the conversation, and load the skills that the last tool calls may have changed."""
-        return self._wait_for(partial(self._before_model, state)) if self._has_work(state) else None
+        if not state.get("pinned_skills") and not self._may_have_changed(state):
+            return None
+        return wait_for(self.backend, partial(self.abefore_model, state, runtime), self.name)
 
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `before_model`."""
-        return await self._before_model(state) if self._has_work(state) else None
-
-    def _has_work(self, state: Any) -> bool:
-        return bool(state.get("pinned_skills")) or self._may_have_changed(state)
+        update = dict(await self._load(state) or {}) if self._may_have_changed(state) else {}
+        if state.get("pinned_skills"):
+            update |= await self._pin({**state, **update})
+        return update or None
 
     def _may_have_changed(self, state: Any) -> bool:
         """Whether a tool call of the last turn names a source, other than to read."""
@@ -197,13 +503,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         sources = [normal_path(source).strip("/") for source in self.sources]
         return any(source in value for source in sources for value in values)
 
-    async def _before_model(self, state: Any) -> dict[str, Any] | None:
-        update = dict(await self._loaded(state) or {}) if self._may_have_changed(state) else {}
-        if state.get("pinned_skills"):
-            update |= await self._pinned({**state, **update})
-        return update or None
-
-    async def _loaded(self, state: Any) -> dict[str, Any] | None:
+    async def _load(self, state: Any) -> dict[str, Any] | None:
         """The update of the state for what is loaded now; None if the state has it already."""
         before = state.get("skills_metadata")
         loaded = await gather([partial(self._read, source) for source in self.sources])
@@ -213,7 +513,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             if source is not None:
                 skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), bounded(warnings)
+        found, told = list(skills.values()), bound_warnings(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:
@@ -228,7 +528,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         if not source.is_whole:
             warning = f"Commands get no changes of {one_line(source.path)} while some of its files cannot be read"
             return source._replace(warnings=[*source.warnings, warning])
-        return source._replace(warnings=[*source.warnings, *await self._copied(self._mirrors[path], source)])
+        return source._replace(warnings=[*source.warnings, *await self._copy(self._mirrors[path], source)])
 
     # --- copies for commands ---
 
@@ -248,7 +548,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
             self._command_paths[path] = found
         return is_copied
 
-    async def _copied(self, mirror: SandboxMirror, source: Source) -> list[str]:
+    async def _copy(self, mirror: SandboxMirror, source: Source) -> list[str]:
         """Copy what changed; return warnings."""
         files = {
             paths.relative(path, source.path): MirroredFile(digest, is_script)
@@ -257,7 +557,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             return await mirror.update(files, partial(self._contents, source.path))
         except DeepFSError as error:
-            return [f"Commands cannot use the files of {one_line(source.path)}: {shown_error(error)}"]
+            return [f"Commands cannot use the files of {one_line(source.path)}: {one_line(plain_error(error))}"]
 
     async def _contents(self, source: str, relative: list[str]) -> dict[str, bytes]:
         responses = await self.backend.adownload_files([paths.join(source, path) for path in relative])
@@ -266,7 +566,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- pinned skills ---
 
-    async def _pinned(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    async def _pin(self, state: Mapping[str, Any]) -> dict[str, Any]:
         known = {skill["name"]: skill for skill in known_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
         places = [skill["path"] for skill in skills]
@@ -294,50 +594,50 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         lines = [f"- {one_line(label)}: {shown_path(path)}" for path, label in pairs]
         if len(lines) > 1:
             lines[-1] += " (of equal names, the last source wins)"
-        return "\n".join([*lines, *filter(None, map(self._command_note, self.sources))])
+        for path in self.sources:
+            source = normal_path(path)
+            found = self._command_paths.get(path, source)
+            if found != source:
+                lines.append(f"- For `execute`, {shown_path(source)} is {shown_path(found)}")
+        return "\n".join(lines)
 
-    def _command_note(self, path: str) -> str:
-        """Where commands find the files of a source, if that is another path."""
-        source = normal_path(path)
-        found = self._command_paths.get(path, source)
-        return "" if found == source else f"- For `execute`, {shown_path(source)} is {shown_path(found)}"
-
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> Any:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Append the skills to the system message, and offer the tools of those that were read."""
-        request = self.modify_request(request)
-        offer = self._tools.offer(request)
-        return _recorded(handler(offer.applied(request)), offer.record)
+        return run_steps(self._model_call(request, handler))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> Any:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
+        return await arun_steps(self._model_call(request, handler))
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         request = self.modify_request(request)
-        offer = await self._tools.aoffer(request)
-        return _recorded(await handler(offer.applied(request)), offer.record)
+        offer = yield from self._tools.offer(request)
+        response = yield calling(handler, offer.applied(request))
+        return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: offer.record}))
 
     # --- calls of tools of skills ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run a tool that only a skill offers; others that are not registered fail as unknown."""
-        name = _name_for(request)
-        if name is None:
-            return handler(request)
-        return handler(_with_tool(request, self._tools.called(name, get_runtime())))
+        return run_steps(self._tool_call(request, handler))
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
-    ) -> ToolResult:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        name = _name_for(request)
-        if name is None:
-            return await handler(request)
-        return await handler(_with_tool(request, await self._tools.acalled(name, get_runtime())))
+        return await arun_steps(self._tool_call(request, handler))
 
-    def _wait_for(self, call: Callable[[], Any]) -> Any:
-        return wait_for(self.backend, call, self.name)
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        called = request.tool_call["name"]
+        # The agent has the tool, or no request offered it: then it fails as unknown.
+        name = None if request.tool is not None else disclosed(request.state).get(called)
+        if name is not None:
+            tools = yield from self._tools.called(name, get_runtime())
+            found = {tool.name: tool for tool in tools}.get(called)
+            if found is None:
+                _log.warning("A skill offered the tool %s, which is gone by now", called)
+            else:
+                request = request.override(tool=found)
+        result: ToolResult = yield calling(handler, request)
+        return result
 
 
 def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
@@ -378,23 +678,3 @@ def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> Hum
         return None
     told = {key: skill[key] for key in ("name", "path", "description")}
     return HumanMessage(text, additional_kwargs={"lc_source": PINNED, "skill": told})
-
-
-# --- tools of skills -------------------------------------------------------------------------------------------------
-
-
-def _recorded(response: Any, record: dict[str, str]) -> Any:
-    return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: record}))
-
-
-def _name_for(request: ToolCallRequest) -> str | None:
-    """The name for the resolver of a called tool; None if the agent has the tool, or no request offered it."""
-    return None if request.tool is not None else disclosed(request.state).get(request.tool_call["name"])
-
-
-def _with_tool(request: ToolCallRequest, tools: Iterable[BaseTool]) -> ToolCallRequest:
-    """The request with the tool that it calls; as it is, so that it fails as unknown, if the tool is gone."""
-    found = {tool.name: tool for tool in tools}.get(request.tool_call["name"])
-    if found is None:
-        _log.warning("A skill offered the tool %s, which is gone by now", request.tool_call["name"])
-    return request if found is None else request.override(tool=found)

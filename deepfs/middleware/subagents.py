@@ -18,30 +18,32 @@ from deepfs.middleware._base import (
     AgentMiddleware,
     Lazy,
     PromptMiddleware,
-    constructed_model,
+    construct_model,
     create_agent,
     resolve_backend,
 )
-from deepfs.middleware._delegation import forked_state, initial_state, outcome, tool_description
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.approvals import ApprovalMiddleware, asked_once
+from deepfs.middleware.approvals import ApprovalMiddleware, InterruptOn, ask_once
 from deepfs.middleware.arguments import ToolArguments, wrong_arguments
-from deepfs.middleware.asked_calls import InterruptOn
-from deepfs.middleware.filesystem import FilesystemMiddleware, inheriting, rules_of
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.skills import skills_of
-from deepfs.middleware.subagent_specs import (
+from deepfs.middleware.delegation import (
     DEFAULT_GENERAL_PURPOSE_DESCRIPTION,
     DEFAULT_SUBAGENT_PROMPT,
     GENERAL_PURPOSE_SUBAGENT,
+    AsyncSubAgent,
     CompiledSubAgent,
     Middleware,
     SubAgent,
     Tools,
-    checked,
-    mappings,
+    check_mappings,
+    check_specs,
+    forked_state,
+    initial_state,
+    outcome,
+    tool_description,
 )
-from deepfs.middleware.task_records import AsyncSubAgent
+from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
+from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.skills import skills_of
 from deepfs.policy.rules import FilesystemPermission, checked_rules
 
 __all__ = [
@@ -130,14 +132,20 @@ class SubAgentMiddleware(PromptMiddleware):
         self._model = default_model
         self._tools = list(default_tools or ())
         self._backend = backend
-        self._middleware = [*self._files(default_middleware or ()), *(default_middleware or ())]
+        self._middleware = list(default_middleware or ())
+        if backend is not None and not any(isinstance(each, FilesystemMiddleware) for each in self._middleware):
+            files = FilesystemMiddleware(backend=resolve_backend(backend), permissions=self._permissions)
+            self._middleware.insert(0, files)
         self._interrupt_on = default_interrupt_on
         self._state_schema = state_schema
         self._fork_prompt, self._fork_middleware = fork_system_prompt, fork_middleware
         self.system_prompt: str | None = system_prompt
         self.private_state_keys = private_state_keys or frozenset()
-        own = mappings(subagents or ())
-        specs = checked([*self._general_purpose(general_purpose_agent, own), *own])
+        specs = check_mappings(subagents or ())
+        name = GENERAL_PURPOSE_SUBAGENT["name"]
+        if general_purpose_agent and default_model is not None and all(spec.get("name") != name for spec in specs):
+            specs.insert(0, GENERAL_PURPOSE_SUBAGENT)
+        check_specs(specs)
         self._specs = {spec["name"]: spec for spec in specs}
         self.subagent_names: frozenset[str] = frozenset(self._specs)
         """The names of the subagents."""
@@ -152,7 +160,7 @@ class SubAgentMiddleware(PromptMiddleware):
             ValueError: If it lacks a key or a model, or has an unknown key.
         """
         isolated = cast("SubAgent | CompiledSubAgent", {**spec, "mode": "isolated"})
-        (complete,) = checked(mappings([isolated]))
+        (complete,) = check_specs(check_mappings([isolated]))
         runnable = self._runnable(complete).get()
         return AsyncSubAgent(
             name=spec["name"],
@@ -163,17 +171,6 @@ class SubAgentMiddleware(PromptMiddleware):
 
     # --- building subagents ---
 
-    def _general_purpose(self, wanted: bool, subagents: Sequence[SubAgent | CompiledSubAgent]) -> list[SubAgent]:
-        name = GENERAL_PURPOSE_SUBAGENT["name"]
-        if not wanted or self._model is None or any(spec.get("name") == name for spec in subagents):
-            return []
-        return [GENERAL_PURPOSE_SUBAGENT]
-
-    def _files(self, middleware: Sequence[Middleware]) -> list[FilesystemMiddleware]:
-        if self._backend is None or any(isinstance(each, FilesystemMiddleware) for each in middleware):
-            return []
-        return [FilesystemMiddleware(backend=resolve_backend(self._backend), permissions=self._permissions)]
-
     def _runnable(self, spec: SubAgent | CompiledSubAgent) -> Lazy[Runnable[Any, Any]]:
         """The runnable of a subagent; an agent is built at its first use."""
         if "runnable" in spec:
@@ -181,7 +178,7 @@ class SubAgentMiddleware(PromptMiddleware):
             named = RunnableConfig(metadata={"lc_agent_name": name}, run_name=name)
             return Lazy(lambda: given.with_config(named))
         agent = self._complete(spec)
-        return Lazy(lambda: self._built(agent))
+        return Lazy(lambda: self._build(agent))
 
     def _complete(self, spec: SubAgent) -> SubAgent:
         """The specification with the defaults for what it leaves out."""
@@ -190,17 +187,21 @@ class SubAgentMiddleware(PromptMiddleware):
             raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
         inherited = rules_of(spec.get("middleware", ())) or self._permissions
         rules = checked_rules(spec.get("permissions", inherited))
-        complete: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on, **spec}
-        complete["model"] = constructed_model(model)
-        complete["permissions"] = rules
-        return cast("SubAgent", complete)
+        defaults: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on}
+        return cast("SubAgent", {**defaults, **spec, "model": construct_model(model), "permissions": rules})
 
-    def _built(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
+    def _build(self, spec: SubAgent, response_format: Any = None) -> Runnable[Any, Any]:
         middleware = self._with_files(spec)
         prompt: Any = spec.get("system_prompt")
         if spec.get("mode") == "fork":
-            middleware = [*_with_refusal(middleware, self._description), *self._fork_middleware]
-            prompt = _joined(self._fork_prompt, prompt)
+            places = [place for place, each in enumerate(middleware) if isinstance(each, FilesystemMiddleware)]
+            middleware.insert(places[0] + 1 if places else 0, _RefusingTask(self._description))
+            middleware += self._fork_middleware
+            first, own = self._fork_prompt, prompt
+            if first is None or not own:
+                prompt = own or first
+            else:
+                prompt = with_prompt(first, own) if isinstance(first, SystemMessage) else f"{first}\n\n{own}"
         files = [each.backend for each in middleware if isinstance(each, FilesystemMiddleware)]
         middleware += skills_of(files[-1] if files else None, spec.get("skills"), spec.get("middleware", ()))
         complete = {**spec, "system_prompt": prompt, "middleware": [*middleware, *spec.get("middleware", ())]}
@@ -222,18 +223,19 @@ class SubAgentMiddleware(PromptMiddleware):
     # --- running subagents ---
 
     def _task(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = self._chosen(subagent_type, description, runtime)
-        with _traced():
-            result = runnable.invoke(self._initial(subagent_type, description, runtime), _config(runtime))
+        runnable = self._choose(subagent_type, description, runtime)
+        with _trace_inside():
+            result = runnable.invoke(self._initial(subagent_type, description, runtime), {"configurable": {**_MARK}})
         return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
 
     async def _atask(self, description: str, subagent_type: str, runtime: ToolRuntime[Any, Any]) -> Any:
-        runnable = self._chosen(subagent_type, description, runtime)
-        with _traced():
-            result = await runnable.ainvoke(self._initial(subagent_type, description, runtime), _config(runtime))
+        runnable = self._choose(subagent_type, description, runtime)
+        with _trace_inside():
+            given = self._initial(subagent_type, description, runtime)
+            result = await runnable.ainvoke(given, {"configurable": {**_MARK}})
         return outcome(runtime.state, result, runtime.tool_call_id or "", self.private_state_keys)
 
-    def _chosen(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
+    def _choose(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> Runnable[Any, Any]:
         if not description.strip():
             raise ToolException("Error: The description is empty. Say what is to be done.")
         if name not in self._runnables:
@@ -246,7 +248,7 @@ class SubAgentMiddleware(PromptMiddleware):
             raise ToolException(
                 f"Error: {name!r} is already built, and cannot answer in another form. Use another one."
             )
-        return self._built(self._complete(spec), asked)
+        return self._build(self._complete(spec), asked)
 
     def _initial(self, name: str, description: str, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
         spec = self._specs[name]
@@ -267,13 +269,13 @@ class _StoresFiles(Protocol):
 def on_backend(backend: Any, middleware: Sequence[Middleware], *, is_fork: bool) -> list[Middleware]:
     """The middleware, with another backend for those that store files."""
     resolved = resolve_backend(backend)
-    return [_with_backend(each, resolved, is_fork=is_fork) for each in middleware]
-
-
-def _with_backend(middleware: Middleware, backend: Any, *, is_fork: bool) -> Middleware:
-    if isinstance(middleware, FilesystemMiddleware):  # The messages of a fork refer to media of its supervisor.
-        return middleware.with_backend(backend, keeps_media=is_fork)
-    return middleware.with_backend(backend) if isinstance(middleware, _StoresFiles) else middleware
+    moved: list[Middleware] = []
+    for each in middleware:
+        if isinstance(each, FilesystemMiddleware):  # The messages of a fork refer to media of its supervisor.
+            moved.append(each.with_backend(resolved, keeps_media=is_fork))
+        else:
+            moved.append(each.with_backend(resolved) if isinstance(each, _StoresFiles) else each)
+    return moved
 
 
 def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, response_format: Any = None) -> Any:
@@ -294,22 +296,18 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
         if key not in spec:
             raise ValueError(f"subagent {spec['name']!r} lacks {key}")
     rules = checked_rules(spec.get("permissions", ()))
-    given, asked = asked_once(rules, spec.get("interrupt_on"), inheriting(rules, spec.get("middleware", ())))
+    given, asked = ask_once(rules, spec.get("interrupt_on"), give_rules(rules, spec.get("middleware", ())))
     asking = ApprovalMiddleware.where_needed(rules, asked, given)
+    last_of_each_name = {each.name: each for each in [*given, *asking]}
     return create_agent(
         spec["model"],
         tools=list(spec["tools"]),
         system_prompt=spec.get("system_prompt"),
         response_format=response_format if response_format is not None else spec.get("response_format"),
-        middleware=_last_of_each_name([*given, *asking]),
+        middleware=list(last_of_each_name.values()),
         state_schema=state_schema,
         name=spec["name"],
     )
-
-
-def _last_of_each_name(middleware: Sequence[Middleware]) -> list[Middleware]:
-    """Keep the last middleware of each name, at the position of the first."""
-    return list({each.name: each for each in middleware}.values())
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------
@@ -327,18 +325,6 @@ class _RefusingTask(AgentMiddleware[Any, Any, Any]):
             raise ToolException("Error: A fork cannot hand on its task. Carry it out yourself.")
 
         self.tools: list[BaseTool] = [_tool(description, task)]
-
-
-def _with_refusal(middleware: Sequence[Middleware], description: str) -> list[Middleware]:
-    places = [place for place, each in enumerate(middleware) if isinstance(each, FilesystemMiddleware)]
-    after = places[0] + 1 if places else 0
-    return [*middleware[:after], _RefusingTask(description), *middleware[after:]]
-
-
-def _joined(prompt: str | SystemMessage | None, own: str | None) -> str | SystemMessage | None:
-    if prompt is None or not own:
-        return own or prompt
-    return with_prompt(prompt, own) if isinstance(prompt, SystemMessage) else f"{prompt}\n\n{own}"
 
 
 # --- the tool --------------------------------------------------------------------------------------------------------
@@ -362,12 +348,7 @@ _MARK: Final = {"ls_agent_type": "subagent"}
 """By this, LangSmith knows a subagent."""
 
 
-def _config(runtime: ToolRuntime[Any, Any]) -> RunnableConfig:
-    """The mark of a subagent."""
-    return {"configurable": dict(_MARK)}
-
-
-def _traced() -> AbstractContextManager[None]:
+def _trace_inside() -> AbstractContextManager[None]:
     """The tracing of the supervisor, with the mark in addition."""
     outer = dict(get_tracing_context())
     outer["metadata"] = (outer["metadata"] or {}) | _MARK

@@ -1,60 +1,142 @@
 """The filesystem tools of an agent: what each does, and which are offered over a backend."""
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
+from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.compat.factories import backend_from
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.advice import ERROR_CHARS, Advisor, into_directory, literal_brackets, no_file, no_line
 from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
-from deepfs.middleware.offers import about_commands, longest_command, not_offered, offers_move
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
+    ERROR_CHARS,
     MAX_RESULT_CHARS,
     MIN_CHARS,
     WHOLE_LINE,
     WINDOW,
+    Advice,
+    Advisor,
     Answer,
     Place,
     command_output,
     entries,
+    into_directory,
     listing,
+    literal_brackets,
     matches,
-    numbered,
-    paged,
+    no_file,
+    no_line,
+    number_lines,
+    page_rows,
+    shown_error,
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
+from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
+from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import one_line, shown_path
-from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind
+from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
 
 __all__ = [
-    "FILE_TOOLS",
-    "GLOB_TRUNCATION_NOTE",
-    "MAX_EXECUTE_SECONDS",
-    "MAX_GREP_COUNT",
     "MAX_MEDIA_BYTES",
+    "MAX_RESULT_CHARS",
     "FileTool",
     "Limits",
     "ToolFailure",
-    "file_tools",
     "filesystem_tools",
-    "made_tools",
-    "tool_of",
 ]
+
+
+def not_offered(backend: BackendProtocol) -> set[str]:
+    """The tools that a model cannot use over the backend, known without a call."""
+    changes = _offers_changes(backend)
+    offered = {
+        "write_file": changes,
+        "edit_file": changes,
+        "delete": changes and backend.capabilities.deletes,
+        "move": changes and offers_move(backend),
+        "apply_patch": changes,
+        "memory": changes,
+        "execute": supports_execute(backend),
+    }
+    return {name for name, is_offered in offered.items() if not is_offered}
+
+
+def _offers_changes(backend: BackendProtocol) -> bool:
+    """Whether `backend` and, if it passes calls on, one of its inner backends take changes."""
+    inner = list(_inner(backend))
+    return backend.offers_changes and (not inner or any(map(_offers_changes, inner)))
+
+
+def offers_move(backend: BackendProtocol) -> bool:
+    """Whether `backend` and all its inner backends offer `move` to a model."""
+    return backend.offers_move and all(map(offers_move, _inner(backend)))
+
+
+def _inner(backend: BackendProtocol) -> Iterator[BackendProtocol]:
+    return (each for each in backend.inner_backends() if isinstance(each, BackendProtocol))
+
+
+def longest_command(backend: BackendProtocol) -> float:
+    """The most seconds of a command; infinite if it is not known."""
+    while not isinstance(backend, SandboxBackendProtocol):
+        inner = backend.executor if isinstance(backend, CompositeBackend) else next(_inner(backend), None)
+        if inner is None:
+            return inf
+        backend = inner
+    return backend.command_timeout
+
+
+def about_commands(backend: BackendProtocol) -> str:
+    """Where commands start, and what they see of mounts, as a part of the description of `execute`."""
+    mount, others = "/", ""
+    is_plain = True
+    while not isinstance(backend, SandboxBackendProtocol):
+        if isinstance(backend, CompositeBackend):
+            mount, others = _around_commands(backend, is_plain)
+            backend = backend.executor
+        elif (inner := next(_inner(backend), None)) is not None:
+            backend, is_plain = inner, False
+        else:
+            return ""
+    place = backend.working_directory
+    if place is None:
+        return others
+    if place == "/":
+        start = f"the directory that the file tools call `{mount}`: its `{paths.join(mount, 'a/b')}` is `a/b` there"
+        return f" Commands start in {start}.{others}"
+    return f" Commands start in {shown_path(place)}.{others}"
+
+
+def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, str]:
+    """The path under which a composite has the files of its commands, and what these see of its other files.
+
+    Where a layer may have rules, the directories of this machine are not named: commands would get around the rules.
+    """
+    executor = composite.executor
+    mount = next((route for route, each in composite.routes.items() if each is executor), "/")
+    if mount != "/":
+        return paths.normalize(mount), f" They see no files outside of `{mount}`."
+    on_host = is_plain and isinstance(executor, SandboxBackendProtocol) and executor.commands_on_host
+    places = {
+        route: getattr(each, "host_directory", None) if on_host else None for route, each in composite.routes.items()
+    }
+    reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
+    unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
+    return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")
 
 
 ResultT = TypeVar("ResultT", bound=Result)
 
-MAX_MEDIA_BYTES: Final = 5_000_000
 MAX_EXECUTE_SECONDS: Final = 3_600
 """As in deepagents."""
 GLOB_TRUNCATION_NOTE: Final = (
@@ -118,23 +200,25 @@ class FileOperations:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
-        page = paged(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
+        page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
         return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
     async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
+        has_commands = "execute" in self._advisor.offered
+        other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
-            return Answer(f"[{one_line(read.error or '')}. {self._other_ways()}]", read)
-        data = (await self._done("read_file", read, file_path)).file_data
+            return Answer(f"[{one_line(read.error or '')}. {other_ways}]", read)
+        data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
-            shown = media_block(_rooted(file_path), data, self._limits.media_bytes)
-            return Answer(f"{shown[:-1]}. {self._other_ways()}]" if isinstance(shown, str) else shown, read)
+            shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
+            return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
-            return numbered(_rooted(file_path), read, offset, column, self._chars)
+            return number_lines(_from_root(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
-            raise await self._failure("read_file", error, better="Give a smaller column.") from None
+            raise await self._failure("read_file", error, Advice("Give a smaller column.")) from None
 
     async def _from_end(self, file_path: str, offset: int) -> int:
         """The lines to skip for an offset that counts from the end."""
@@ -143,16 +227,12 @@ class FileOperations:
             raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
         return max(0, (begun.total_lines or begun.end_line or 0) + offset)
 
-    def _other_ways(self) -> str:
-        """What to do about a file that cannot be shown."""
-        return "Look into it with execute" if self._advisor.offers("execute") else "Go on without it, and say so"
-
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
         if file_path.strip("/") and file_path.endswith("/"):
             named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
-        done = await self._done("write_file", written, file_path)
+        done = await self._check_done("write_file", written, file_path)
         return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
 
     async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> Answer:
@@ -161,17 +241,16 @@ class FileOperations:
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
         result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
-        done = await self._done("edit_file", result, file_path)
+        done = await self._check_done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
         return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
     async def glob(self, pattern: str, path: str, offset: int) -> Answer:
         result = await self.backend.aglob(pattern, path)
-        failed = await self._partial("glob", result, result.matches, path, better=_in_brackets(result, pattern))
+        failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
         rows = [shown_path(info.path) for info in result.matches or ()]
-        page = paged(
-            rows, offset, _MAX_GLOB_ROWS, self._chars, GLOB_TRUNCATION_NOTE if result.truncated else "", failed
-        )
+        stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
+        page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
         return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(
@@ -189,39 +268,44 @@ class FileOperations:
         # Without a path, rules that deny the root leave what they allow beneath it.
         where = None if path == "/" else path
         result = await self.backend.agrep(pattern, where, glob or None, context_lines=lines, max_count=most, **options)
-        is_wrong = options["regex"] and result.code is ErrorCode.INVALID_PATTERN
-        better = (
-            "Correct the pattern, or set regex=false to find plain text." if is_wrong else _in_brackets(result, glob)
-        )
-        failed = await self._partial("grep", result, result.matches, path, better=better)
+        better = _in_brackets(result, glob)
+        if options["regex"] and result.code is ErrorCode.INVALID_PATTERN:
+            better = Advice("Correct the pattern, or set regex=false to find plain text.")
+        elif options["regex"] and result.code is ErrorCode.UNSUPPORTED:
+            better = Advice("Set regex=false to find plain text.")
+        failed = await self._partial("grep", result, result.matches, path, better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
         rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
-        reached = most is not None and len(found) >= most
         advice = "narrow path, glob or pattern"
-        more = (
-            f"There are more matches than {most:,}: {advice}, or raise max_count"
-            if reached
-            else (f"The search was stopped before its end, so there may be more matches: {advice}")
-        )
-        skipped = _not_searched(result.skipped)
-        is_whole = not skipped and not result.truncated
-        nothing = [] if rows or failed else [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
-        notes = (more if result.truncated else "", skipped, failed)
-        return Answer(listing([*rows, *nothing], self._chars, *notes, advice=advice), result)
+        more = ""
+        if result.truncated and most is not None and len(found) >= most:
+            more = f"There are more matches than {most:,}: {advice}, or raise max_count"
+        elif result.truncated:
+            more = f"The search was stopped before its end, so there may be more matches: {advice}"
+        skipped = ""
+        if result.skipped:
+            number = "1 file was" if result.skipped == 1 else f"{result.skipped:,} files were"
+            skipped = f"{number} not searched: binary, too large or not readable"
+        if not rows and not failed:
+            is_whole = not skipped and not result.truncated
+            rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
+        return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> Answer:
-        done = await self._done("delete", await approved_delete(self.backend, file_path), file_path)
+        done = await self._check_done("delete", await approved_delete(self.backend, file_path), file_path)
         return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
 
     async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
             named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
-            raise ToolException(f"{named}. {into_directory(source, destination)}")
+            raise ToolException(f"{named}. {into_directory(source, destination).text}")
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
-        is_directory = moved.code is ErrorCode.IS_DIRECTORY or (moved.error or "").startswith("Error: Directory")
-        better = into_directory(source, destination) if is_directory else ""
-        done = await self._done("move", moved, source, destination, better=better)
+        error = error_behind(moved)
+        is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
+        is_directory |= moved.code is ErrorCode.IS_DIRECTORY
+        better = into_directory(source, destination) if is_directory else None
+        done = await self._check_done("move", moved, source, destination, better=better)
         return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
     async def execute(self, command: str, timeout: float) -> Answer:
@@ -240,22 +324,23 @@ class FileOperations:
 
     # --- failures ---
 
-    async def _partial(self, tool: str, result: Result, found: object, path: str, better: str = "") -> str:
+    async def _partial(self, tool: str, result: Result, found: object, path: str, better: Advice | None = None) -> str:
         """The error of a search that found something nevertheless, or `""`; raises it if nothing was found."""
         if not found:
-            await self._done(tool, result, path, better=better)
+            await self._check_done(tool, result, path, better=better)
         return one_line(result.error or "", ERROR_CHARS)
 
-    async def _done(self, tool: str, result: ResultT, *paths: str, better: str = "") -> ResultT:
+    async def _check_done(self, tool: str, result: ResultT, *paths: str, better: Advice | None = None) -> ResultT:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        text = await self._advisor.advised(tool, result.error, result.code, *paths, better=better)
-        error = error_behind(result)
-        raise ToolFailure(text, result.code, result.error, paths[0] if error is None else error.path)
+        error = error_told(result)
+        is_known = better or result.code is not None
+        text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
+        raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)
 
-    async def _failure(self, tool: str, error: DeepFSError, better: str = "") -> ToolFailure:
-        text = await self._advisor.advised(tool, str(error), error.code, better=better)
+    async def _failure(self, tool: str, error: DeepFSError, better: Advice | None = None) -> ToolFailure:
+        text = await self._advisor.advised(tool, error, better=better)
         return ToolFailure(text, error.code, str(error), error.path)
 
     # --- matches in long lines ---
@@ -273,34 +358,25 @@ class FileOperations:
             is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
             if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
-                line = await self._line(match)
+                data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
+                line = data.content if data is not None and data.encoding == "utf-8" else match.text
                 place = Place(line, find(line))
             places[match.path, match.line] = place
         return places
 
-    async def _line(self, match: GrepMatch) -> str:
-        data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
-        return data.content if data is not None and data.encoding == "utf-8" else match.text
 
-
-def _not_searched(files: int | None) -> str:
-    """The note for files that a search left out."""
-    number = "1 file was" if files == 1 else f"{files:,} files were"
-    return f"{number} not searched: binary, too large or not readable" if files else ""
-
-
-def _in_brackets(result: Result, pattern: str) -> str:
+def _in_brackets(result: Result, pattern: str) -> Advice | None:
     """What to do about a refused glob whose brackets may belong to a name."""
     literal = literal_brackets(pattern) if result.code is ErrorCode.INVALID_PATTERN else ""
-    return f"{literal}." if literal else ""
+    return Advice(f"{literal}.") if literal else None
 
 
 def _absolute(path: str) -> str:
     """A path for a line of a prompt, as the tools take it."""
-    return shown_path(_rooted(path))
+    return shown_path(_from_root(path))
 
 
-def _rooted(path: str) -> str:
+def _from_root(path: str) -> str:
     return path if path.startswith("/") else f"/{path.removeprefix('./')}"
 
 
@@ -387,7 +463,32 @@ def made_tools(
     hidden: Collection[str] | None = None,
 ) -> list[BaseTool]:
     """Make the chosen tools, as `file_tools` does, for LangChain."""
-    return [_tool(files, tool) for tool in file_tools(files, limits, descriptions, tools, hidden)]
+    return [
+        tool_of(
+            files, _for_langchain(tool), tool.name, tool.description, tool.arguments, _FORMS.get(tool.name, "content")
+        )
+        for tool in file_tools(files, limits, descriptions, tools, hidden)
+    ]
+
+
+def _for_langchain(tool: FileTool) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """What a file tool does, with the result of LangChain: what the model reads, and of a command the outcome.
+
+    deepagents has the outcome in `ToolMessage.artifact` as well.
+    """
+
+    async def call(**given: Any) -> Any:
+        answer = await tool.call(**given)
+        if tool.name not in _FORMS:
+            return answer.content
+        done = cast("ExecuteResponse", answer.result)
+        code = {} if done.exit_code is None else {"exit_code": done.exit_code}
+        return answer.content, {"truncated": done.truncated, **code}
+
+    return call
+
+
+_FORMS: Final[Mapping[str, Literal["content_and_artifact"]]] = {"execute": "content_and_artifact"}
 
 
 def file_tools(
@@ -401,9 +502,15 @@ def file_tools(
 
     Advice names none of those in `hidden`, which the caller offers to no model; None is those of `not_offered`.
     """
-    _check_limits(limits)
+    check_number("max_execute_timeout", limits.execute_seconds)
+    if limits.grep_count is not None:
+        check_integer("grep_max_count", limits.grep_count)
+        if limits.grep_count < 1:
+            raise ValueError(f"grep_max_count must be positive or None, not {limits.grep_count}")
     given, chosen = descriptions or {}, TOOL_NAMES if tools is None or tools == "all" else tools
-    _check_names([*given, *chosen])
+    unknown = sorted({*given, *chosen}.difference(TOOL_NAMES))
+    if unknown:
+        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
     usual = {**PROMPTS, "execute": f"{PROMPTS['execute']}{about_commands(files)}"}
     names = [name for name in TOOL_NAMES if name in chosen and (name != "move" or offers_move(files))]
     operations = FileOperations(files, limits, {*names}.difference(not_offered(files) if hidden is None else hidden))
@@ -412,75 +519,32 @@ def file_tools(
     ]
 
 
-def _check_limits(limits: Limits) -> None:
-    check_number("max_execute_timeout", limits.execute_seconds)
-    if limits.grep_count is not None:
-        check_integer("grep_max_count", limits.grep_count)
-        if limits.grep_count < 1:
-            raise ValueError(f"grep_max_count must be positive or None, not {limits.grep_count}")
-
-
-def _check_names(given: Sequence[str]) -> None:
-    unknown = sorted(set(given) - set(TOOL_NAMES))
-    if unknown:
-        raise ValueError(f"no such tool: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}")
-
-
-class _Calls(NamedTuple):
-    """One operation as a sync and an async function."""
-
-    backend: BackendProtocol
-    operation: Callable[..., Coroutine[Any, Any, Any]]
-    name: str
-
-    def call(self, **given: Any) -> Any:
-        bound = partial(self.operation, **given)
-        return call_sync(self.backend, bound, f"The sync form of the tool {self.name}", "its async form (ainvoke)")
-
-    async def acall(self, **given: Any) -> Any:
-        return await self.operation(**given)
-
-
-def _tool(files: BackendProtocol, tool: FileTool) -> BaseTool:
-    if tool.name == "execute":
-        operation: Callable[..., Coroutine[Any, Any, Any]] = partial(_content_and_outcome, tool.call)
-        form = {"response_format": "content_and_artifact"}
-    else:
-        operation, form = partial(_content, tool.call), {}
-    return tool_of(files, operation, tool.name, tool.description, tool.arguments, **form)
-
-
-async def _content(call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any) -> str | list[dict[str, Any]]:
-    return (await call(**given)).content
-
-
-async def _content_and_outcome(
-    call: Callable[..., Coroutine[Any, Any, Answer]], **given: Any
-) -> tuple[object, dict[str, Any]]:
-    """The text for the model, and the outcome for programs, as deepagents has it in `ToolMessage.artifact`."""
-    answer = await call(**given)
-    done = cast("ExecuteResponse", answer.result)
-    code = {} if done.exit_code is None else {"exit_code": done.exit_code}
-    return answer.content, {"truncated": done.truncated, **code}
-
-
 def tool_of(
     backend: BackendProtocol,
     operation: Callable[..., Coroutine[Any, Any, Any]],
     name: str,
     description: str,
     arguments: type[ToolArguments],
-    **options: Any,
+    response_format: Literal["content", "content_and_artifact"] = "content",
+    extras: dict[str, Any] | None = None,
 ) -> BaseTool:
     """Make a tool, async and sync, of an operation that waits for `backend`; a ToolException of it is its result."""
-    calls = _Calls(backend, operation, name)
+
+    def call(**given: Any) -> Any:
+        waits = f"The sync form of the tool {name}"
+        return call_sync(backend, partial(operation, **given), waits, "its async form (ainvoke)")
+
+    async def acall(**given: Any) -> Any:
+        return await operation(**given)
+
     return StructuredTool(
         name=name,
         description=description,
         args_schema=arguments,
-        func=calls.call,
-        coroutine=calls.acall,
+        func=call,
+        coroutine=acall,
         handle_tool_error=True,
         handle_validation_error=wrong_arguments,
-        **options,
+        response_format=response_format,
+        extras=extras,
     )

@@ -1,25 +1,27 @@
 """The middleware that leaves out of a request what the provider of the model would refuse."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from deepfs.middleware._base import TRACE_POLICY, AgentMiddleware, ModelRequest, ModelResponse
-from deepfs.middleware._media_blocks import (
+from deepfs.middleware._base import ModelRequest, RequestMiddleware
+from deepfs.middleware._messages import (
+    IMAGES,
     blocks_of,
+    correct_type,
     document_text,
     family,
     form_of,
     has_content,
     has_url,
     inline_size,
+    is_blank,
     label,
     media_type,
-    retyped,
     standard,
+    text_block,
 )
-from deepfs.middleware._messages import IMAGES, is_blank
 from deepfs.text.visible import one_line
 
 __all__ = ["UnsupportedContentMiddleware", "acceptable", "without_new_media"]
@@ -27,30 +29,20 @@ __all__ = ["UnsupportedContentMiddleware", "acceptable", "without_new_media"]
 MessageT = TypeVar("MessageT", AIMessage, HumanMessage, ToolMessage)
 
 
-class UnsupportedContentMiddleware(AgentMiddleware[Any, Any, Any]):
+class UnsupportedContentMiddleware(RequestMiddleware):
     """Replaces media that a model does not take by notes, in each request; the state keeps the media.
 
     What a model takes follows from its `profile` and its provider. FilesystemMiddleware does the same for the model
     that it is given; add this one last where later middleware may choose another model.
     """
 
-    trace_policy = TRACE_POLICY
+    def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request without the media that the model does not take.
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Replace the media."""
-        return handler(_reduced(request))
-
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
-        """As `wrap_model_call`."""
-        return await handler(_reduced(request))
-
-
-def _reduced(request: ModelRequest[Any]) -> ModelRequest[Any]:
-    return request.override(messages=acceptable(request.messages, request.model))
+        Args:
+            request: The request.
+        """
+        return request.override(messages=acceptable(request.messages, request.model))
 
 
 # --- refused requests ------------------------------------------------------------------------------------------------
@@ -65,12 +57,11 @@ def without_new_media(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 def _without_media(message: AnyMessage) -> AnyMessage:
     if not isinstance(message, HumanMessage | ToolMessage) or not _has_media(message):
         return message
-    return message.model_copy(update={"content": [_refused(block) for block in message.content]})
-
-
-def _refused(block: Any) -> Any:
     note = "is left out: the model refused it. It may be damaged, too large, or of a type that it does not take"
-    return block if family(block) is None else _text(f"[{label(block)} {note}]")
+    content = [
+        block if family(block) is None else text_block(f"[{label(block)} {note}]") for block in blocks_of(message)
+    ]
+    return message.model_copy(update={"content": content})
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -107,7 +98,7 @@ class _Limits(NamedTuple):
 
     def suited(self, block: Mapping[str, Any]) -> Mapping[str, Any]:
         """The block in a form that LangChain's class for the provider takes, as far as there is one."""
-        return retyped(standard(block) if self._is_foreign(block) else block)
+        return correct_type(standard(block) if self._is_foreign(block) else block)
 
     def _is_foreign(self, block: Mapping[str, Any]) -> bool:
         # OpenAI has two APIs with forms of their own; LangChain's form suits both.
@@ -173,7 +164,7 @@ class _Accepted(NamedTuple):
     answers: _Limits
 
 
-def _accepted(model: object) -> _Accepted:
+def _accepted_limits(model: object) -> _Accepted:
     profile = getattr(model, "profile", None) or {}
     limits = _LIMITS.get(str(getattr(model, "_llm_type", "")), _Limits())
     refused = {name for name, key in _PROFILE_KEYS.items() if profile.get(key) is False}
@@ -202,7 +193,7 @@ def acceptable(messages: Sequence[AnyMessage], model: object) -> list[AnyMessage
 
     One refused block breaks the conversation for good, since it is sent again with every request.
     """
-    return list(_acceptable(_in_order(messages), _accepted(model)))
+    return list(_acceptable(_in_order(messages), _accepted_limits(model)))
 
 
 def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -214,14 +205,10 @@ def _in_order(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
             ordered += [*later, message]
             later = []
         else:
-            (ordered if isinstance(message, ToolMessage) or not _has_calls(ordered) else later).append(message)
+            last = ordered[-1] if ordered else None
+            has_calls = isinstance(last, ToolMessage) or bool(isinstance(last, AIMessage) and last.tool_calls)
+            (ordered if isinstance(message, ToolMessage) or not has_calls else later).append(message)
     return ordered + later
-
-
-def _has_calls(messages: Sequence[AnyMessage]) -> bool:
-    """Whether the messages end with calls of tools, or with results of them."""
-    last = messages[-1] if messages else None
-    return isinstance(last, ToolMessage) or bool(isinstance(last, AIMessage) and last.tool_calls)
 
 
 def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator[AnyMessage]:
@@ -234,22 +221,22 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
         if isinstance(message, AIMessage):
             names.update((call["id"], call["name"]) for call in message.tool_calls)
             is_filled = not message.tool_calls and place < len(messages) - 1
-            answer = _without_foreign_media(_filled_or_without_blanks(message), accepted.answers)
-            yield _filled(answer, "[No answer]") if is_filled else answer
+            answer = _filled_or_without_blanks(message)
+            own = message.response_metadata.get("model_provider")
+            if accepted.answers.provider not in (None, own):  # Few providers take media in answers.
+                answer = _without_refused(answer, accepted.answers)
+            yield _fill(answer, "[No answer]") if is_filled else answer
         elif isinstance(message, ToolMessage):
-            named = _named(message, names.get(message.tool_call_id))
-            yield _filled(_suited(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
+            # The name is that of the call; they differ if a person chose another tool.
+            name = names.get(message.tool_call_id, message.name)
+            named = message if name == message.name else message.model_copy(update={"name": name})
+            yield _fill(_suit(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
         elif isinstance(message, HumanMessage):
-            yield _filled(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
+            yield _fill(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
         else:
             yield message
     if behind:
         yield HumanMessage(behind)
-
-
-def _named(message: ToolMessage, name: str | None) -> ToolMessage:
-    """Give the result the name of its call in the AIMessage; they differ if a person chose another tool."""
-    return message if name in (None, message.name) else message.model_copy(update={"name": name})
 
 
 def _filled_or_without_blanks(message: Any) -> Any:
@@ -261,57 +248,44 @@ def _filled_or_without_blanks(message: Any) -> Any:
     return message if seen == content else message.model_copy(update={"content": seen or ""})
 
 
-def _filled(message: Any, text: str) -> Any:
+def _fill(message: Any, text: str) -> Any:
     return message.model_copy(update={"content": text}) if is_blank(message.content) else message
 
 
-def _suited(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
+def _suit(message: ToolMessage, limits: _Limits, behind: list[Any]) -> ToolMessage:
     """Replace media that the model refuses by notes; if results may not hold media, move the others to `behind`."""
     message = _without_refused(message, limits)
     is_failure = message.status == "error"  # Failed results hold only text.
     if (limits.in_results and not is_failure) or not _has_media(message):
         return message
-    whose = _text(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]")
+    whose = text_block(f"[The result of {one_line(message.name or 'a tool')}, call {message.tool_call_id}:]")
     behind += [each for block in message.content if family(block) for each in (whose, block)]
-    return message.model_copy(update={"content": [_shown_below(block) for block in message.content]})
-
-
-def _shown_below(block: Any) -> Any:
-    return _text(f"[{label(block)} is shown below]") if family(block) else block
-
-
-def _without_foreign_media(message: AIMessage, limits: _Limits) -> AIMessage:
-    """Replace media in the answer of another provider's model: few providers take media in answers."""
-    is_own = message.response_metadata.get("model_provider") == limits.provider
-    return message if is_own or limits.provider is None else _without_refused(message, limits)
+    content = [text_block(f"[{label(each)} is shown below]") if family(each) else each for each in blocks_of(message)]
+    return message.model_copy(update={"content": content})
 
 
 def _without_refused(message: MessageT, limits: _Limits) -> MessageT:
     """Replace media that the model refuses by notes, and give the others a form that LangChain's class takes."""
-    content = [_taken(block, limits) for block in blocks_of(message)]
+    content = [_take(block, limits) for block in blocks_of(message)]
     if all(new is old for new, old in zip(content, blocks_of(message), strict=True)):
         return message
     return message.model_copy(update={"content": content})
 
 
-def _taken(block: Any, limits: _Limits) -> Any:
+def _take(block: Any, limits: _Limits) -> Any:
     if isinstance(block, str):
-        return _text(block)  # OpenAI's class does not take a bare one.
+        return text_block(block)  # OpenAI's class does not take a bare one.
     text = document_text(block)
     if text is not None and limits.provider is not None and not limits.text_documents:
-        return _text(text)
+        return text_block(text)
     if text is not None and block.get("source_type") == "text":  # LangChain itself does not read this form any more.
         return {"type": "text-plain", "text": text, "mime_type": "text/plain"}
     if family(block) is None:
         return block
     typed = limits.suited(block)
     fault = limits.fault(typed)
-    return typed if fault is None else _text(f"[{label(typed)} is left out: {fault}]")
+    return typed if fault is None else text_block(f"[{label(typed)} is left out: {fault}]")
 
 
 def _has_media(message: AnyMessage) -> bool:
     return any(map(family, blocks_of(message)))
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

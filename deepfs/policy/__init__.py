@@ -1,15 +1,13 @@
 """Backends that wrap other backends: permissions, hooks, audit logs, quotas, history."""
 
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.history import HistoryBackend, Version
-from deepfs.policy.hooks import AfterHook, BeforeHook, Call, GuardedBackend, HookedBackend, without_contents
-from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, Usage
+from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, without_contents
+from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, ReadOnlyBackend, Usage
+from deepfs.policy.observing import AuditedBackend, AuditRecord, TracedBackend
 from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
-from deepfs.policy.read_only import ReadOnlyBackend
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
-from deepfs.policy.tracing import TracedBackend
 
 __all__ = [
     "AfterHook",
@@ -22,7 +20,6 @@ __all__ = [
     "Decision",
     "DeniedError",
     "FilesystemPermission",
-    "GuardedBackend",
     "HistoryBackend",
     "HookedBackend",
     "PermissionedBackend",

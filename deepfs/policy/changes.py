@@ -13,27 +13,26 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from logging import getLogger
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
-from deepfs.backends.transfer import downloaded
+from deepfs.backends.transfer import download_file
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
-from deepfs.sync import shielded
+from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
+from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
 from deepfs.text.judging import aside
-from deepfs.text.lines import decode, version
+from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import DeleteResult, EditResult, FileUploadResponse, WriteResult
+from deepfs.types import FileUploadResponse
 
 __all__ = ["ChangePolicy", "PlannedChange"]
-
-T = TypeVar("T")
 
 _log = getLogger("deepfs")
 
@@ -133,125 +132,128 @@ class ChangePolicy(WrapperBackend):
                 changed.
         """
 
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case UploadFiles():
+                return await self._upload(operation)
+            case Write() | Edit() | UploadStream() | Delete() | Copy():
+                operation = operation.at(paths.normalize)
+            case _:
+                return await super().run(operation)
+        async with self._holding(*operation.paths):
+            match operation:
+                case Write():
+                    return await self._write(operation)
+                case Edit():
+                    return await self._edit(operation)
+                case UploadStream():
+                    return await self._upload_stream(operation)
+                case Delete(path):
+                    planned = [PlannedChange(each, size, None) for each, size in (await self._sizes(path)).items()]
+                    return await self._changing(planned, operation, partial(self._sizes, path))
+                case Move():
+                    return await self._move(operation)
+                case Copy(src, dst):
+                    planned = await self._arriving(operation, await self._sizes(src, follow=True))
+                    # Look up the sizes even after success: links may have been copied as files or as links.
+                    return await self._changing(planned, operation, partial(self._sizes, dst), looks_always=True)
+
     # --- one file ---
 
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        path = paths.normalize(path)
-        call = partial(super().awrite, path, content, overwrite=overwrite, if_match=if_match)
-        async with self._holding(path):
-            before = await self._size(path)
-            fails = before is not None and not (overwrite or if_match is not None)
-            planned = [] if fails else [PlannedChange(path, before, _bytes_of(content))]
-            return await self._changing(planned, call, partial(self._size_of_one, path))
+    async def _write(self, operation: Write) -> Any:
+        path = operation.path
+        before = await self._size(path)
+        fails = before is not None and not (operation.overwrite or operation.if_match is not None)
+        planned = [] if fails else [PlannedChange(path, before, utf8_size(operation.content))]
+        return await self._changing(planned, operation, partial(self._size_of_one, path))
 
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        path = paths.normalize(path)
-        edit, look = partial(super().aedit, path, old, new, replace_all), partial(self._size_of_one, path)
-        async with self._holding(path):
-            for _ in range(_ATTEMPTS):
-                planned, seen = await self._planned_edit(path, old, new, replace_all)
-                result = await self._changing(planned, partial(edit, if_match=if_match or seen), look)
-                if result.code is ErrorCode.UNSUPPORTED and if_match is None and seen is not None:
-                    # This storage cannot compare versions, so the size misses changes made meanwhile.
-                    return await self._changing(planned, edit, look)
-                if result.code is not ErrorCode.CONFLICT or if_match is not None:
-                    return result
+    async def _edit(self, operation: Edit) -> Any:
+        path, look = operation.path, partial(self._size_of_one, operation.path)
+        for _ in range(_ATTEMPTS):
+            planned, seen = await self._planned_edit(operation)
+            pinned = replace(operation, if_match=operation.if_match or seen)
+            result = await self._changing(planned, pinned, look)
+            if operation.if_match is not None:
+                return result
+            if result.code is ErrorCode.UNSUPPORTED and seen is not None:
+                # This storage cannot compare versions, so the size misses changes made meanwhile.
+                return await self._changing(planned, operation, look)
+            if result.code is not ErrorCode.CONFLICT:
+                return result
         raise ConflictError(path)
 
     @aside
-    async def _planned_edit(
-        self, path: str, old: str, new: str, replace_all: bool
-    ) -> tuple[list[PlannedChange], str | None]:
+    async def _planned_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
         """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
+        path = operation.path
         try:
-            before = await downloaded(self.inner, path)
+            before = await download_file(self.inner, path)
         except DeepFSError as error:
             if error.code in _UNREAD:
                 return [], None
             raise
         text = decode(before)
         try:
-            after = None if text is None else edits.replace(path, text, old, new, replace_all).content
+            done = None if text is None else edits.replace(path, text, *operation.args[1:])
         except DeepFSError:
-            after = None
-        return [] if after is None else [PlannedChange(path, len(before), _bytes_of(after))], version(before)
+            done = None
+        planned = [] if done is None else [PlannedChange(path, len(before), utf8_size(done.content))]
+        return planned, version(before)
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        path = paths.normalize(path)
-        async with self._holding(path):
-            counted = _Counted(path, await self._size(path))
-            await self.achanging([counted.planned])
-            done = False
-            try:
-                async with aclosing(counted.passed(chunks, self.achanging)) as passed:
-                    outcome = await super().aupload_stream(path, passed)
-                done = outcome.error is None
-            finally:
-                look = partial(self._size_of_one, path)
-                await shielded(lambda: self._look_after([counted.planned], None if done else look))
+    async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
+        path = operation.path
+        counted = _Counted(path, await self._size(path))
+        await self.achanging([counted.planned])
+        done = False
+        try:
+            async with aclosing(counted.passed(operation.chunks, self.achanging)) as passed:
+                outcome: FileUploadResponse = await self.inner.arun(replace(operation, chunks=passed))
+            done = outcome.error is None
+        finally:
+            look = partial(self._size_of_one, path)
+            await run_shielded(lambda: self._look_after([counted.planned], None if done else look))
         return outcome
 
     # --- trees ---
 
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        path = paths.normalize(path)
-        async with self._holding(path):
-            planned = [PlannedChange(each, size, None) for each, size in (await self._sizes(path)).items()]
-            call = partial(super().adelete, path, if_match=if_match)
-            return await self._changing(planned, call, partial(self._sizes, path))
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-        async with self._holding(src, dst):
-            planned = await self._arriving(src, dst, await self._sizes(src, follow=True), overwrite=overwrite)
-            call = partial(super().acopy, src, dst, overwrite=overwrite)
-            # Look up the sizes even after success: links may have been copied as files or as links.
-            return await self._changing(planned, call, partial(self._sizes, dst), looks_always=True)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = paths.normalize(src), paths.normalize(dst)
-        async with self._holding(src, dst):
-            sources = await self._sizes(src)
-            leaving = [PlannedChange(path, size, None) for path, size in sources.items()]
-            planned = await self._arriving(src, dst, sources, overwrite=overwrite)
-            call = partial(super().amove, src, dst, overwrite=overwrite)
-            return await self._changing([*leaving, *planned] if planned else [], call, partial(self._both, src, dst))
+    async def _move(self, operation: Move) -> Any:
+        src, dst = operation.src, operation.dst
+        sources = await self._sizes(src)
+        leaving = [PlannedChange(path, size, None) for path, size in sources.items()]
+        planned = await self._arriving(operation, sources)
+        return await self._changing([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
 
     async def _both(self, src: str, dst: str) -> Mapping[str, int]:
         return await self._sizes(src) | await self._sizes(dst)
 
-    async def _arriving(
-        self, src: str, dst: str, sources: Mapping[str, int], *, overwrite: bool
-    ) -> list[PlannedChange]:
-        """The changes at `dst` of a copy or move; none if it must fail."""
+    async def _arriving(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
+        """The changes at the destination of a copy or move; none if it must fail."""
+        src, dst = operation.src, operation.dst
         there = await self._sizes(dst)
-        if src == dst or paths.is_beneath(dst, src) or (there and not (overwrite and dst in there)):
+        if src == dst or paths.is_beneath(dst, src) or (there and not (operation.overwrite and dst in there)):
             return []
         targets = {paths.join(dst, paths.relative(path, src)): size for path, size in sources.items()}
         return [PlannedChange(path, there.get(path), size) for path, size in targets.items()]
 
     # --- batches ---
 
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        targets = {path: _normal(path) for path, _ in files}
+    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
+        targets = {path: _normal(path) for path in operation.paths}
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
         async with self._holding(*normal):
             before = {path: await self._size(path) for path in normal}
-            items = [_Item(path, content, targets[path], before) for path, content in files]
+            items = [_Item(path, content, targets[path], before) for path, content in operation.files]
             try:
                 for item in items:
                     await item.ask(self.achanging)
                 await self._store([item for item in items if item.code is None])
             finally:
-                await shielded(partial(self._tell, items, before))
+                await run_shielded(partial(self._tell, items, before))
             return [FileUploadResponse(item.given, item.code) for item in items]
 
     async def _store(self, items: Sequence["_Item"]) -> None:
-        stored = await super().aupload_files([(item.given, item.content) for item in items]) if items else []
+        files = [(item.given, item.content) for item in items]
+        stored = await self.inner.arun(UploadFiles(files)) if items else []
         for item, outcome in zip(items, stored, strict=True):
             item.code = outcome.error
             item.is_stored = outcome.error is None
@@ -262,7 +264,7 @@ class ChangePolicy(WrapperBackend):
             if item.planned is not None:
                 look = None if item.is_stored else partial(self._size_of_one, item.planned.path)
                 actual = replace(item.planned, before=sizes[item.planned.path])
-                [made] = await _made([actual], look)
+                [made] = await _look_what_happened([actual], look)
                 sizes[made.path] = made.after
                 await self.achanged([item.planned], [made])
 
@@ -280,27 +282,22 @@ class ChangePolicy(WrapperBackend):
             yield
 
     async def _changing(
-        self,
-        planned: Sequence[PlannedChange],
-        call: Callable[[], Awaitable[T]],
-        look: Look,
-        *,
-        looks_always: bool = False,
-    ) -> T:
+        self, planned: Sequence[PlannedChange], operation: Operation, look: Look, *, looks_always: bool = False
+    ) -> Any:
         """Make a planned change; if it fails, or with `looks_always`, `look` returns the sizes afterwards."""
         if not planned:
-            return await call()
+            return await self.inner.arun(operation)
         await self.achanging(planned)
         done = False
         try:
-            result = await call()
-            done = getattr(result, "ok", False)
+            result = await self.inner.arun(operation)
+            done = result.ok
             return result
         finally:
-            await shielded(lambda: self._look_after(planned, None if done and not looks_always else look))
+            await run_shielded(lambda: self._look_after(planned, None if done and not looks_always else look))
 
     async def _look_after(self, planned: Sequence[PlannedChange], look: Look | None) -> None:
-        await self.achanged(planned, await _made(planned, look))
+        await self.achanged(planned, await _look_what_happened(planned, look))
 
     async def _size_of_one(self, path: str) -> Mapping[str, int]:
         size = await self._size(path)
@@ -339,7 +336,7 @@ class ChangePolicy(WrapperBackend):
         return size
 
 
-async def _made(planned: Sequence[PlannedChange], look: Look | None) -> list[PlannedChange]:
+async def _look_what_happened(planned: Sequence[PlannedChange], look: Look | None) -> list[PlannedChange]:
     """The changes with actual sizes: as planned without `look`, otherwise those that `look` returns.
 
     If `look` fails, changes that add bytes or files count as made, the others as not made.
@@ -402,10 +399,6 @@ class _Item:
             self.planned = self._wanted
         except DeepFSError as error:
             self.code = error.code.value
-
-
-def _bytes_of(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _normal(path: str) -> str | None:

@@ -1,15 +1,16 @@
 """A history of files: their contents before each change."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from logging import getLogger
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
 from deepfs.backends.wrapper import WrapperBackend
@@ -22,22 +23,15 @@ from deepfs.errors import (
     PermissionDeniedError,
     error_about,
 )
+from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.policy.changes import has_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
-from deepfs.text.diff import unified
-from deepfs.text.entries import (
-    EntryChange,
-    Omission,
-    TreeListing,
-    files_of,
-    is_probing,
-    joined,
-    making_files,
-)
+from deepfs.text.diff import unified_diff
+from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, joined, making_files
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
@@ -45,9 +39,6 @@ from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
 
 __all__ = ["HistoryBackend", "Version"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _log = getLogger("deepfs")
 
@@ -76,7 +67,7 @@ class Version(Struct, frozen=True):
     """Bytes."""
 
 
-class _Kept(NamedTuple):
+class _SavedContent(NamedTuple):
     """The content of a file, stored in the directory `place` before a change; it is deleted if the change fails."""
 
     path: str
@@ -154,16 +145,6 @@ class HistoryBackend(WrapperBackend):
     def bound_to_this_thread(self) -> bool:
         return super().bound_to_this_thread() or self._versions.bound_to_this_thread()
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        """List without the versions. With `deleting`, a tree that contains them has an omission: it is not deleted."""
-        if self._versions is not self._beneath or _is_in(paths.normalize(path), self._directory):
-            return await super().alist_tree(path, deleting=deleting)
-        listing = await self._beneath.alist_tree(path, deleting=deleting)
-        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
-        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
-        kept = reason if deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, joined(kept, listing.omission))
-
     async def aclose(self) -> None:
         await close_each([self._beneath, self._versions])
 
@@ -182,7 +163,7 @@ class HistoryBackend(WrapperBackend):
             PermissionDeniedError: The path may not be read.
         """
         await self._check_readable(path)
-        versions, _ = await self._saved(await self._place(path))
+        versions, _ = await self._list_versions(await self._place(path))
         return [found for found, _ in versions]
 
     async def aread_version(self, path: str, number: int) -> bytes:
@@ -200,13 +181,13 @@ class HistoryBackend(WrapperBackend):
         await self._check_readable(path)
         place = await self._place(path)
         named = f"{paths.normalize(path)} (version {number})"
-        versions, _ = await self._saved(place)
+        versions, _ = await self._list_versions(place)
         for found, name in versions:
             if found.number == number:
-                return await self._stored(paths.join(place, name), named)
+                return await self._fetch_version(paths.join(place, name), named)
         raise NotFoundError(named)
 
-    async def _stored(self, file: str, named: str) -> bytes:
+    async def _fetch_version(self, file: str, named: str) -> bytes:
         (stored,) = await self._versions.adownload_files([file])
         if stored.error == ErrorCode.FILE_NOT_FOUND:
             raise NotFoundError(named)
@@ -241,7 +222,7 @@ class HistoryBackend(WrapperBackend):
         before = await self.aread_version(path, number)
         after = (await self._current(path) or b"") if other is None else await self.aread_version(path, other)
         label = f"{path} (version {other})" if other is not None else path
-        return unified(before, after, f"{path} (version {number})", label)
+        return unified_diff(before, after, f"{path} (version {number})", label)
 
     async def arestore(self, path: str, number: int) -> WriteResult:
         """Give a file the content of a version, also if it was deleted. Its present content becomes a version.
@@ -289,49 +270,69 @@ class HistoryBackend(WrapperBackend):
 
     # --- keeping ---
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        touched = _touched(args[_CHANGED[operation]] if operation in _CHANGED else ())
-        if not touched or is_probing.get():
-            return await call(*args, **options)
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case ListTree():
+                return await self._list_tree(operation)
+            case UploadFiles():
+                return await self._upload(operation)
+            case UploadStream():
+                return await self._upload_stream(operation)
+            case Write() | Edit() | Delete() | Copy() if not is_probing.get():
+                return await self._change(operation)
+        return await super().run(operation)
+
+    async def _list_tree(self, operation: ListTree) -> Any:
+        """List without the versions. A tree to be deleted that contains them has an omission: it is not deleted."""
+        if self._versions is not self._beneath or _is_in(paths.normalize(operation.path), self._directory):
+            return await super().run(operation)
+        listing: TreeListing = await self._beneath.arun(operation)
+        shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
+        reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
+        kept = reason if operation.deleting and len(shown) < len(listing.entries) else None
+        return TreeListing(shown, joined(kept, listing.omission))
+
+    async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
+        touched = _normal_paths(operation.changed_paths)
+        if not touched:
+            return await super().run(operation)
         async with await self._hold(touched):
             for _ in range(_ATTEMPTS):
-                result = await self._changed(operation, touched, call, *args, **options)
+                result = await self._try_change(operation, touched)
                 if result is not None:
                     return result
         raise ConflictError(touched[0])
 
-    async def _changed(
-        self, operation: str, touched: list[str], call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T | None:
+    async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
-        kept: list[_Kept] = []
+        kept: list[_SavedContent] = []
         done, undone = False, False
         try:
+            removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
-                removed = operation == "delete" or (operation == "move" and place == 0)
-                with judging_as("source" if removed else "target"):
-                    await self._keep_tree(path, kept, deep=operation in ("delete", "move"))
-            condition = self._condition(touched, call, kept, options)
-            result = await call(*args, **{**options, **condition})
-            undone = bool(condition) and getattr(result, "code", None) in _CHANGED_MEANWHILE
-            done = getattr(result, "ok", False)
+                with judging_as("source" if removes and place == 0 else "target"):
+                    await self._keep_tree(path, kept, deep=removes)
+            pinned = self._pin(operation, touched, kept)
+            result = await super().run(pinned)
+            undone = pinned is not operation and result.code in _CHANGED_MEANWHILE
+            done = result.ok
             return None if undone else result
         finally:
             await self._settle(kept, {each.path: done for each in kept}, undone=undone)
 
-    def _condition(
-        self, touched: Sequence[str], call: object, kept: Sequence[_Kept], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The options by which a change that is a single step replaces just what was kept, whatever others do."""
-        is_one_step = call in (self.inner.awrite, self.inner.aedit, self.inner.adelete)
-        if not (is_one_step and self.inner.capabilities.atomic_between_processes) or options.get("if_match"):
-            return {}
+    def _pin(
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_SavedContent]
+    ) -> Operation:
+        """The change, which, if it is a single step, replaces just what was kept, whatever others do."""
+        if isinstance(operation, Copy) or operation.if_match is not None:
+            return operation
+        if not self.inner.capabilities.atomic_between_processes:
+            return operation
         if kept:
             # What lies in a directory that is deleted has no common version.
-            return {"if_match": kept[0].content_version} if kept[0].path == touched[0] else {}
-        return {"overwrite": False} if options.get("overwrite") else {}
+            return replace(operation, if_match=kept[0].content_version) if kept[0].path == touched[0] else operation
+        is_overwriting = isinstance(operation, Write) and operation.overwrite
+        return replace(operation, overwrite=False) if is_overwriting else operation
 
     async def _hold(self, touched: Sequence[str]) -> AbstractAsyncContextManager[None]:
         """Lock files against changes through all histories that have their versions in the same storage."""
@@ -341,11 +342,12 @@ class HistoryBackend(WrapperBackend):
         above = frozenset[Hashable]().union(*(end.above for end in ends))
         return path_locks(("history", scope.keys)).hold_places(keys, above - keys)
 
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        touched = {path: _touched([path]) for path, _ in files}
+    async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
+        files = operation.files
+        touched = {path: _normal_paths([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
-            kept: list[_Kept] = []
+            kept: list[_SavedContent] = []
             done: dict[str, bool] = {}
             try:
                 codes = {path: await self._unkept(each, kept) for path, each in touched.items()}
@@ -360,26 +362,26 @@ class HistoryBackend(WrapperBackend):
             finally:
                 await self._settle(kept, done)
 
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        path = paths.normalize(path)
+    async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
+        path = paths.normalize(operation.path)
         async with await self._hold([path]):
-            kept: list[_Kept] = []
+            kept: list[_SavedContent] = []
             done = False
             try:
                 with judging_as("target"):
                     await self._keep_by_stream(path, kept)
-                outcome = await self.inner.aupload_stream(path, chunks)
+                outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
                 return outcome
             finally:
                 await self._settle(kept, {path: done})
 
-    async def _keep_by_stream(self, path: str, kept: list[_Kept]) -> None:
+    async def _keep_by_stream(self, path: str, kept: list[_SavedContent]) -> None:
         """Store the file at `path`, of any size, and add it to `kept`.
 
         The file is read twice, because the name of a version includes the hash of its content.
         """
-        digest = await self._streamed_version(path)
+        digest = await self._hash_by_stream(path)
         if digest is None:
             return
         copied: list[str] = []
@@ -397,10 +399,10 @@ class HistoryBackend(WrapperBackend):
         if copied and copied != [digest]:
             last = kept.pop()
             with unjudged():
-                await shielded(partial(self._forget, last.place, last.number, last.name))
+                await run_shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
-    async def _streamed_version(self, path: str) -> str | None:
+    async def _hash_by_stream(self, path: str) -> str | None:
         """The content version of the file, read in chunks; None if there is no file."""
         content = _Digest()
         try:
@@ -413,7 +415,7 @@ class HistoryBackend(WrapperBackend):
             raise _unkeepable(path, error.code) from error
         return content.version()
 
-    async def _unkept(self, touched: list[str], kept: list[_Kept]) -> str | None:
+    async def _unkept(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
@@ -423,7 +425,7 @@ class HistoryBackend(WrapperBackend):
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, kept: list[_Kept], *, deep: bool) -> None:
+    async def _keep_tree(self, path: str, kept: list[_SavedContent], *, deep: bool) -> None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
 
         The file at `path` is judged where it is read. What lies beneath it may be a link, which the operation does not
@@ -441,16 +443,16 @@ class HistoryBackend(WrapperBackend):
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
-    async def _settle(self, kept: list[_Kept], done: dict[str, bool], *, undone: bool = False) -> None:
+    async def _settle(self, kept: list[_SavedContent], done: dict[str, bool], *, undone: bool = False) -> None:
         """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
 
         With `undone`, it is certain that none of them happened.
         """
         if kept:
-            await shielded(partial(self._settle_each, kept, done, undone))
+            await run_shielded(partial(self._settle_each, kept, done, undone))
 
     @aside
-    async def _settle_each(self, kept: list[_Kept], done: dict[str, bool], undone: bool) -> None:
+    async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:
         for each in kept:
             try:
                 if not undone and (done.get(each.path) or await self._has_changed(each)):
@@ -461,14 +463,14 @@ class HistoryBackend(WrapperBackend):
                 # The change itself is over; at worst an unneeded version stays.
                 _log.exception("the history of a file could not be tidied up")
 
-    async def _has_changed(self, kept: _Kept) -> bool:
+    async def _has_changed(self, kept: _SavedContent) -> bool:
         """Whether the file differs from the stored content, or cannot be read.
 
         A change without a result may have happened, for example if it was cancelled.
         """
         try:
             if kept.is_streamed:
-                return await self._streamed_version(kept.path) != kept.content_version
+                return await self._hash_by_stream(kept.path) != kept.content_version
             content = await self._current(kept.path)
         except DeepFSError:
             return True
@@ -498,7 +500,7 @@ class HistoryBackend(WrapperBackend):
         path: str,
         digest: str,
         store: Callable[[str], Awaitable[FileUploadResponse]],
-        kept: list[_Kept],
+        kept: list[_SavedContent],
         *,
         is_streamed: bool = False,
     ) -> None:
@@ -507,7 +509,7 @@ class HistoryBackend(WrapperBackend):
         The number of the version is that of a file, which holds the mode, and which only one process can create.
         """
         place, mode = await self._place(path), await self._mode(path)
-        versions, claims = await self._saved(place)
+        versions, claims = await self._list_versions(place)
         numbers = {*claims, *(found.number for found, _ in versions)}
         if not numbers:
             private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
@@ -524,13 +526,13 @@ class HistoryBackend(WrapperBackend):
                 number += 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Appended before the call: if the result is lost, the file may have been stored all the same.
-            kept.append(_Kept(path, place, number, name, digest, is_streamed))
+            kept.append(_SavedContent(path, place, number, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error is not None:
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")
 
     async def _prune(self, place: str) -> None:
-        versions, claims = await self._saved(place)
+        versions, claims = await self._list_versions(place)
         if len(versions) > self._keep:
             oldest = versions[-self._keep][0].number
             old = [name for _, name in versions[: -self._keep]]
@@ -547,7 +549,7 @@ class HistoryBackend(WrapperBackend):
         (real,) = await self.inner.aresolve_paths([path := paths.normalize(path)])
         return paths.join(self._directory, blake2b((real or path).encode(), digest_size=16).hexdigest())
 
-    async def _saved(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
+    async def _list_versions(self, place: str) -> tuple[list[tuple[Version, str]], list[int]]:
         """The versions in the directory `place`, each with its file name, oldest first; and the numbers taken."""
         listing = await self._versions.als(place)
         if listing.entries is None and listing.code is not ErrorCode.FILE_NOT_FOUND:
@@ -602,20 +604,10 @@ def _without(inner: BackendProtocol, directory: str) -> BackendProtocol:
     return PermissionedBackend(inner, [FilesystemPermission(["read", "write"], [f"{pattern}/**"], "deny")])
 
 
-_CHANGED: dict[str, slice] = {
-    "write": slice(0, 1),
-    "edit": slice(0, 1),
-    "delete": slice(0, 1),
-    "copy": slice(1, 2),
-    "move": slice(0, 2),
-}
-"""The positional arguments that are paths whose files the operation replaces or removes."""
-
-
-def _touched(named: Iterable[object]) -> list[str]:
+def _normal_paths(named: Iterable[str]) -> list[str]:
     """The normalised paths, each once. Invalid paths are left out: the operation itself refuses them."""
     touched = []
     for path in named:
         with suppress(DeepFSError):
-            touched.append(paths.normalize(cast("str", path)))
+            touched.append(paths.normalize(path))
     return list(dict.fromkeys(touched))

@@ -1,58 +1,37 @@
 """Hooks that run before and after operations, and the operation that they get as data."""
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from deepfs._brief import struct_repr
-from deepfs.backends.operations import CHUNK_BYTES
+from deepfs.backends.answers import complete_answer
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
-from deepfs.sync import OPERATIONS
+from deepfs.operations import (
+    ChangeEntries,
+    DownloadFiles,
+    DownloadStream,
+    ListTree,
+    Operation,
+    Read,
+    UploadFiles,
+    UploadStream,
+)
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.text.entries import TreeListing
 from deepfs.text.judging import aside
-from deepfs.types import FileDownloadResponse, FileUploadResponse
+from deepfs.types import FileDownloadResponse
 
-__all__ = [
-    "CHANGES",
-    "AfterHook",
-    "BeforeHook",
-    "Call",
-    "GuardedBackend",
-    "HookedBackend",
-    "call_of",
-    "without_contents",
-]
+__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "HookedBackend", "call_of", "without_contents"]
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
-
-_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ls": ("path",),
-    "read": ("path", "offset", "limit"),
-    "read_raw": ("path",),
-    "write": ("path", "content"),
-    "edit": ("path", "old", "new", "replace_all"),
-    "glob": ("pattern", "path"),
-    "grep": ("pattern", "path", "glob"),
-    "delete": ("path",),
-    "move": ("src", "dst"),
-    "copy": ("src", "dst"),
-    "upload_files": ("files",),
-    "download_files": ("paths",),
-    "execute": ("command",),
-    "upload_stream": ("path",),
-    "download_stream": ("path",),
-    "watch": ("path",),
-}
-assert set(_PARAMETERS) > set(OPERATIONS)
 
 
 class Call(Struct, frozen=True):
@@ -81,13 +60,12 @@ class Call(Struct, frozen=True):
         return tuple(map(paths.normalize, named))
 
 
-def call_of(operation: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
-    """Make a `Call` of the arguments that `WrapperBackend.dispatch` gets; the chunks of a stream are left out."""
-    given = dict(zip(_PARAMETERS[operation], args, strict=False))
-    return Call(operation, MappingProxyType(given | dict(options)))
+def call_of(operation: Operation) -> Call | None:
+    """The call that hooks see for an operation; None for one that only prepares another."""
+    names = operation.known_as
+    return Call(names[0], MappingProxyType(operation.arguments)) if names else None
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 BeforeHook: TypeAlias = Callable[[Call], Awaitable[None] | None]
@@ -160,17 +138,49 @@ class HookedBackend(WrapperBackend):
         self.before: list[BeforeHook] = check_callables("before", before)
         self.after: list[AfterHook] = check_callables("after", after)
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        made = call_of(operation, args, options)
-        await self._ask(made)
-        return await self._tell(made, await call(*args, **options))
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case UploadFiles() | DownloadFiles():
+                return await self._run_each(operation)
+            case UploadStream(path):
+                if _read_contents([*self.before, *self.after]):
+                    return await BackendProtocol.run(self, operation)
+                call = Call("upload_files", {"path": path})
+            case DownloadStream(path):
+                if _read_contents(self.after):
+                    return await BackendProtocol.run(self, operation)
+                return self._pass_chunks(Call("download_files", {"path": path}), operation)
+            case ChangeEntries(entries) if len(entries) > 1:
+                return [outcome for each in entries for outcome in await self.arun(operation.only([each]))]
+            case _:
+                made = call_of(operation)
+                if made is None:
+                    return await super().run(operation)
+                call = made
+        await self._ask(call)
+        answer = await super().run(operation)
+        if isinstance(operation, ListTree | ChangeEntries):
+            return answer  # Not shown to `after` hooks: they expect a result of `ls` or of `write`.
+        told = await self._tell(call, answer)
+        # A hook may give another result, which need not say where its lines stand.
+        return (
+            complete_answer("read", told, call.arguments)
+            if isinstance(operation, Read) and told is not answer
+            else told
+        )
 
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        # Not shown to `after` hooks: they expect a result of `ls`.
-        await self._ask(call_of("ls", (path,), {}))
-        return await self.inner.alist_tree(path, deleting=deleting)
+    async def _run_each(self, batch: UploadFiles | DownloadFiles) -> list[Any]:
+        """Run a batch, of which every item is a call."""
+
+        async def ask(one: UploadFiles | DownloadFiles) -> None:
+            await self._ask(_call_of_item(one))
+
+        async def run(passed: UploadFiles | DownloadFiles) -> list[Any]:
+            calls = [_call_of_item(passed.only([item])) for item in passed.items]
+            outcomes = await self.inner.arun(passed)
+            return [await self._item_response(*each, passed) for each in zip(calls, outcomes, strict=True)]
+
+        return await batch.where(ask, run)
 
     @aside
     async def _ask(self, call: Call) -> None:
@@ -187,69 +197,22 @@ class HookedBackend(WrapperBackend):
             result = result if answer is None else answer
         return result
 
-    # --- batches: every item is a call ---
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        calls = [Call("upload_files", {"path": path, "content": content}) for path, content in files]
-        denied = [await self._denied(call) for call in calls]
-        passed = [file for file, error in zip(files, denied, strict=True) if error is None]
-        stored = iter(await self.inner.aupload_files(passed) if passed else [])
-        return [
-            await self._item_response(call, next(stored), FileUploadResponse)
-            if error is None
-            else FileUploadResponse(call.arguments["path"], error.code.value)
-            for call, error in zip(calls, denied, strict=True)
-        ]
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        calls = [Call("download_files", {"path": path}) for path in paths]
-        denied = [await self._denied(call) for call in calls]
-        passed = [path for path, error in zip(paths, denied, strict=True) if error is None]
-        fetched = iter(await self.inner.adownload_files(passed) if passed else [])
-        return [
-            await self._item_response(call, next(fetched), FileDownloadResponse)
-            if error is None
-            else FileDownloadResponse(call.arguments["path"], error=error.code.value)
-            for call, error in zip(calls, denied, strict=True)
-        ]
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        if _read_contents([*self.before, *self.after]):
-            return await BackendProtocol.aupload_stream(self, path, chunks)
-        call = Call("upload_files", {"path": path})
+    async def _pass_chunks(self, call: Call, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
         await self._ask(call)
-        return await self._tell(call, await self.inner.aupload_stream(path, chunks))
-
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        if _read_contents(self.after):
-            stream = BackendProtocol.adownload_stream(self, path, chunk_size=chunk_size)
-        else:
-            stream = self._passed_on(Call("download_files", {"path": path}), path, chunk_size)
-        async with aclosing(stream):
-            async for chunk in stream:
+        async with aclosing(await self.inner.arun(operation)) as chunks:
+            async for chunk in chunks:
                 yield chunk
+        await self._tell(call, FileDownloadResponse(operation.path))
 
-    async def _passed_on(self, call: Call, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
-        await self._ask(call)
-        async with aclosing(self.inner.adownload_stream(path, chunk_size=chunk_size)) as stream:
-            async for chunk in stream:
-                yield chunk
-        await self._tell(call, FileDownloadResponse(path))
-
-    async def _denied(self, call: Call) -> DeepFSError | None:
-        try:
-            await self._ask(call)
-        except DeepFSError as error:
-            return error
-        return None
-
-    async def _item_response(self, call: Call, response: T, failed: Callable[..., T]) -> T:
+    async def _item_response(self, call: Call, response: Any, batch: UploadFiles | DownloadFiles) -> Any:
         """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
         try:
             return await self._tell(call, response)
         except DeepFSError as error:
-            return failed(call.arguments["path"], error=error.code.value)
+            return batch.item(call.arguments["path"], error=error.code.value)
 
 
-GuardedBackend = HookedBackend
-"""An alias of HookedBackend, kept for compatibility."""
+def _call_of_item(one: UploadFiles | DownloadFiles) -> Call:
+    [item] = one.items
+    arguments = {"path": item[0], "content": item[1]} if isinstance(one, UploadFiles) else {"path": item}
+    return Call(one.name, arguments)

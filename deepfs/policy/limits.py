@@ -1,22 +1,62 @@
-"""Limits: for the rate of operations, and for the bytes and files in a storage."""
+"""Limits: for changes at all, for the rate of operations, and for the bytes and files in a storage."""
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES
-from deepfs.errors import PermissionDeniedError, QuotaExceededError
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities
+from deepfs.backends.wrapper import WrapperBackend
+from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
+from deepfs.operations import Batch, Execute, ListTree, Operation
 from deepfs.policy.changes import ChangePolicy, PlannedChange, has_factory
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
+from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.threads.forks import ForkSafeLock
-from deepfs.types import ExecuteResponse
 
-__all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "Usage"]
+__all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "ReadOnlyBackend", "Usage"]
+
+# --- no changes ------------------------------------------------------------------------------------------------------
+
+
+class ReadOnlyBackend(WrapperBackend):
+    """Refuses every change with `permission_denied`. Commands are refused as well, since they could change files.
+
+    Args:
+        inner: The backend.
+    """
+
+    is_synchronous: bool = True
+    offers_changes: bool = False
+
+    def __init__(self, inner: BackendProtocol) -> None:
+        super().__init__(inner)
+        self.capabilities: Capabilities = replace(self.capabilities, executes=False, deletes=False)
+
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case Batch() if operation.changes:
+                return await operation.where(_refuse, self.inner.arun)
+            case Execute():
+                raise NotSupportedError(None, "The files are read-only, so no commands are run")
+            case ListTree(path, deleting=True):
+                await self.inner.arun(ListTree(path))
+                await _refuse(operation)
+        if operation.changes:
+            await _refuse(operation)
+        return await self.inner.arun(operation)
+
+
+async def _refuse(operation: Operation) -> None:
+    path = (operation.changed_paths or operation.paths)[0]
+    raise PermissionDeniedError(paths.normalize(path), "the files are read-only")
+
 
 # --- the rate of operations ------------------------------------------------------------------------------------------
 
@@ -196,11 +236,12 @@ class QuotaBackend(ChangePolicy):
     async def _prepare(self) -> None:
         await self._count()
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+    async def run(self, operation: Operation) -> Any:
         try:
-            return await super().aexecute(command, timeout=timeout)
+            return await super().run(operation)
         finally:
-            self._wanted_count = object()
+            if isinstance(operation, Execute):
+                self._wanted_count = object()
 
     async def achanging(self, changes: Sequence[PlannedChange]) -> None:
         growth = _growth(changes)

@@ -1,18 +1,42 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from deepfs.backends._class_setup import judges_own_results
-from deepfs.backends.operations import CHUNK_BYTES
 from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quoted
+from deepfs.errors import DeepFSError, ErrorCode, PermissionDeniedError, quote
+from deepfs.operations import (
+    Batch,
+    ChangeEntries,
+    Copy,
+    Delete,
+    DownloadFiles,
+    DownloadStream,
+    Edit,
+    Execute,
+    Glob,
+    Grep,
+    ListTree,
+    Ls,
+    Move,
+    Operation,
+    PathFilter,
+    Read,
+    ReadRaw,
+    ResolvePaths,
+    Search,
+    StoragePlaceOf,
+    UploadFiles,
+    UploadStream,
+    Watch,
+    Write,
+)
 from deepfs.policy.rules import (
     ALLOWED,
     CompiledRules,
@@ -24,27 +48,10 @@ from deepfs.policy.rules import (
     decide,
     decide_beneath,
 )
-from deepfs.search.request import GlobRequest, GrepRequest, PathFilter
 from deepfs.text import paths
-from deepfs.text.entries import EntryChange, Omission, TreeListing, is_valid, joined
+from deepfs.text.entries import Omission, TreeListing, is_valid, joined
 from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
-from deepfs.types import (
-    ChangeEvent,
-    DeleteResult,
-    EditResult,
-    ExecuteResponse,
-    FileDownloadResponse,
-    FileInfo,
-    FileUploadResponse,
-    GlobResult,
-    GrepMatch,
-    GrepResult,
-    LsResult,
-    ReadRawResult,
-    ReadResult,
-    WriteResult,
-    replaced,
-)
+from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
 __all__ = [
     "ALLOWED",
@@ -90,8 +97,8 @@ class DeniedError(PermissionDeniedError):
         self.operation: str = operation
         self._set(path, reason)
 
-    def _rendered(self) -> str:
-        where = "" if self.path is None else f" on {quoted(self.path)[1:-1]}"
+    def _render(self) -> str:
+        where = "" if self.path is None else f" on {quote(self.path)[1:-1]}"
         why = f": {self.reason}" if self.reason else ""
         return f"permission denied for {self.operation}{where}{why}"
 
@@ -201,7 +208,7 @@ class PermissionedBackend(WrapperBackend):
 
         `source` are the permissions needed for what is there, `target` those for what is put somewhere.
         """
-        outer, needed = current_judge(), (tuple(self._watched(source)), tuple(self._watched(target)))
+        outer, needed = current_judge(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
             return judging(outer)
         own = self._judge(*needed, _is_approved.get())
@@ -217,14 +224,14 @@ class PermissionedBackend(WrapperBackend):
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
 
-    def _watched(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
+    def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
         """The items of `operations` that some rule restricts."""
         return [operation for operation in operations if operation in self._restricted]
 
-    async def _checked(self, path: str, *operations: FilesystemOperation) -> str:
+    async def _check(self, path: str, *operations: FilesystemOperation) -> str:
         """Normalise `path`. Raises if one of `operations` is refused on it or on the path that it resolves to."""
         path = paths.normalize(path)
-        watched = self._watched(operations)
+        watched = self._only_restricted(operations)
         if watched:
             self._raise_refusal(watched, path, path)
             for real in await self._real(path):
@@ -252,7 +259,7 @@ class PermissionedBackend(WrapperBackend):
         """
         places = dict.fromkeys(map(_place, found))
         plain = [path for path in places if self._may(["read"], path)]
-        if judges_own_results(self.inner):
+        if self.inner.judges_results:
             visible = set(plain)
             return [record for record in found if _place(record) in visible]
         real = await self.inner.aresolve_paths(plain) if plain else []
@@ -264,94 +271,110 @@ class PermissionedBackend(WrapperBackend):
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
         return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
 
-    def _hidden(self, also: PathFilter | None) -> PathFilter | None:
+    def _hiding_filter(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
-        if not self._watched(["read"]):
+        if not self._only_restricted(["read"]):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
         # One object for equal filters, so that each is asked once for searches that are carried out together.
         return either(self._filters.setdefault(refused, _hidden_by(self._compiled, refused)), also)
 
-    # --- one path ---
+    # --- operations ---
 
-    async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        path = await self._checked(path, "read")
-        with self._judging(["read"]):
-            return await super().aread(path, offset, limit)
+    async def run(self, operation: Operation) -> Any:
+        source, target = _needed(operation)
+        needed = source if source == target else [*source, *target]
+        match operation:
+            case Execute():
+                mode = decide(self.rules, "execute").mode
+                if mode == "deny":
+                    raise DeniedError("execute")
+                if mode == "interrupt" and not _is_approved.get():
+                    raise ApprovalNeededError("execute")
+                return await super().run(operation)
+            case ResolvePaths() | StoragePlaceOf():
+                return await self.inner.arun(operation)
+            case Batch():
+                return await operation.where(
+                    lambda one: self._check(one.paths[0], *needed), partial(self._carry_out, source, target)
+                )
+            case Search(path=path):
+                operation = replace(operation, path=await self._begin_of_search(path))
+                operation = replace(operation, hidden=self._hiding_filter(operation.hidden))
+            case Copy(src, dst):
+                src, dst = await self._check_transfer(src, dst, source)
+                operation = replace(operation, src=src, dst=dst)
+            case _:
+                checked = await self._check(operation.paths[0], *needed)
+                operation = operation.at(lambda _: checked)
+        match operation:
+            case Watch():
+                return self._readable_events(operation)
+            case DownloadStream():
+                return self._open(operation)
+            case UploadStream(chunks=chunks):
+                operation = replace(operation, chunks=given_under(current_judge(), chunks))
+            case Delete(path) if self._only_restricted(["write"]):
+                await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
+        with self._judging(source, target):
+            return await self._visible_answer(operation, await self.inner.arun(operation))
 
-    async def aread_raw(self, path: str) -> ReadRawResult:
-        path = await self._checked(path, "read")
-        with self._judging(["read"]):
-            return await super().aread_raw(path)
+    async def _carry_out(
+        self, source: Sequence[FilesystemOperation], target: Sequence[FilesystemOperation], operation: Operation
+    ) -> Any:
+        with self._judging(source, target):
+            return await self.inner.arun(operation)
 
-    async def awrite(
-        self, path: str, content: str, *, overwrite: bool = False, if_match: str | None = None
-    ) -> WriteResult:
-        path = await self._checked(path, *_needed(if_match))
-        with self._judging(target=_needed(if_match)):
-            return await super().awrite(path, content, overwrite=overwrite, if_match=if_match)
+    # --- what may be seen ---
 
-    async def aedit(
-        self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
-    ) -> EditResult:
-        path = await self._checked(path, "write", "read")
-        with self._judging(["write", "read"], ["write", "read"]):
-            return await super().aedit(path, old, new, replace_all, if_match=if_match)
+    async def _begin_of_search(self, path: str | None) -> str | None:
+        """Where a search begins. Without a path, rules that deny `/` restrict it to what they allow beneath.
 
-    async def aexecute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        mode = decide(self.rules, "execute").mode
-        if mode == "deny":
-            raise DeniedError("execute")
-        if mode == "interrupt" and not _is_approved.get():
-            raise ApprovalNeededError("execute")
-        return await super().aexecute(command, timeout=timeout)
+        It stays without a path then, so that the same holds for rules of the backends within.
+        """
+        try:
+            checked = await self._check(path or "/", "read")
+        except DeniedError as error:
+            if path or isinstance(error, ApprovalNeededError) or self._compiled.hides("read", "/", {"deny"}):
+                raise
+            return None
+        return checked if path else None
 
-    # --- many paths ---
+    async def _visible_answer(self, operation: Operation, answer: Any) -> Any:
+        """The answer without what the rules hide."""
+        hides = bool(self._only_restricted(_READ))
+        match answer:
+            case LsResult(entries=[*found]) if hides:
+                return replace_fields(answer, entries=await self._visible(found))
+            case GlobResult(matches=[*found]) if hides:
+                return replace_fields(answer, matches=await self._visible(found))
+            case GrepResult(matches=[*_]) if hides and isinstance(operation, Grep):
+                return await self._visible_lines(operation, answer)
+            case TreeListing() if isinstance(operation, ListTree):
+                needed, _ = _needed(operation)
+                return await self._visible_tree(answer, self._only_restricted(needed))
+        return answer
 
-    async def als(self, path: str) -> LsResult:
-        path = await self._checked(path, "read")
-        with self._judging(["read"]):
-            listing = await super().als(path)
-        if listing.entries is None or not self._watched(["read"]):
-            return listing
-        return replaced(listing, entries=await self._visible(listing.entries))
-
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        path = await _begin_of_search(self, request.path)
-        with self._judging(["read"]):
-            found = await super().arun_glob(replace(request, path=path, hidden=self._hidden(request.hidden)))
-        if found.matches is None or not self._watched(["read"]):
-            return found
-        return replaced(found, matches=await self._visible(found.matches))
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        path = await _begin_of_search(self, request.path)
-        with self._judging(["read"]):
-            return await self._grepped(replace(request, path=path, hidden=self._hidden(request.hidden)))
-
-    async def _grepped(self, request: GrepRequest) -> GrepResult:
-        found = await super().arun_grep(request)
-        if found.matches is None or not self._watched(["read"]):
-            return found
-        visible, max_count = await self._visible(found.matches), request.max_count
-        if max_count is not None and found.truncated and len(visible) < len(found.matches):
+    async def _visible_lines(self, request: Grep, found: GrepResult) -> GrepResult:
+        matches = found.matches or []
+        visible, max_count = await self._visible(matches), request.max_count
+        if max_count is not None and found.truncated and len(visible) < len(matches):
             # Denied matches counted for `max_count`: search again without a limit.
-            found = await super().arun_grep(replace(request, max_count=None))
+            found = await self.inner.arun(replace(request, max_count=None))
             visible = await self._visible(found.matches or [])
         limit = len(visible) if max_count is None else max(0, max_count)
-        return replaced(
+        return replace_fields(
             found,
             matches=visible[:limit],
             truncated=found.truncated or len(visible) > limit,
             skipped=found.skipped and await self._visibly_skipped(found.skipped, request),
         )
 
-    async def _visibly_skipped(self, skipped: int, request: GrepRequest) -> int:
+    async def _visibly_skipped(self, skipped: int, request: Grep) -> int:
         """How many of the files that `inner` skipped may be read; 0 if that cannot be found out."""
-        if judges_own_results(self.inner):
+        if self.inner.judges_results:
             return skipped
-        looked_at = GlobRequest(request.glob or "**", request.path, hidden=request.hidden)
-        listed = await self.inner.arun_glob(looked_at)
+        listed: GlobResult = await self.inner.arun(Glob(request.glob or "**", request.path, hidden=request.hidden))
         if listed.code is ErrorCode.NOT_A_DIRECTORY:
             return skipped
         if listed.matches is None or listed.truncated:
@@ -359,33 +382,69 @@ class PermissionedBackend(WrapperBackend):
         visible = {info.path for info in await self._visible(listed.matches)}
         for info in listed.matches:
             if info.path not in visible:
-                one = replace(request, path=info.path, glob=None, max_count=None)
-                skipped -= (await super().arun_grep(one)).skipped
+                one = await self.inner.arun(replace(request, path=info.path, glob=None, max_count=None))
+                skipped -= one.skipped
         return max(0, skipped)
+
+    async def _visible_tree(self, listing: TreeListing, watched: Sequence[FilesystemOperation]) -> TreeListing:
+        if not watched:
+            return listing
+        real = await self.inner.aresolve_paths([entry.path for entry in listing.entries])
+        shown = [
+            entry
+            for entry, leads_to in zip(listing.entries, real, strict=True)
+            if is_valid(entry.path) and self._may(watched, entry.path) and self._may(watched, leads_to or entry.path)
+        ]
+        hidden = len(listing.entries) - len(shown)
+        omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None
+        return TreeListing(shown, joined(omission, listing.omission))
+
+    # --- streams ---
+
+    async def _open(self, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
+        async with aclosing(await self.inner.arun(operation)) as chunks:
+            with self._judging(["read"]):  # What is open by then is what the chunks are read from.
+                first = await anext(chunks, None)
+            if first is not None:
+                yield first
+            async for chunk in chunks:
+                yield chunk
+
+    async def _readable_events(self, operation: Watch) -> AsyncGenerator[ChangeEvent, None]:
+        async with aclosing(await self.inner.arun(operation)) as events:
+            async for event in events:
+                if (readable := await self._readable(event, operation.path)) is not None:
+                    yield readable
+
+    async def _readable(self, event: ChangeEvent, top: str) -> ChangeEvent | None:
+        """`event` of a watch of `top`, if its path may be read.
+
+        The `resync` of a path that may not be read is one of the next path above it that may, unless certainly nothing
+        at and beneath the path may be read. `top` may be read.
+        """
+        path = event.path
+        if await self._may_read(path):
+            return event
+        hidden = self._hiding_filter(None)
+        if event.kind != "resync" or (hidden is not None and hidden(path, is_dir=True)):
+            return None
+        while path != top and not await self._may_read(path):
+            path = paths.parent(path)
+        return replace(event, path=path)
+
+    async def _may_read(self, path: str) -> bool:
+        try:
+            await self._check(path, "read")
+        except DeepFSError:
+            return False
+        return True
 
     # --- trees ---
 
-    async def adelete(self, path: str, *, if_match: str | None = None) -> DeleteResult:
-        path = await self._checked(path, *_needed(if_match))
-        if self._watched(["write"]):
-            await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
-        with self._judging(_needed(if_match)):
-            return await super().adelete(path, if_match=if_match)
-
-    async def acopy(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = await self._checked_transfer(src, dst, ["read"])
-        with self._judging(["read"], ["write"]):
-            return await super().acopy(src, dst, overwrite=overwrite)
-
-    async def amove(self, src: str, dst: str, *, overwrite: bool = False) -> WriteResult:
-        src, dst = await self._checked_transfer(src, dst, ["read", "write"])
-        with self._judging(["read", "write"], ["write"]):
-            return await super().amove(src, dst, overwrite=overwrite)
-
-    async def _checked_transfer(self, src: str, dst: str, needed: list[FilesystemOperation]) -> tuple[str, str]:
+    async def _check_transfer(self, src: str, dst: str, needed: Sequence[FilesystemOperation]) -> tuple[str, str]:
         """Normalise both paths. Raises if the rules refuse a path at or beneath `src`, or its counterpart in `dst`."""
-        src = await self._checked(src, *needed)
-        dst = await self._checked(dst, "write")
+        src = await self._check(src, *needed)
+        dst = await self._check(dst, "write")
         if self._restricted.isdisjoint(("read", "write")):
             return src, dst
         (real_dst,) = await self.inner.aresolve_paths([dst])
@@ -403,134 +462,62 @@ class PermissionedBackend(WrapperBackend):
         await visit_beneath(self.inner, src, check, follow=True, pass_by=pass_by)
         return src, dst
 
-    def _check_beneath(self, top: str, operations: list[FilesystemOperation], *touched: str) -> None:
+    def _check_beneath(self, top: str, operations: Sequence[FilesystemOperation], *touched: str) -> None:
         """Raise if the operations are refused on a path beneath `top`; the error names only `top`."""
         for path in touched:
-            self._raise_refusal(self._watched(operations), path, top)
-
-    async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
-        needed: list[FilesystemOperation] = ["read", "write"] if deleting else ["read"]
-        path = await self._checked(path, *needed)
-        with self._judging(needed):
-            listing = await self.inner.alist_tree(path, deleting=deleting)
-        watched = self._watched(needed)
-        if not watched:
-            return listing
-        real = await self.inner.aresolve_paths([entry.path for entry in listing.entries])
-        shown = [
-            entry
-            for entry, leads_to in zip(listing.entries, real, strict=True)
-            if is_valid(entry.path) and self._may(watched, entry.path) and self._may(watched, leads_to or entry.path)
-        ]
-        hidden = len(listing.entries) - len(shown)
-        omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None
-        return TreeListing(shown, joined(omission, listing.omission))
-
-    async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
-        codes = [await self._refused(change.path, "write") for change in changes]
-        allowed = [change for change, code in zip(changes, codes, strict=True) if code is None]
-        with self._judging(["write"], ["write"]):
-            passed = iter(await super().achange_entries(allowed))
-        return [
-            FileUploadResponse(change.path, code.value) if code else next(passed)
-            for change, code in zip(changes, codes, strict=True)
-        ]
-
-    # --- batches ---
-
-    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        codes = [await self._refused(path, "write") for path, _ in files]
-        allowed = [file for file, code in zip(files, codes, strict=True) if code is None]
-        with self._judging(target=["write"]):
-            passed = iter(await super().aupload_files(allowed))
-        return [
-            FileUploadResponse(path, error=code.value) if code else next(passed)
-            for (path, _), code in zip(files, codes, strict=True)
-        ]
-
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        codes = [await self._refused(path, "read") for path in paths]
-        allowed = [path for path, code in zip(paths, codes, strict=True) if code is None]
-        with self._judging(["read"]):
-            passed = iter(await super().adownload_files(allowed))
-        return [
-            FileDownloadResponse(path, error=code.value) if code else next(passed)
-            for path, code in zip(paths, codes, strict=True)
-        ]
-
-    async def aupload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        path = await self._checked(path, "write")
-        content = given_under(current_judge(), chunks)
-        with self._judging(target=["write"]):
-            return await super().aupload_stream(path, content)
-
-    async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
-        path = await self._checked(path, "read")
-        async with aclosing(super().adownload_stream(path, chunk_size=chunk_size)) as stream:
-            with self._judging(["read"]):  # What is open by then is what the chunks are read from.
-                first = await anext(stream, None)
-            if first is not None:
-                yield first
-            async for chunk in stream:
-                yield chunk
-
-    async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
-        path = await self._checked(path, "read")
-        async with aclosing(super().awatch(path)) as events:
-            async for event in events:
-                for readable in await _readable(self, event, path):
-                    yield readable
-
-    async def _refused(self, path: str, operation: FilesystemOperation) -> ErrorCode | None:
-        try:
-            await self._checked(path, operation)
-        except DeepFSError as error:
-            return error.code
-        return None
-
-
-async def _begin_of_search(backend: PermissionedBackend, path: str | None) -> str | None:
-    """Where a search begins. Without a path, rules that deny `/` restrict it to what they allow beneath.
-
-    It stays without a path then, so that the same holds for rules of the backends within.
-    """
-    try:
-        checked = await backend._checked(path or "/", "read")
-    except DeniedError as error:
-        if path or isinstance(error, ApprovalNeededError) or backend._compiled.hides("read", "/", {"deny"}):
-            raise
-        return None
-    return checked if path else None
-
-
-async def _readable(backend: PermissionedBackend, event: ChangeEvent, top: str) -> list[ChangeEvent]:
-    """`event` of a watch of `top`, if its path may be read; otherwise nothing.
-
-    The `resync` of a path that may not be read is one of the next path above it that may, unless certainly nothing at
-    and beneath the path may be read. `top` may be read.
-    """
-    path = event.path
-    if await backend._refused(path, "read") is None:
-        return [event]
-    hidden = backend._hidden(None)
-    if event.kind != "resync" or (hidden is not None and hidden(path, is_dir=True)):
-        return []
-    while path != top and await backend._refused(path, "read") is not None:
-        path = paths.parent(path)
-    return [replace(event, path=path)]
+            self._raise_refusal(self._only_restricted(operations), path, top)
 
 
 def _place(record: FileInfo | GrepMatch) -> str:
     return record.path.rstrip("/") or "/"
 
 
-def _is_line_of(record: FileInfo | GrepMatch, files: Container[str]) -> bool:
+def _is_line_of(record: FileInfo | GrepMatch, files: Collection[str]) -> bool:
     return isinstance(record, GrepMatch) and record.path in files
 
 
-def _needed(if_match: str | None) -> list[FilesystemOperation]:
-    """The permissions that a change needs: with `if_match`, its result depends on the content."""
-    return ["write"] if if_match is None else ["write", "read"]
+_READ: Final[Sequence[FilesystemOperation]] = ["read"]
+_WRITE: Final[Sequence[FilesystemOperation]] = ["write"]
+_BOTH: Final[Sequence[FilesystemOperation]] = ["write", "read"]
+_READ_WRITE: Final[Sequence[FilesystemOperation]] = ["read", "write"]
+_NOTHING: Final[Sequence[FilesystemOperation]] = ()
+
+
+def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequence[FilesystemOperation]]:
+    """The permissions that an operation needs for what is there, and for what is put somewhere.
+
+    The result of an edit, and of a change with `if_match`, depends on the content.
+    """
+    match operation:
+        case (
+            Read()
+            | ReadRaw()
+            | Ls()
+            | Search()
+            | DownloadFiles()
+            | DownloadStream()
+            | Watch()
+            | ListTree(deleting=False)
+        ):
+            return _READ, _NOTHING
+        case Write(if_match=if_match):
+            return _NOTHING, _WRITE if if_match is None else _BOTH
+        case Delete(if_match=if_match):
+            return _WRITE if if_match is None else _BOTH, _NOTHING
+        case Edit():
+            return _BOTH, _BOTH
+        case Move():
+            return _READ_WRITE, _WRITE
+        case Copy():
+            return _READ, _WRITE
+        case UploadFiles() | UploadStream():
+            return _NOTHING, _WRITE
+        case ChangeEntries():
+            return _WRITE, _WRITE
+        case ListTree():
+            return _READ_WRITE, _NOTHING
+        case _:
+            return _NOTHING, _NOTHING
 
 
 def _hidden_by(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:

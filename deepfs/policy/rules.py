@@ -108,14 +108,14 @@ def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
     """Return the rules as a tuple, those of deepagents converted. Raises TypeError if an item is not a rule."""
     if not isinstance(given, Iterable):
         raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")
-    rules = tuple(map(_converted, given))
+    rules = tuple(map(_convert, given))
     for rule in rules:
         if not isinstance(rule, FilesystemPermission):
             raise TypeError(f"rules is a list of FilesystemPermission of deepfs, and {rule!r} is none")
     return cast("tuple[FilesystemPermission, ...]", rules)
 
 
-def _converted(rule: object) -> object:
+def _convert(rule: object) -> object:
     """A rule of deepagents as one of deepfs; anything else as it is."""
     theirs = getattr(modules.get(_RULES_OF_DEEPAGENTS), "FilesystemPermission", None)
     if theirs is None or not isinstance(rule, theirs):

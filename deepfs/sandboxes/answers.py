@@ -1,36 +1,24 @@
-"""The records in an answer of a sandbox, and what operations make of them.
+"""The answers of a sandbox: the contents, listings, trees and searches that operations make of its records.
 
-A sandbox is not trusted, so nothing in an answer is taken as it comes: lengths, counts, numbers and names are checked,
-and memory is bounded. Whatever is wrong raises one error, the BackendError of `Records.damaged`.
+A sandbox is not trusted, so names are checked too: they lie beneath what was asked, or the whole answer is refused.
 """
 
-import re
 import stat
-import zlib
-from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from math import isnan
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from deepfs.disk.os_calls import is_temporary
-from deepfs.errors import (
-    AlreadyExistsError,
-    BackendError,
-    ConflictError,
-    DeadlineError,
-    DeepFSError,
-    InvalidPathError,
-    IsDirectoryError,
-    NotDirectoryError,
-    NotFoundError,
-    PermissionDeniedError,
-    TooLargeError,
-)
+from deepfs.errors import BackendError, DeadlineError, DeepFSError
+from deepfs.sandboxes.wire import MAX_ENTRIES, Records, ScriptCalls, bound_of, failure_of, off_loop
+from deepfs.search.request import FileFilter
+from deepfs.search.results import Grep, glob_result
 from deepfs.text import paths
 from deepfs.text.entries import (
     Kind,
@@ -42,265 +30,82 @@ from deepfs.text.entries import (
     omission_of_name,
     unreadable_omission,
 )
-from deepfs.types import FileInfo
+from deepfs.threads.deadline import Deadline
+from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replace_fields
 
 __all__ = [
-    "LISTING",
-    "MAX_ENTRIES",
-    "Bound",
+    "CachedContent",
     "Content",
-    "Found",
-    "Records",
+    "SandboxContents",
+    "SearchedFile",
     "Unlisted",
-    "bound_of",
-    "check",
     "contents",
-    "failure_of",
     "found_files",
+    "glob_files",
+    "grep_files",
     "infos",
-    "outcomes",
-    "printable",
+    "list_directory",
     "resolved_paths",
     "tree_listing",
 ]
 
-_MIB: Final = 1024 * 1024
-_GZIPPED: Final = b"\x1f\x8b"
-_EITHER_FORM: Final = 47
-"""The `wbits` with which zlib decompresses both its own format and gzip."""
-_STEP: Final = 64 * 1024
-"""The most bytes that are decompressed at once; no more is ever decompressed than the records need."""
-_MAX_RECORD_BYTES: Final = 16 * 1024
-"""The longest record without its content. Linux has no paths of more than 4,096 bytes."""
-MAX_ENTRIES: Final = 100_000
-"""The most entries of one listing, and the most files of one grep."""
-
-
-class Bound(Struct, frozen=True):
-    """The most bytes that an answer may hold, and the most characters in which it may be sent."""
-
-    data: int
-    text: int
-
-
-LISTING: Final = Bound(48 * _MIB, 16 * _MIB)
-"""The bound of listings, which compress well."""
-
-
-def bound_of(records: int, content: int = 0) -> Bound:
-    """The bound of an answer of so many records with up to `content` bytes of content, which may not compress."""
-    data = content + _MAX_RECORD_BYTES + 512 * records
-    return Bound(data, (data + data // 256 + 1024) // 3 * 4)
-
-
-class Records:
-    """The records of an answer, read one after another: each is a line, and content of the length that it states.
-
-    `about` is the path that errors name, `size` the length of the text.
-    """
-
-    def __init__(self, text: str, checksum: str, most: int = LISTING.data, about: str | None = None) -> None:
-        self.about: str | None = about
-        self.size: int = len(text)
-        if not text.isascii() or sha256(text.encode()).hexdigest() != checksum:
-            raise BackendError(about, "the answer of the sandbox was damaged on its way")
-        try:
-            packed = b64decode(text, validate=True)
-        except ValueError:
-            raise self.damaged() from None
-        self._pieces = _unpacked(packed, most)
-        self._data = b""
-        self._at = 0
-
-    def damaged(self) -> BackendError:
-        """The error of an answer that cannot be understood."""
-        return BackendError(self.about, "the sandbox gave an answer that means nothing")
-
-    def _next_piece(self) -> bytes | None:
-        try:
-            return next(self._pieces, None)
-        except (ValueError, zlib.error):
-            raise self.damaged() from None
-
-    def _fill(self) -> bool:
-        """Decompress further bytes; False if there are none."""
-        piece = self._next_piece()
-        if piece is None:
-            return False
-        self._data, self._at = self._data[self._at :] + piece, 0
-        return True
-
-    def until(self, end: bytes) -> bytes:
-        """The bytes up to `end`, which is skipped."""
-        while (stop := self._data.find(end, self._at, self._at + _MAX_RECORD_BYTES)) < 0:
-            if len(self._data) - self._at >= _MAX_RECORD_BYTES or not self._fill():
-                raise self.damaged()
-        found, self._at = self._data[self._at : stop], stop + len(end)
-        return found
-
-    def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
-        taken = [self._data[self._at : self._at + size]]
-        self._at += len(taken[0])
-        missing = size - len(taken[0])
-        while missing:
-            piece = self._next_piece()
-            if piece is None:
-                raise self.damaged()
-            taken.append(piece[:missing])
-            self._data, self._at = piece, len(taken[-1])
-            missing -= self._at
-        return b"".join(taken)
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._data) or self._fill()
-
-    def starts_with(self, start: bytes) -> bool:
-        """Whether the rest begins with `start`."""
-        while len(self._data) - self._at < len(start) and self._fill():
-            pass
-        return self._data.startswith(start, self._at)
-
-    def words(self) -> list[bytes]:
-        """The words of the next line."""
-        return self.until(b"\n").split(b" ")
-
-    def named(self, words: int) -> list[bytes]:
-        """The next record with the given number of words and a path, which may contain anything but `//`."""
-        found = self.until(b"//\n").split(b" ", words)
-        if len(found) <= words:
-            raise self.damaged()
-        return found
-
-    def number(self, word: bytes, most: int = 1 << 62) -> int:
-        """The number that `word` states in decimal."""
-        if not _is_number(word) or int(word) > most:
-            raise self.damaged()
-        return int(word)
-
-    def mode(self, word: bytes) -> int:
-        """The mode that `word` states in hexadecimal."""
-        if not _is_mode(word):
-            raise self.damaged()
-        return int(word, 16)
-
-    def end(self) -> None:
-        """Raise unless all records are read."""
-        if self:
-            raise self.damaged()
-
-
-_is_number = re.compile(rb"[0-9]{1,19}").fullmatch
-_is_mode = re.compile(rb"[0-9a-f]{1,8}").fullmatch
-
-
-def _unpacked(packed: bytes, most: int) -> Iterator[bytes]:
-    """The pieces of decompressed data. Raises ValueError if they are more than `most` bytes, or not whole."""
-    if not packed.startswith(_GZIPPED):
-        yield from _bounded(iter([packed] if packed else []), most)
-        return
-    yield from _bounded(_inflated(packed), most)
-
-
-def _bounded(pieces: Iterator[bytes], most: int) -> Iterator[bytes]:
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        if size > most:
-            raise ValueError("too long")
-        if piece:
-            yield piece
-
-
-def _inflated(packed: bytes) -> Iterator[bytes]:
-    inflate = zlib.decompressobj(_EITHER_FORM)
-    for at in range(0, len(packed), _STEP):
-        pending = packed[at : at + _STEP]
-        while pending:
-            yield inflate.decompress(pending, _STEP)
-            pending = inflate.unconsumed_tail
-        if inflate.unused_data:
-            raise ValueError("data after the end")
-    while not inflate.eof:
-        piece = inflate.decompress(b"", _STEP)
-        if not piece:
-            raise ValueError("cut off")
-        yield piece
-
-
-# --- outcomes ---
-
-
-def printable(text: str) -> str:
-    """`text` of a sandbox as it may stand in an error: short, on one line, without control characters."""
-    shown = "".join(char if char.isprintable() else " " for char in text[:2000])
-    return " ".join(shown.split())[:300]
-
-
-_FAILURES: Final[dict[bytes, type[DeepFSError]]] = {
-    b"not_found": NotFoundError,
-    b"is_dir": IsDirectoryError,
-    b"not_dir": NotDirectoryError,
-    b"not_dir_itself": NotDirectoryError,
-    b"exists": AlreadyExistsError,
-    b"denied": PermissionDeniedError,
-    b"conflict": ConflictError,
-}
-
-
-def failure_of(words: Sequence[bytes], path: str, limit: int = 0) -> DeepFSError:
-    """The error about `path` from the words of a record, of which the first is `E`."""
-    match words[1:]:
-        case [kind] if kind in _FAILURES:
-            return _FAILURES[kind].because(path, "")
-        case [b"dir_exists"]:
-            return AlreadyExistsError(path, is_directory=True)
-        case [b"too_large", size] if limit and _is_number(size):
-            return TooLargeError(path, int(size), limit)
-        case [b"inside"]:
-            return InvalidPathError(path, "it lies inside what it is to be put into")
-        case [b"timeout"]:
-            return DeadlineError(path, "another change holds the lock of the sandbox")
-        case _:
-            reason = printable(b" ".join(words[2:]).decode(errors="replace"))
-            return BackendError(path, f"the sandbox could not carry the operation out: {reason}")
-
-
-def check(answer: Records, path: str) -> None:
-    """Read the first record. Raise the error about `path` if it is one."""
-    words = answer.words()
-    if words[0] == b"E":
-        answer.end()
-        raise failure_of(words, path)
-    if words != [b"ok"]:
-        raise answer.damaged()
-
-
-def outcomes(answer: Records, count: int) -> list[list[bytes]]:
-    """The words of `count` records, each `ok` or an error, and no further one."""
-    found = [answer.words() for _ in range(count)]
-    answer.end()
-    if not all(words == [b"ok"] or (words[0] == b"E" and len(words) > 1) for words in found):
-        raise answer.damaged()
-    return found
+# --- paths and times -------------------------------------------------------------------------------------------------
 
 
 def resolved_paths(answer: Records, count: int) -> list[str | None]:
     """For each of `count` paths the one that it resolves to; None if that is outside of the root, or unknown."""
-    found = [_resolved(answer) for _ in range(count)]
+    found: list[str | None] = []
+    for _ in range(count):
+        kind, name = answer.words_and_path(1)
+        if kind not in (b"ok", b"no"):
+            raise answer.damaged()
+        path = name.decode(errors="surrogateescape") or "/"
+        found.append(path if kind == b"ok" and is_valid(path) else None)
     answer.end()
     return found
 
 
-def _resolved(answer: Records) -> str | None:
-    kind, name = answer.named(1)
-    if kind not in (b"ok", b"no"):
+def _beneath(answer: Records, name: bytes, top: str, root: str) -> str:
+    """The path of file operations for `name`, perhaps not text. Raises BackendError unless it is `top` or beneath."""
+    path = name.decode(errors="surrogateescape")
+    if not path.startswith("/") or "\0" in path:
         raise answer.damaged()
-    path = name.decode(errors="surrogateescape") or "/"
-    return path if kind == b"ok" and is_valid(path) else None
+    if root != "/":
+        if path != root and not paths.is_beneath(path, root):
+            raise answer.damaged()
+        path = path[len(root) :] or "/"
+    if path != top and not paths.is_beneath(path, top):
+        raise answer.damaged()
+    if path != "/" and not _NO_NAMES.isdisjoint(path.split("/")[1:]):
+        raise answer.damaged()
+    return path
 
 
-# --- contents ---
+_NO_NAMES: Final = frozenset({"", ".", ".."})
+
+
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC).timestamp()
+_LATEST: Final = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
+
+
+def _time(answer: Records, word: bytes) -> str:
+    """The time that `word` states in seconds, moved into the years 1 to 9999; empty if it is no number."""
+    try:
+        return _time_text(word)
+    except ValueError:
+        raise answer.damaged() from None
+
+
+@lru_cache(256)
+def _time_text(word: bytes) -> str:
+    # Many files of a listing have one time, and share its text.
+    seconds = float(word)
+    if isnan(seconds):
+        return ""
+    return datetime.fromtimestamp(min(max(seconds, _EARLIEST), _LATEST), UTC).isoformat(timespec="microseconds")
+
+
+# --- contents --------------------------------------------------------------------------------------------------------
 
 
 class Content(Struct, frozen=True):
@@ -328,7 +133,100 @@ def contents(answer: Records, wanted: Sequence[str], limit: int) -> Iterator[Con
     answer.end()
 
 
-# --- listings ---
+class CachedContent(Struct, frozen=True):
+    """The content of a file when it was last seen; `version` is its SHA-256, which the scripts compute too."""
+
+    data: bytes
+    version: str
+
+
+FetchedFile: TypeAlias = tuple[CachedContent, str]
+"""The content of a file, and its time of modification."""
+
+
+class SandboxContents:
+    """Fetches files by calls to the scripts, and caches them: what is unchanged is not transferred again.
+
+    `name_of` returns the name in the sandbox of a path for file operations. One answer holds up to `most` bytes of
+    content; a larger file is `too_large`.
+    """
+
+    def __init__(self, calls: ScriptCalls, name_of: Callable[[str], bytes], most: int) -> None:
+        self._calls = calls
+        self._name_of = name_of
+        self._most = most
+        self._files: OrderedDict[str, CachedContent] = OrderedDict()
+        self._size = 0
+
+    def known(self, path: str) -> CachedContent | None:
+        """The cached content of a file, if any."""
+        if path in self._files:
+            self._files.move_to_end(path)
+        return self._files.get(path)
+
+    def learn(self, path: str, data: bytes) -> CachedContent:
+        """Cache the content of a file; evict the least recently used files beyond the limit."""
+        self.forget(path)
+        known = CachedContent(data, sha256(data).hexdigest())
+        self._files[path] = known
+        self._size += len(data)
+        while self._size > _MAX_CACHED:
+            self.forget(next(iter(self._files)))
+        return known
+
+    def forget(self, path: str) -> None:
+        """Remove a file from the cache."""
+        known = self._files.pop(path, None)
+        self._size -= len(known.data) if known else 0
+
+    async def fetch(self, wanted: list[str]) -> list[FetchedFile | DeepFSError]:
+        """Fetch files, in one call if their names and contents fit: for each path the file, or why there is none."""
+        found: dict[str, FetchedFile | DeepFSError] = {}
+        for group in self._calls.groups(dict.fromkeys(wanted), self._words):
+            # Each call answers at least its first path, so there are no more calls than paths.
+            while missing := [path for path in group if path not in found]:
+                await self._fetch(missing, found)
+        return [found[path] for path in wanted]
+
+    async def _fetch(self, group: list[str], found: dict[str, FetchedFile | DeepFSError]) -> None:
+        """Add the files of `group` to `found`, as many as one answer may hold."""
+        before = {path: self.known(path) for path in group}
+        words = [word for path in group for word in self._words(path)]
+        most = str(self._most).encode()
+        bound = bound_of(len(group), self._most)
+        answer = await self._calls.call("fetch", most, *words, about=group[0], bound=bound)
+        fetched = await off_loop(answer.size, lambda: [*contents(answer, group, self._most)])
+        for path, content in zip(group, fetched, strict=True):
+            if content is not None:
+                found[path] = self._file(path, before[path], content)
+
+    async def file(self, path: str) -> FetchedFile:
+        """Fetch one file. Raises DeepFSError if it cannot be fetched."""
+        (found,) = await self.fetch([path])
+        if isinstance(found, DeepFSError):
+            raise found
+        return found
+
+    def _words(self, path: str) -> list[bytes]:
+        known = self.known(path)
+        return [self._name_of(path), known.version.encode() if known else b""]
+
+    def _file(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> FetchedFile | DeepFSError:
+        if isinstance(found, DeepFSError):
+            self.forget(path)
+            return found
+        if found.data is not None:
+            known = self.learn(path, found.data)
+        if known is None:
+            return BackendError(path, "the sandbox says that it is unchanged, but it was not read before")
+        return known, found.modified_at
+
+
+_MAX_CACHED: Final = 16 * 1024 * 1024
+"""The most bytes of content that are cached."""
+
+
+# --- listings --------------------------------------------------------------------------------------------------------
 
 
 class Unlisted(Struct, frozen=True):
@@ -341,7 +239,7 @@ def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterat
     Raises BackendError if one lies elsewhere.
     """
     while answer:
-        mode, size, modified, name = answer.named(3)
+        mode, size, modified, name = answer.words_and_path(3)
         path = _beneath(answer, name, top, root)
         if path == top or not (deep or paths.parent(path) == top):
             raise answer.damaged()
@@ -364,12 +262,26 @@ def _info(answer: Records, path: str, mode: int, size: bytes, modified: bytes) -
     return FileInfo(path, is_dir=False, size=answer.number(size), modified_at=when)
 
 
+def list_directory(answer: Records, top: str, root: str) -> LsResult:
+    """The listing of `top`, with each of its entries once; `skipped` counts those whose name is not UTF-8."""
+    entries: dict[str, FileInfo] = {}
+    skipped = 0
+    for info in infos(answer, top, root):
+        if isinstance(info, FileInfo):
+            entries.setdefault(info.path.rstrip("/"), info)
+        else:
+            skipped += 1
+        if len(entries) + skipped > MAX_ENTRIES:
+            raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
+    return LsResult(entries=sorted(entries.values(), key=lambda info: info.path), skipped=skipped)
+
+
 def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
     """The entries of a tree. Raises BackendError if one lies outside of the tree, or if a record is malformed."""
     found: dict[str, TreeEntry] = {}
     omission: Omission | None = None
     while answer:
-        mode, size, target, name = answer.named(3)
+        mode, size, target, name = answer.words_and_path(3)
         path = "" if mode == b"bad" else _beneath(answer, name, top, root)
         if not path:
             omission = joined(omission, unreadable_omission())
@@ -382,25 +294,6 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
     if top not in found:
         raise answer.damaged()
     return TreeListing(sorted(found.values(), key=lambda entry: entry.path), omission)
-
-
-def _beneath(answer: Records, name: bytes, top: str, root: str) -> str:
-    """The path of file operations for `name`, perhaps not text. Raises BackendError unless it is `top` or beneath."""
-    path = name.decode(errors="surrogateescape")
-    if not path.startswith("/") or "\0" in path:
-        raise answer.damaged()
-    if root != "/":
-        if path != root and not paths.is_beneath(path, root):
-            raise answer.damaged()
-        path = path[len(root) :] or "/"
-    if path != top and not paths.is_beneath(path, top):
-        raise answer.damaged()
-    if path != "/" and not _NO_NAMES.isdisjoint(path.split("/")[1:]):
-        raise answer.damaged()
-    return path
-
-
-_NO_NAMES: Final = frozenset({"", ".", ".."})
 
 
 def _tree_entry(path: str, mode: int, size: int, target: int) -> TreeEntry:
@@ -418,54 +311,80 @@ def _kind(mode: int) -> Kind:
     return "file" if stat.S_ISREG(mode) else "special"
 
 
-# --- searches ---
+# --- searches --------------------------------------------------------------------------------------------------------
 
 
-class Found(Struct, frozen=True):
+def glob_files(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:
+    """The files of a listing that the filter chooses. Those whose name is not UTF-8 make the result incomplete."""
+    matches: dict[str, FileInfo] = {}
+    is_late = is_partial = False
+    try:
+        for info in infos(answer, files.root, root, deep=True):
+            deadline.check()
+            if isinstance(info, Unlisted):
+                is_partial = True
+            elif not info.is_dir and info.path in files:
+                matches.setdefault(info.path, info)
+            if len(matches) > MAX_ENTRIES:
+                break
+    except DeadlineError:
+        is_late = True
+    found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)
+    return (
+        replace_fields(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
+    )
+
+
+class SearchedFile(Struct, frozen=True):
     """A file that a search in the sandbox found; `data` is None if it could not be read or is too large."""
 
     path: str
     data: bytes | None
 
 
-def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[Found | Unlisted | None]:
+def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[SearchedFile | Unlisted | None]:
     """Yield the files that a grep has to search, of up to `limit` bytes; None if the sandbox left out further ones."""
     while answer:
-        kind, size, name = answer.named(2)
+        kind, size, name = answer.words_and_path(2)
         if kind == b"full":
             answer.end()
             yield None
             return
         path = _beneath(answer, name, top, root)
-        data = _searched(answer, kind, answer.number(size, limit))
+        if kind not in (b"file", b"skip"):
+            raise answer.damaged()
+        length = answer.number(size, limit)
+        data = answer.take(length) if kind == b"file" else None
         if not is_temporary(paths.name(path)):
-            yield Found(path, data) if is_valid(path) else Unlisted()
+            yield SearchedFile(path, data) if is_valid(path) else Unlisted()
 
 
-def _searched(answer: Records, kind: bytes, size: int) -> bytes | None:
-    if kind not in (b"file", b"skip"):
-        raise answer.damaged()
-    return answer.take(size) if kind == b"file" else None
-
-
-# --- times ---
-
-_EARLIEST: Final = datetime.min.replace(tzinfo=UTC).timestamp()
-_LATEST: Final = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
-
-
-def _time(answer: Records, word: bytes) -> str:
-    """The time that `word` states in seconds, moved into the years 1 to 9999; empty if it is no number."""
+def grep_files(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
+    """The lines that `grep` finds in the files of an answer. Those whose name is no valid path count as skipped."""
+    grep.deadline = deadline
+    found: dict[str, bytes | None] = {}
+    is_whole = True
     try:
-        return _shown_time(word)
-    except ValueError:
-        raise answer.damaged() from None
-
-
-@lru_cache(256)
-def _shown_time(word: bytes) -> str:
-    # Many files of a listing have one time, and share its text.
-    seconds = float(word)
-    if isnan(seconds):
-        return ""
-    return datetime.fromtimestamp(min(max(seconds, _EARLIEST), _LATEST), UTC).isoformat(timespec="microseconds")
+        for file in found_files(answer, grep.files.root, root, grep.max_bytes):
+            deadline.check()
+            if file is None or len(found) >= MAX_ENTRIES:
+                is_whole = False
+                break
+            if isinstance(file, SearchedFile):
+                found.setdefault(file.path, file.data)
+            else:
+                grep.skip()
+        for path in sorted(found):
+            deadline.check(path)
+            data = found[path]
+            if path in grep.files:
+                if data is None:
+                    grep.skip()
+                else:
+                    grep.scan(path, data)
+            if grep.truncated:
+                break
+    except DeadlineError:
+        is_whole = False
+    grep.truncated = grep.truncated or not is_whole
+    return grep.result()

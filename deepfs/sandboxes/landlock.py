@@ -21,10 +21,9 @@ from deepfs.disk.usage import DiskUse
 from deepfs.errors import NotSupportedError
 from deepfs.process import Command
 from deepfs.sandboxes import seccomp
-from deepfs.sandboxes.box import FOR_NETWORK, SETTINGS, memory_file
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import AllowedHosts
-from deepfs.sandboxes.workspace import WorkspaceSandbox, leads_by, remove_directory
+from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, leads_by, memory_file, remove_directory
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -62,7 +61,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _called(number: int, *arguments: object) -> int:
+def _call(number: int, *arguments: object) -> int:
     result: int = _libc().syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -72,35 +71,25 @@ def _called(number: int, *arguments: object) -> int:
 def landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 if it has none, or if it is not enabled."""
     with suppress(OSError):
-        return _called(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     return 0
 
 
 class Ruleset:
     """A set of rules of Landlock: everything that it handles is refused, except beneath the allowed paths.
 
-    Args:
-        of_files: The handled rights of files and directories.
-        of_tcp: The handled rights of TCP.
-        scopes: What cannot reach processes outside: abstract sockets, signals.
-
-    Raises:
-        OSError: If the kernel does not know them.
+    It handles rights of files and directories, rights of TCP, and `scopes`: what cannot reach processes outside
+    (abstract sockets, signals). Raises OSError if the kernel does not know them.
     """
 
     def __init__(self, of_files: int, of_tcp: int, scopes: int) -> None:
         handled = struct.pack("=QQQ", of_files, of_tcp, scopes)
-        self.descriptor: int = _called(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+        self.descriptor: int = _call(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
 
     def allow(self, path: str, rights: int) -> None:
-        """Allow rights of a file, or of a directory with all beneath it. A path that is missing is passed by.
+        """Allow rights of a file, or of a directory with all beneath it. Links are followed, a missing path passed by.
 
-        Args:
-            path: The path; links are followed.
-            rights: The rights; those of directories do not apply to other files.
-
-        Raises:
-            OSError: If the path cannot be opened.
+        Raises OSError if the path cannot be opened.
         """
         try:
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -109,7 +98,7 @@ class Ruleset:
         try:
             if not stat.S_ISDIR(os.fstat(opened).st_mode):
                 rights &= _OF_NON_DIRECTORIES
-            _called(_ADD_RULE, self.descriptor, _BENEATH_PATH, struct.pack("=Qi", rights, opened), 0)
+            _call(_ADD_RULE, self.descriptor, _BENEATH_PATH, struct.pack("=Qi", rights, opened), 0)
         finally:
             os.close(opened)
 
@@ -179,7 +168,7 @@ class LandlockSandbox(WorkspaceSandbox):
     # --- commands ---
 
     @asynccontextmanager
-    async def _boxed(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
+    async def _confine(self, command: str, timeout: float | None) -> AsyncIterator[Command]:
         check_text(command, "command")
         seconds, end = seconds_of(timeout, self.command_timeout), ExitStack()
         try:
@@ -306,14 +295,10 @@ def _resource_limits(limits: Limits, groups: Cgroup) -> dict[int, int]:
 
 def _tasks_of(user: int) -> int:
     """The number of threads of an account, as far as this process sees them."""
+    tasks = 0
     with suppress(OSError):
-        return sum(_tasks(process, user) for process in os.listdir("/proc") if process.isdigit())
-    return 0
-
-
-def _tasks(process: str, user: int) -> int:
-    try:
-        is_its = os.stat(f"/proc/{process}").st_uid == user
-        return len(os.listdir(f"/proc/{process}/task")) if is_its else 0
-    except OSError:  # It has ended.
-        return 0
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):  # It has ended.
+                if os.stat(f"/proc/{process}").st_uid == user:
+                    tasks += len(os.listdir(f"/proc/{process}/task"))
+    return tasks

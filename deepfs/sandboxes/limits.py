@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from secrets import token_hex
@@ -51,14 +51,7 @@ class GroupHome(Struct, frozen=True):
     """Whether the groups are of cgroups v2."""
 
     def settings(self, limits: Limits) -> Iterator[tuple[str, int]]:
-        """The settings of a group made here.
-
-        Args:
-            limits: The limits to set.
-
-        Returns:
-            The file and the value of each. Not every kernel has the files about swap.
-        """
+        """The files of a group made here and their values. Not every kernel has the files about swap."""
         if "memory" in self.controllers and self.is_unified:
             yield from ((_MEMORY[0], limits.memory), ("memory.swap.max", 0))
         elif "memory" in self.controllers:
@@ -84,27 +77,19 @@ def group_homes(root: str, membership: str) -> list[GroupHome]:
 
     In cgroups v1 that is its own group of each controller, so that the limits of that group hold as well. In cgroups v2
     a group that limits its children holds no processes itself, so it is the nearest ancestor that limits its children.
+    There is at most one directory for each controller; those of cgroups v1 come first.
 
-    Args:
-        root: Where the control groups are mounted: `/sys/fs/cgroup`.
-        membership: The groups of the process: the content of `/proc/self/cgroup`.
-
-    Returns:
-        At most one directory for each controller; those of cgroups v1 come first.
+    `root` is where the control groups are mounted, `membership` the content of `/proc/self/cgroup`.
     """
-    groups = dict(_memberships(membership))
+    groups: dict[str, str] = {}
+    """The path of the group of each controller of cgroups v1, and that of cgroups v2 for the empty name."""
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= dict.fromkeys(controllers.split(","), path)
     homes = [home for name in _CONTROLLERS if name in groups and (home := _home_v1(root, name, groups[name]))]
     missing = [name for name in _CONTROLLERS if name not in groups]
     unified = _home_v2(root, groups[""], missing) if "" in groups and missing else None
     return [*homes, unified] if unified else homes
-
-
-def _memberships(text: str) -> Iterator[tuple[str, str]]:
-    """The path of the group of each controller of cgroups v1, and that of cgroups v2 for the empty name."""
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            yield controller, path
 
 
 def _home_v1(root: str, controller: str, path: str) -> GroupHome | None:
@@ -117,23 +102,16 @@ def _home_v1(root: str, controller: str, path: str) -> GroupHome | None:
 
 def _home_v2(root: str, path: str, wanted: Sequence[str]) -> GroupHome | None:
     top = next((at for at in (root, f"{root}/unified") if os.path.exists(f"{at}/cgroup.controllers")), None)
-    if top is None:
+    names = [name for name in path.split("/") if name]
+    if top is None or ".." in names:  # It lies outside of what this process sees.
         return None
-    found = {directory: _divided(directory, wanted) for directory in _upwards(top, path) if _may_make(directory)}
+    upwards = [os.path.join(top, *names[:count]) for count in range(len(names), -1, -1)]
+    found = {directory: _enabled_controllers(directory, wanted) for directory in upwards if _may_make(directory)}
     best = max(found, key=lambda directory: len(found[directory]), default=None)  # The first, which is the nearest.
     return GroupHome(best, found[best], True) if best and found[best] else None
 
 
-def _upwards(top: str, path: str) -> Iterator[str]:
-    """The directory of a group and those above it, up to `top`."""
-    names = [name for name in path.split("/") if name]
-    if ".." in names:
-        return  # It lies outside of what this process sees.
-    for count in range(len(names), -1, -1):
-        yield os.path.join(top, *names[:count])
-
-
-def _divided(directory: str, wanted: Sequence[str]) -> tuple[str, ...]:
+def _enabled_controllers(directory: str, wanted: Sequence[str]) -> tuple[str, ...]:
     try:
         with open(f"{directory}/cgroup.subtree_control") as file:
             enabled = file.read().split()
@@ -158,9 +136,7 @@ _TRIES: Final = 1000
 class Cgroup:
     """The control groups of one command, as far as this process may make them. The methods block for a moment.
 
-    Args:
-        limits: The limits that the groups enforce.
-        homes: Where to make them; None for where this process may.
+    The groups enforce `limits`, and are made in `homes`; None for where this process may.
     """
 
     def __init__(self, limits: Limits, homes: Sequence[GroupHome] | None = None) -> None:
@@ -173,18 +149,18 @@ class Cgroup:
         """Make the groups."""
         name = f"deepfs-{os.getpid()}-{_pid_namespace()}-{token_hex(4)}"
         for home in _homes_of(os.getpid()) if self._homes is None else self._homes:
-            with suppress(OSError):
-                self._make(os.path.join(home.directory, name), home)
-
-    def _make(self, group: str, home: GroupHome) -> None:
-        os.mkdir(group)
-        self._groups.append((group, home))
-        for file, value in home.settings(self._limits):
-            path = os.path.join(group, file)
-            with suppress(OSError):
-                if os.path.exists(path):
-                    _put(path, str(value))
-                    self._enforced.add(file)
+            group = os.path.join(home.directory, name)
+            try:
+                os.mkdir(group)
+            except OSError:
+                continue
+            self._groups.append((group, home))
+            for file, value in home.settings(self._limits):
+                path = os.path.join(group, file)
+                with suppress(OSError):
+                    if os.path.exists(path):
+                        _put(path, str(value))
+                        self._enforced.add(file)
 
     @property
     def entrances(self) -> list[str]:
@@ -202,18 +178,14 @@ class Cgroup:
         return _PIDS in self._enforced
 
     def processes_of(self, pid: int) -> list[int]:
-        """The processes of the command.
-
-        Args:
-            pid: The process that started the command, which is used if there are no groups.
-        """
+        """The processes of the command. `pid` is the one that started it, which is used if there are no groups."""
         return _members(self._groups[0][0]) if self._groups else _processes_beneath(pid)
 
     def remove(self) -> None:
         """Kill the processes in the groups, and remove the groups."""
         for group, _ in self._groups:
             for _ in range(_TRIES):
-                if _removed(group):
+                if _try_remove(group):
                     break
                 _kill(group)
                 sleep(0.001)
@@ -224,7 +196,7 @@ def _put(path: str, text: str) -> None:
         file.write(text)
 
 
-def _removed(group: str) -> bool:
+def _try_remove(group: str) -> bool:
     try:
         os.rmdir(group)
     except FileNotFoundError:
@@ -249,17 +221,13 @@ def _kill(group: str) -> None:
         _put(f"{group}/cgroup.kill", "1")
     except OSError:
         for pid in _members(group):
-            _kill_member(group, pid)
-
-
-def _kill_member(group: str, pid: int) -> None:
-    with suppress(OSError):
-        process = os.pidfd_open(pid)
-        try:
-            if pid in _members(group):  # The PID was not reused meanwhile.
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        finally:
-            os.close(process)
+            with suppress(OSError):
+                process = os.pidfd_open(pid)
+                try:
+                    if pid in _members(group):  # The PID was not reused meanwhile.
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                finally:
+                    os.close(process)
 
 
 # --- groups that are left behind ---
@@ -297,13 +265,11 @@ def _sweep(directory: str, process: int) -> None:
     """Remove the groups of processes that ended without doing so. Their commands ended with them."""
     for name in os.listdir(directory):
         match = _NAME.fullmatch(name)
-        if match and int(match[2]) == _pid_namespace() and _has_ended(int(match[1]), process):
-            _removed(os.path.join(directory, name))
-
-
-def _has_ended(owner: int, process: int) -> bool:
-    """Whether the process that made a group has ended; it may have had the PID of this process."""
-    return owner == process or not os.path.exists(f"/proc/{owner}")
+        if match is None or int(match[2]) != _pid_namespace():
+            continue
+        owner = int(match[1])  # It may have had the PID of this process.
+        if owner == process or not os.path.exists(f"/proc/{owner}"):
+            _try_remove(os.path.join(directory, name))
 
 
 # --- files that are open and have no name ---
@@ -316,12 +282,13 @@ def held_bytes(pids: Iterable[int], device: int) -> int:
 
     Raises PermissionError if a process hides which files it has open.
     """
-    found = {status.st_ino: status.st_blocks for pid in pids for status in _open_files(pid) if _is_held(status, device)}
+    found = {
+        status.st_ino: status.st_blocks
+        for pid in pids
+        for status in _open_files(pid)
+        if status.st_nlink == 0 and status.st_dev == device
+    }
     return sum(found.values()) * _BLOCK
-
-
-def _is_held(status: os.stat_result, device: int) -> bool:
-    return status.st_nlink == 0 and status.st_dev == device
 
 
 def _open_files(pid: int) -> Iterator[os.stat_result]:
@@ -329,16 +296,12 @@ def _open_files(pid: int) -> Iterator[os.stat_result]:
     for thread in _names(f"/proc/{pid}/task"):
         directory = f"/proc/{pid}/task/{thread}"
         try:
-            yield from _statuses(f"{directory}/fd")
+            for name in _names(f"{directory}/fd"):
+                with suppress(FileNotFoundError, ProcessLookupError):  # Closed meanwhile.
+                    yield os.stat(f"{directory}/fd/{name}")
         except PermissionError:
             if _has_memory(directory):
                 raise
-
-
-def _statuses(directory: str) -> Iterator[os.stat_result]:
-    for name in _names(directory):
-        with suppress(FileNotFoundError, ProcessLookupError):  # Closed meanwhile.
-            yield os.stat(f"{directory}/{name}")
 
 
 def _has_memory(thread: str) -> bool:
@@ -364,18 +327,12 @@ def _names(directory: str) -> list[str]:
 
 def _processes_beneath(pid: int) -> list[int]:
     """The PIDs of a process and of all that descend from it."""
-    children = _children()
-    found = [pid]
-    for parent in found:
-        found.extend(children.get(parent, ()))
-    return found
-
-
-def _children() -> Mapping[int, list[int]]:
-    """The PIDs of the children of each process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
             parent = int(file.read().rpartition(b")")[2].split()[1])
             children.setdefault(parent, []).append(int(name))
-    return children
+    found = [pid]
+    for parent in found:
+        found.extend(children.get(parent, ()))
+    return found

@@ -13,11 +13,12 @@ import io
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
+from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from shlex import quote
 from time import time
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from deepfs._brief import arguments
@@ -29,9 +30,6 @@ from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.threads.locks import path_locks
 from deepfs.types import ExecuteResponse
-
-if TYPE_CHECKING:
-    from tarfile import TarFile
 
 __all__ = ["MirroredFile", "SandboxMirror"]
 
@@ -72,14 +70,14 @@ class _Copies:
         self.wanted: WeakKeyDictionary[SandboxMirror, Collection[str]] = WeakKeyDictionary()
         """The names that each mirror of the directory wants there."""
 
-    def note(self, answer: str) -> None:
-        """Take over what the command `_LOOK` printed."""
+    def note(self, answer: str) -> dict[str, MirroredFile]:
+        """Take over what the command `_LOOK` printed; return the copies as they are."""
         lines = answer.split("\n")
         digests = {match[2]: match[1] for line in lines if (match := _DIGEST.fullmatch(line))}
         names = {match[2]: match[1] for line in lines if (match := _NAME.fullmatch(line))}
         self.owned = {line[1:] for line in lines if line.startswith("+") and _is_plain(line[1:])}
         self.set_others({name: digests.get(name, "") for name in names.keys() - self.owned})
-        self.held = {name: MirroredFile(digests[name], names.get(name) == "x") for name in digests.keys() & self.owned}
+        return {name: MirroredFile(digests[name], names.get(name) == "x") for name in digests.keys() & self.owned}
 
     def set_others(self, others: Mapping[str, str]) -> None:
         self.others = others
@@ -137,29 +135,20 @@ class SandboxMirror:
         Raises:
             DeepFSError: The sandbox failed; the next call looks at what it holds.
         """
-        async with path_locks(("sandbox mirror", self._sandbox_id())).hold(self._directory):
-            try:
-                return await self._updated(files, read)
-            except BaseException:
-                self._copies.held = None  # Not known, also if the call was cancelled.
-                raise
-
-    async def _updated(self, files: Mapping[str, MirroredFile], read: Read) -> list[str]:
         copies = self._copies
-        self._within = self._within or await command_path(self._sandbox, self._directory)
-        self._enter = self._enter or _entering(self._within, await command_path(self._sandbox, "/"))
-        if copies.held is not None and copies.sandbox_id == self._sandbox_id():
-            try:
-                return await self._changed(files, read, copies.held)
-            except BackendError:
-                pass  # Commands changed the directory, or the sandbox is another one by now.
-        await in_thread(partial(copies.note, await self._look()))
-        copies.sandbox_id = self._sandbox_id()
-        return await self._changed(files, read, copies.held or {})
+        async with path_locks(("sandbox mirror", self._sandbox_id())).hold(self._directory):
+            held, copies.held = copies.held, None  # Not known if this fails or is cancelled.
+            self._within = self._within or await command_path(self._sandbox, self._directory)
+            self._enter = self._enter or _enter_commands(self._within, await command_path(self._sandbox, "/"))
+            if held is not None and copies.sandbox_id == self._sandbox_id():
+                # It fails if commands changed the directory, or the sandbox is another one by now.
+                with suppress(BackendError):
+                    return await self._send(files, read, held)
+            held = await in_thread(partial(copies.note, await self._look()))
+            copies.sandbox_id = self._sandbox_id()
+            return await self._send(files, read, held)
 
-    async def _changed(
-        self, files: Mapping[str, MirroredFile], read: Read, held: Mapping[str, MirroredFile]
-    ) -> list[str]:
+    async def _send(self, files: Mapping[str, MirroredFile], read: Read, held: dict[str, MirroredFile]) -> list[str]:
         """Send and remove what differs from `held`; return warnings."""
         copies = self._copies
         objections = {path: self._objection(path, file.digest) for path, file in files.items()}
@@ -167,16 +156,17 @@ class SandboxMirror:
         copies.wanted[self] = frozenset(wanted)
         changed = [path for path, file in wanted.items() if held.get(path) != file]
         # Copies that another mirror wants stay. Nothing is removed through a link that commands made of a directory.
-        kept = (copies.owned & copies.wanted_by_others(self)) - wanted.keys()
-        gone = {path for path in copies.owned - wanted.keys() - kept if copies.obstacle_above(path) is None}
+        staying = (copies.owned & copies.wanted_by_others(self)) - wanted.keys()
+        gone = {path for path in copies.owned - wanted.keys() - staying if copies.obstacle_above(path) is None}
         if changed or gone:
             contents = await read(changed) if changed else {}
             wanted = {path: file for path, file in wanted.items() if path not in changed or path in contents}
             sent = {path: contents[path] for path in changed if path in contents}
-            await self._apply(sent, gone, wanted, {*wanted, *kept})
-            copies.held = {**{path: held[path] for path in kept & held.keys()}, **wanted}
-            copies.owned = {*wanted, *kept}
+            await self._apply(sent, gone, wanted, {*wanted, *staying})
+            held = {**{path: held[path] for path in staying & held.keys()}, **wanted}
+            copies.owned = {*wanted, *staying}
             copies.set_others({path: digest for path, digest in copies.others.items() if path not in wanted})
+        copies.held = held
         return sorted({each for each in objections.values() if each is not None})
 
     def _sandbox_id(self) -> object:
@@ -200,17 +190,15 @@ class SandboxMirror:
         enter = self._enter.replace(_MISSING, f"{{ echo '@begin {nonce}'; echo '@end {nonce}'; exit 0; }}")
         done = await self._run(f"{enter}{_LOOK.format(nonce=nonce, list=_LIST, state=name, most=most)}", nonce)
         if f"@large {nonce}" in done.output:
-            return await self._downloaded(paths.join(self._directory, name))
+            path = paths.join(self._directory, name)
+            [file] = await self._sandbox.adownload_files([path])
+            await self._sandbox.adelete(path)
+            if file.content is None:
+                raise BackendError(None, f"what the sandbox holds in {self._within} cannot be read: {file.error}")
+            return file.content.decode("utf-8", "replace")
         if done.truncated:
             return await self._look(most=0)
         return done.output.replace("\r\n", "\n").partition(f"@begin {nonce}\n")[2].partition(f"@end {nonce}")[0]
-
-    async def _downloaded(self, path: str) -> str:
-        [file] = await self._sandbox.adownload_files([path])
-        await self._sandbox.adelete(path)
-        if file.content is None:
-            raise BackendError(None, f"what the sandbox holds in {self._within} cannot be read: {file.error}")
-        return file.content.decode("utf-8", "replace")
 
     # --- changing ---
 
@@ -229,7 +217,7 @@ class SandboxMirror:
         enter = self._enter.replace(_MISSING, 'mkdir -- "./$part" || exit 1')
         if self._copies.owned:
             enter += f"[ -f {_LIST} ] || {{ echo 'the copies are gone'; exit 1; }}\n"
-        *before, last = _prepared([*contents, *gone], gone, nonce)
+        *before, last = _prepare_commands([*contents, *gone], gone, nonce)
         for each in before:
             await self._run(f"{enter}{each}echo @end {nonce}\n", nonce)
         inline = b64encode(archive).decode()
@@ -237,33 +225,32 @@ class SandboxMirror:
             unpack = f"base64 -d <<'{nonce}' | gzip -dc | tar -xof - || exit 1\n{inline}\n{nonce}\n"
             await self._run(f"{enter}{last}{unpack}echo @end {nonce}\n", nonce)
         else:
-            await self._upload_and_run(archive, f"{enter}{last}", nonce)
-
-    async def _upload_and_run(self, archive: bytes, first: str, nonce: str) -> None:
-        name = f"{_LIST}-{nonce}"
-        path = paths.join(self._directory, name)
-        try:
-            [sent] = await self._sandbox.aupload_files([(path, archive)])
-            if sent.error is not None:
-                raise BackendError(None, f"the sandbox did not take the files: {sent.error}")
-            unpack = f"gzip -dc <{name} | tar -xof - || exit 1\nrm -f {name}\n"
-            await self._run(f"{first}{unpack}echo @end {nonce}\n", nonce)
-        except BackendError:
-            await self._sandbox.adelete(path)
-            raise
+            name = f"{_LIST}-{nonce}"
+            path = paths.join(self._directory, name)
+            try:
+                [uploaded] = await self._sandbox.aupload_files([(path, archive)])
+                if uploaded.error is not None:
+                    raise BackendError(None, f"the sandbox did not take the files: {uploaded.error}")
+                unpack = f"gzip -dc <{name} | tar -xof - || exit 1\nrm -f {name}\n"
+                await self._run(f"{enter}{last}{unpack}echo @end {nonce}\n", nonce)
+            except BackendError:
+                await self._sandbox.adelete(path)
+                raise
 
     async def _run(self, command: str, nonce: str) -> ExecuteResponse:
         """Run a command that prints `@end` and the nonce when all is done."""
         done = await self._sandbox.aexecute(command)
         if done.exit_code != 0 or f"@end {nonce}" not in done.output:
-            raise BackendError(None, f"a command that copies files to {self._within} failed: {_told(done)}")
+            code = "it was stopped" if done.exit_code is None else f"exit code {done.exit_code}"
+            output = one_line(done.output.strip() or "no output", 200)
+            raise BackendError(None, f"a command that copies files to {self._within} failed: {code}, {output}")
         return done
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
 
 _MISSING: Final = "@missing"
-"""The place in `_entering` for what to do if a directory is missing."""
+"""The place in `_enter_commands` for what to do if a directory is missing."""
 _ENTER: Final = """
 LC_ALL=C
 export LC_ALL
@@ -297,7 +284,7 @@ _DIGEST: Final = re.compile(r"([0-9a-f]{64}) [ *]\./(.+)")
 _NAME: Final = re.compile(r"([xn])\./(.+)")
 
 
-def _entering(within: str, root: str) -> str:
+def _enter_commands(within: str, root: str) -> str:
     """Commands that enter the directory `within`, without following links beneath `root`."""
     root = root.rstrip("/") or "/"
     is_beneath = paths.is_beneath(within, root)
@@ -311,7 +298,7 @@ def _is_plain(path: str) -> bool:
     return path.isprintable() and not {"", ".", ".."} & {*parts} and not parts[-1].startswith(_LIST)
 
 
-def _prepared(names: Iterable[str], gone: Collection[str], nonce: str) -> list[str]:
+def _prepare_commands(names: Iterable[str], gone: Collection[str], nonce: str) -> list[str]:
     """Commands that fail if a directory of `names` is a link, and remove the files `gone` and then empty directories.
 
     They are as many as keep each of them short.
@@ -347,28 +334,13 @@ def _archive(
     """
     import tarfile
 
+    lists = ["".join(f"{name}\n" for name in sorted(names)).encode() for names in (before, after)]
+    entries = [(f"./{path}", each, 0o755 if files[path].is_executable else 0o644) for path, each in contents.items()]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        _add(archive, _LIST, _lines(before))
-        for path, content in sorted(contents.items()):
-            _add(archive, f"./{path}", content, 0o755 if files[path].is_executable else 0o644)
-        _add(archive, _LIST, _lines(after))
+        for name, content, mode in [(_LIST, lists[0], 0o644), *sorted(entries), (_LIST, lists[1], 0o644)]:
+            entry = tarfile.TarInfo(name)
+            # A time of its own: compiled modules of Python are current while their source has its size and time.
+            entry.size, entry.mode, entry.mtime = len(content), mode, int(time())
+            archive.addfile(entry, io.BytesIO(content))
     return gzip.compress(buffer.getvalue(), 6)
-
-
-def _lines(names: Iterable[str]) -> bytes:
-    return "".join(f"{name}\n" for name in sorted(names)).encode()
-
-
-def _add(archive: "TarFile", name: str, content: bytes, mode: int = 0o644) -> None:
-    from tarfile import TarInfo
-
-    entry = TarInfo(name)
-    # A time of its own: compiled modules of Python count as current while size and time of their source are the same.
-    entry.size, entry.mode, entry.mtime = len(content), mode, int(time())
-    archive.addfile(entry, io.BytesIO(content))
-
-
-def _told(done: ExecuteResponse) -> str:
-    code = "it was stopped" if done.exit_code is None else f"exit code {done.exit_code}"
-    return f"{code}, {one_line(done.output.strip() or 'no output', 200)}"

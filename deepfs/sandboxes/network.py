@@ -33,11 +33,7 @@ _LONGEST_NAME: Final = 253
 def normal_host(host: str) -> str:
     """The one form of a host: a name in lower case without a last dot, or an address as `ipaddress` writes it.
 
-    Args:
-        host: A name in ASCII, or an address.
-
-    Raises:
-        ValueError: If it is neither, or an address in another form, such as `0x7f.1`.
+    Raises ValueError if it is neither a name in ASCII nor an address, or an address in another form, such as `0x7f.1`.
     """
     if (address := _address(host)) is not None:
         return address
@@ -85,9 +81,6 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
     The others are loopback, private, shared, link-local, multicast, reserved and unspecified ones, those that contain
     an IPv4 address (mapped, NAT64, 6to4, Teredo), and the metadata services of clouds.
-
-    Args:
-        address: The address.
     """
     if isinstance(address, IPv6Address) and address not in _GLOBAL:
         return False
@@ -95,7 +88,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and is_unicast and not any(address in block for block in _SPECIAL)
 
 
-class _Entry(Struct, frozen=True):
+class _AllowedHost(Struct, frozen=True):
     host: str
     covers_beneath: bool
     """Whether it stands for the names beneath `host`, and not for `host` itself."""
@@ -109,15 +102,15 @@ class _Entry(Struct, frozen=True):
 _PORTS: Final = frozenset({80, 443})
 
 
-def _entry(text: str) -> _Entry:
+def _allowed_host(text: str) -> _AllowedHost:
     if not isinstance(text, str):
         raise TypeError(f"hosts: {text!r} is no text")
     name = text.removeprefix("*.")
     if (address := _address(text)) is not None:
-        return _Entry(address, False, _PORTS)  # Also an IPv6 address without brackets.
+        return _AllowedHost(address, False, _PORTS)  # Also an IPv6 address without brackets.
     try:
         host, port = _split(name if name.isascii() else _in_ascii(name))
-        return _Entry(normal_host(host), name != text, frozenset({port}) if port else _PORTS)
+        return _AllowedHost(normal_host(host), name != text, frozenset({port}) if port else _PORTS)
     except ValueError as error:
         raise ValueError(f"hosts: {text!r} cannot be used: {error}") from None
 
@@ -134,7 +127,7 @@ def _in_ascii(name: str) -> str:
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
 
 
-async def _resolved(host: str, port: int) -> list[str]:
+async def _look_up(host: str, port: int) -> list[str]:
     # In threads of their own: slow names must not hold up other lookups of the program, which share a few threads.
     found = await anyio.to_thread.run_sync(
         partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM),
@@ -164,8 +157,8 @@ class AllowedHosts:
         if isinstance(hosts, str | bytes):
             raise TypeError("hosts: a list of texts is needed, not one text")
         self._given = list(hosts)
-        self._entries = [_entry(text) for text in self._given]
-        self._resolve = resolve or _resolved
+        self._entries = [_allowed_host(text) for text in self._given]
+        self._resolve = resolve or _look_up
 
     def __repr__(self) -> str:
         return f"AllowedHosts({self._given!r})"
@@ -207,7 +200,7 @@ class AllowedHosts:
 _Reason: TypeAlias = Literal["granted", "invalid", "refused", "unreachable", "unsupported"]
 
 
-class _RefusedError(Exception):
+class _ProxyError(Exception):
     def __init__(self, reason: _Reason) -> None:
         super().__init__(reason)
         self.reason: _Reason = reason
@@ -262,10 +255,12 @@ async def _http_request(begin: bytes, reader: BufferedByteReceiveStream) -> _Req
         if port is None:
             raise ValueError("it has no port")
         return _Request(normal_host(host), port)
-    return _forwarded(method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match])
+    return _forwarded_request(
+        method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match]
+    )
 
 
-def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
+def _forwarded_request(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
     """A request to forward to the host in its URL, which also gets the name that the URL has, and no other."""
     match = _URL.fullmatch(url)
     if match is None:
@@ -274,7 +269,7 @@ def _forwarded(method: bytes, url: str, version: bytes, headers: Sequence[tuple[
     host = normal_host(given)
     path = match[2] or "/"
     name = f"[{host}]" if ":" in host else host
-    named = [_named(value) for key, value in headers if key.lower() == b"connection"]
+    named = [_header_names(value) for key, value in headers if key.lower() == b"connection"]
     dropped = _OF_ONE_HOP.union(*named)
     # Some servers take `_` for `-`.
     sizes = [pair for pair in headers if pair[0].lower().replace(b"_", b"-") in _OF_THE_BODY]
@@ -297,7 +292,7 @@ def _is_clear(name: bytes, value: bytes, version: bytes) -> bool:
     return form is not None and is_known and form.fullmatch(value) is not None
 
 
-def _named(value: bytes) -> set[bytes]:
+def _header_names(value: bytes) -> set[bytes]:
     """The headers that a `Connection` header names."""
     return {name.strip().lower() for name in value.split(b",")}
 
@@ -328,20 +323,17 @@ async def _socks_request(client: SocketStream, reader: BufferedByteReceiveStream
         raise EndOfStream
     await client.send(_SOCKS + bytes([_WITHOUT_PASSWORD]))
     _, command, _, kind = await reader.receive_exactly(4)
-    host = await _socks_host(reader, kind)
-    port = int.from_bytes(await reader.receive_exactly(2))
-    if command != _CONNECT:
-        raise _RefusedError("unsupported")
-    return _Request(normal_host(host), port)
-
-
-async def _socks_host(reader: BufferedByteReceiveStream, kind: int) -> str:
     if kind == _NAME:
         (size,) = await reader.receive_exactly(1)
-        return (await reader.receive_exactly(size)).decode("ascii") if size else ""
-    if kind not in _ADDRESS_BYTES:
+        host = (await reader.receive_exactly(size)).decode("ascii") if size else ""
+    elif kind in _ADDRESS_BYTES:
+        host = str(ip_address(await reader.receive_exactly(_ADDRESS_BYTES[kind])))
+    else:
         raise ValueError("it is no kind of address")
-    return str(ip_address(await reader.receive_exactly(_ADDRESS_BYTES[kind])))
+    port = int.from_bytes(await reader.receive_exactly(2))
+    if command != _CONNECT:
+        raise _ProxyError("unsupported")
+    return _Request(normal_host(host), port)
 
 
 # --- the proxy ---
@@ -359,12 +351,7 @@ _ENDS: Final = (BrokenResourceError, ClosedResourceError, EndOfStream, Incomplet
 
 
 async def serve_proxy(listener: SocketListener, allowed: AllowedHosts) -> None:
-    """Serve HTTP (`CONNECT` and requests for URLs) and SOCKS5 on one port, until this is cancelled.
-
-    Args:
-        listener: Where clients connect.
-        allowed: The hosts that they may reach.
-    """
+    """Serve HTTP (`CONNECT` and requests for URLs) and SOCKS5 on one port, until this is cancelled."""
     turns = anyio.Semaphore(_MOST_CONNECTIONS)
 
     async def attend(client: SocketStream) -> None:
@@ -378,15 +365,13 @@ async def serve_proxy(listener: SocketListener, allowed: AllowedHosts) -> None:
     async with anyio.create_task_group() as tasks:
         while True:
             await turns.acquire()
-            tasks.start_soon(attend, await _accepted(listener))
-
-
-async def _accepted(listener: SocketListener) -> SocketStream:
-    while True:
-        try:
-            return await listener.accept()
-        except OSError:  # The process has no descriptor left, for a while.
-            await anyio.sleep(_SHORTAGE_S)
+            while True:
+                try:
+                    client = await listener.accept()
+                    break
+                except OSError:  # The process has no descriptor left, for a while.
+                    await anyio.sleep(_SHORTAGE_S)
+            tasks.start_soon(attend, client)
 
 
 async def _attend(client: SocketStream, allowed: AllowedHosts) -> None:
@@ -398,40 +383,40 @@ async def _attend(client: SocketStream, allowed: AllowedHosts) -> None:
             if begin == _SOCKS:
                 answer = _socks_answer
             request = await (_socks_request(client, reader) if begin == _SOCKS else _http_request(begin, reader))
-        server = await _connected(request, allowed)
-    except (_RefusedError, ValueError, DelimiterNotFound) as error:
+        server = await _connect(request, allowed)
+    except (_ProxyError, ValueError, DelimiterNotFound) as error:
         with anyio.move_on_after(_ANSWER_S):
-            await client.send(answer(error.reason if isinstance(error, _RefusedError) else "invalid"))
+            await client.send(answer(error.reason if isinstance(error, _ProxyError) else "invalid"))
         return
     async with server:
         await (server.send(request.head) if request.head else client.send(answer("granted")))
         await _relay(reader, client, server)
 
 
-async def _connected(request: _Request, allowed: AllowedHosts) -> SocketStream:
-    """A connection to the host, at an address that was checked. Raises _RefusedError."""
+async def _connect(request: _Request, allowed: AllowedHosts) -> SocketStream:
+    """A connection to the host, at an address that was checked. Raises _ProxyError."""
     with anyio.move_on_after(_CONNECT_S):
         try:
             addresses = await allowed.addresses(request.host, request.port)
         except Exception:  # The resolver is code of the caller, and may raise anything.
-            raise _RefusedError("unreachable") from None
+            raise _ProxyError("unreachable") from None
         if not addresses:
-            raise _RefusedError("refused")
+            raise _ProxyError("refused")
         for address in addresses[:_MOST_ADDRESSES]:
             with suppress(OSError):
-                return await _connected_to(address, request.port, allowed)
-    raise _RefusedError("unreachable")
+                return await _connect_to(address, request.port, allowed)
+    raise _ProxyError("unreachable")
 
 
-async def _connected_to(address: str, port: int, allowed: AllowedHosts) -> SocketStream:
-    """A connection to an address. Raises OSError, or _RefusedError for an address of this machine."""
+async def _connect_to(address: str, port: int, allowed: AllowedHosts) -> SocketStream:
+    """A connection to an address. Raises OSError, or _ProxyError for an address of this machine."""
     stream = await anyio.connect_tcp(address, port)
     try:
         # The socket itself: without a peer, since that has ended the connection already, this is an OSError.
         connected = stream.extra(SocketAttribute.raw_socket)
         is_own = connected.getsockname()[0] == connected.getpeername()[0]
         if is_own and not allowed.allows(address, port):
-            raise _RefusedError("refused")  # A public address of this machine.
+            raise _ProxyError("refused")  # A public address of this machine.
     except BaseException:
         await stream.aclose()
         raise
@@ -488,16 +473,10 @@ _START_S: Final = 20.0
 
 
 def listen_beside(process: int) -> socket.socket:
-    """A socket that listens in the network namespace of a process, at the address in `PROXY_VARIABLES`.
+    """A socket that listens at the address in `PROXY_VARIABLES`, in the network namespace of a process.
 
-    A program does that, since only a process without threads can enter a user namespace. Blocks while it runs.
-
-    Args:
-        process: The PID of a process in a network namespace that this user made.
-
-    Raises:
-        OSError: If the process has ended, or shares the network namespace of this one.
-        subprocess.SubprocessError: If the program fails.
+    The namespace is one that this user made; OSError if the process has ended, or shares that of this one. A program
+    does it, since only a process without threads can enter a user namespace; SubprocessError if it fails. Blocks.
     """
     namespace = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
     ours, theirs = socket.socketpair()

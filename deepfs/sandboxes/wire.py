@@ -1,13 +1,16 @@
-"""Calls to the scripts in a sandbox: the text of a command, and the frames of an answer.
+"""Calls to the scripts in a sandbox: the text of a command, the frames of an answer, and the records in it.
 
 What comes back is not trusted: a frame that announces too much is refused before the rest is fetched, each further part
-must be as long as it has to be, and each command has a time limit.
+must be as long as it has to be, and each command has a time limit. Of records, lengths, counts and numbers are checked,
+and memory is bounded. Whatever is wrong raises one error, the BackendError of `Records.damaged`.
 """
 
 import re
-from base64 import b64encode
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from importlib.resources import files
 from secrets import token_hex
 from shlex import quote
@@ -17,51 +20,271 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Struct
 
-from deepfs.errors import BackendError, DeadlineError
-from deepfs.sandboxes.answers import (
-    LISTING,
-    Bound,
-    Content,
-    Found,
-    Records,
-    bound_of,
-    check,
-    contents,
-    failure_of,
-    found_files,
-    infos,
-    printable,
-    tree_listing,
+from deepfs.errors import (
+    AlreadyExistsError,
+    BackendError,
+    ConflictError,
+    DeadlineError,
+    DeepFSError,
+    InvalidPathError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    PermissionDeniedError,
+    TooLargeError,
 )
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
+from deepfs.text import paths
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 
 __all__ = [
-    "Calls",
-    "Content",
-    "Engine",
-    "Found",
-    "Frame",
+    "LISTING",
+    "MAX_ENTRIES",
+    "Bound",
     "Records",
+    "ScriptCalls",
+    "bound_of",
     "check",
     "command_text",
-    "contents",
-    "encoded_size",
     "failure_of",
-    "found_files",
-    "infos",
     "off_loop",
+    "outcomes",
     "parse_frame",
-    "room",
-    "tree_listing",
-    "word_cost",
+    "printable",
 ]
-
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
+
+_MIB: Final = 1024 * 1024
+
+# --- the records of an answer ----------------------------------------------------------------------------------------
+
+_GZIPPED: Final = b"\x1f\x8b"
+_EITHER_FORM: Final = 47
+"""The `wbits` with which zlib decompresses both its own format and gzip."""
+_STEP: Final = 64 * 1024
+"""The most bytes that are decompressed at once; no more is ever decompressed than the records need."""
+_MAX_RECORD_BYTES: Final = 16 * 1024
+"""The longest record without its content. Linux has no paths of more than 4,096 bytes."""
+MAX_ENTRIES: Final = 100_000
+"""The most entries of one listing, and the most files of one grep."""
+
+
+class Bound(Struct, frozen=True):
+    """The most bytes that an answer may hold, and the most characters in which it may be sent."""
+
+    data: int
+    text: int
+
+
+LISTING: Final = Bound(48 * _MIB, 16 * _MIB)
+"""The bound of listings, which compress well."""
+
+
+def bound_of(records: int, content: int = 0) -> Bound:
+    """The bound of an answer of so many records with up to `content` bytes of content, which may not compress."""
+    data = content + _MAX_RECORD_BYTES + 512 * records
+    return Bound(data, (data + data // 256 + 1024) // 3 * 4)
+
+
+class Records:
+    """The records of an answer, read one after another: each is a line, and content of the length that it states.
+
+    `about` is the path that errors name, `size` the length of the text.
+    """
+
+    def __init__(self, text: str, checksum: str, most: int = LISTING.data, about: str | None = None) -> None:
+        self.about: str | None = about
+        self.size: int = len(text)
+        if not text.isascii() or sha256(text.encode()).hexdigest() != checksum:
+            raise BackendError(about, "the answer of the sandbox was damaged on its way")
+        try:
+            packed = b64decode(text, validate=True)
+        except ValueError:
+            raise self.damaged() from None
+        self._pieces = _unpack(packed, most)
+        self._data = b""
+        self._at = 0
+
+    def damaged(self) -> BackendError:
+        """The error of an answer that cannot be understood."""
+        return BackendError(self.about, "the sandbox gave an answer that means nothing")
+
+    def _next_piece(self) -> bytes:
+        """Decompress further bytes; empty if there are none."""
+        try:
+            return next(self._pieces, b"")
+        except (ValueError, zlib.error):
+            raise self.damaged() from None
+
+    def _fill(self) -> bool:
+        """Add further bytes to those that are not read; False if there are none."""
+        piece = self._next_piece()
+        if not piece:
+            return False
+        self._data, self._at = self._data[self._at :] + piece, 0
+        return True
+
+    def until(self, end: bytes) -> bytes:
+        """The bytes up to `end`, which is skipped."""
+        while (stop := self._data.find(end, self._at, self._at + _MAX_RECORD_BYTES)) < 0:
+            if len(self._data) - self._at >= _MAX_RECORD_BYTES or not self._fill():
+                raise self.damaged()
+        found, self._at = self._data[self._at : stop], stop + len(end)
+        return found
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        taken = [self._data[self._at : self._at + size]]
+        self._at += len(taken[0])
+        missing = size - len(taken[0])
+        while missing:
+            piece = self._next_piece()
+            if not piece:
+                raise self.damaged()
+            taken.append(piece[:missing])
+            self._data, self._at = piece, len(taken[-1])
+            missing -= self._at
+        return b"".join(taken)
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data) or self._fill()
+
+    def starts_with(self, start: bytes) -> bool:
+        """Whether the rest begins with `start`."""
+        while len(self._data) - self._at < len(start) and self._fill():
+            pass
+        return self._data.startswith(start, self._at)
+
+    def words(self) -> list[bytes]:
+        """The words of the next line."""
+        return self.until(b"\n").split(b" ")
+
+    def words_and_path(self, words: int) -> list[bytes]:
+        """The next record with the given number of words and a path, which may contain anything but `//`."""
+        found = self.until(b"//\n").split(b" ", words)
+        if len(found) <= words:
+            raise self.damaged()
+        return found
+
+    def number(self, word: bytes, most: int = 1 << 62) -> int:
+        """The number that `word` states in decimal."""
+        if not _is_number(word) or int(word) > most:
+            raise self.damaged()
+        return int(word)
+
+    def mode(self, word: bytes) -> int:
+        """The mode that `word` states in hexadecimal."""
+        if not _is_mode(word):
+            raise self.damaged()
+        return int(word, 16)
+
+    def end(self) -> None:
+        """Raise unless all records are read."""
+        if self:
+            raise self.damaged()
+
+
+_is_number = re.compile(rb"[0-9]{1,19}").fullmatch
+_is_mode = re.compile(rb"[0-9a-f]{1,8}").fullmatch
+
+
+def _unpack(packed: bytes, most: int) -> Iterator[bytes]:
+    """The pieces of decompressed data. Raises ValueError if they are more than `most` bytes, or not whole."""
+    size = 0
+    for piece in _inflate(packed) if packed.startswith(_GZIPPED) else (packed,):
+        size += len(piece)
+        if size > most:
+            raise ValueError("too long")
+        if piece:
+            yield piece
+
+
+def _inflate(packed: bytes) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(_EITHER_FORM)
+    for at in range(0, len(packed), _STEP):
+        pending = packed[at : at + _STEP]
+        while pending:
+            yield inflate.decompress(pending, _STEP)
+            pending = inflate.unconsumed_tail
+        if inflate.unused_data:
+            raise ValueError("data after the end")
+    while not inflate.eof:
+        piece = inflate.decompress(b"", _STEP)
+        if not piece:
+            raise ValueError("cut off")
+        yield piece
+
+
+# --- the outcomes in records -----------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """`text` of a sandbox as it may stand in an error: short, on one line, without control characters."""
+    shown = "".join(char if char.isprintable() else " " for char in text[:2000])
+    return " ".join(shown.split())[:300]
+
+
+_FAILURES: Final[dict[bytes, type[DeepFSError]]] = {
+    b"not_found": NotFoundError,
+    b"is_dir": IsDirectoryError,
+    b"not_dir": NotDirectoryError,
+    b"not_dir_itself": NotDirectoryError,
+    b"exists": AlreadyExistsError,
+    b"denied": PermissionDeniedError,
+    b"conflict": ConflictError,
+}
+
+
+def failure_of(words: Sequence[bytes], path: str, limit: int = 0) -> DeepFSError:
+    """The error about `path` from the words of a record, of which the first is `E`."""
+    match words[1:]:
+        case [kind] if kind in _FAILURES:
+            return _FAILURES[kind].because(path, "")
+        case [b"dir_exists"]:
+            return AlreadyExistsError(path, is_directory=True)
+        case [b"too_large", size] if limit and _is_number(size):
+            return TooLargeError(path, int(size), limit)
+        case [b"inside"]:
+            return InvalidPathError(path, "it lies inside what it is to be put into")
+        case [b"timeout"]:
+            return DeadlineError(path, "another change holds the lock of the sandbox")
+        case _:
+            reason = printable(b" ".join(words[2:]).decode(errors="replace"))
+            return BackendError(path, f"the sandbox could not carry the operation out: {reason}")
+
+
+def check(answer: Records, path: str) -> None:
+    """Read the first record. Raise the error about `path` if it is one."""
+    words = answer.words()
+    if words[0] == b"E":
+        answer.end()
+        raise failure_of(words, path)
+    if words != [b"ok"]:
+        raise answer.damaged()
+
+
+def outcomes(answer: Records, changed: Sequence[str]) -> list[DeepFSError | None]:
+    """Read the records about the `changed` paths, and no further one: for each the error, or None if it was changed."""
+    found = [answer.words() for _ in changed]
+    answer.end()
+    if not all(words == [b"ok"] or (words[0] == b"E" and len(words) > 1) for words in found):
+        raise answer.damaged()
+    # Of a change, "not_dir" is about what is above.
+    return [
+        None
+        if words[0] == b"ok"
+        else NotDirectoryError(paths.parent(path))
+        if words[1] == b"not_dir"
+        else failure_of(words, path)
+        for words, path in zip(found, changed, strict=True)
+    ]
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 Engine = str
 """`py`, `sh`, or empty while it is unknown which of them the sandbox can run."""
@@ -110,20 +333,10 @@ def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
     return f"{{ {tried}\ncase $? in {unusable}) {_INTERPRETERS['sh']} {arguments} ;; esac; }} {stdin}"
 
 
-def room(engine: Engine, limit: int) -> int:
-    """The number of characters left for words and payload in a command of at most `limit`."""
-    return limit - len(command_text(engine, [], b"").encode())
-
-
-def word_cost(engine: Engine, *words: bytes) -> int:
+def _cost(engine: Engine, words: Iterable[bytes]) -> int:
     """The number of characters that `words` take in a command."""
-    # Quotes and a blank; a command for either script holds them twice.
-    return sum(encoded_size(len(word)) + 3 for word in words) * (1 if engine else 2)
-
-
-def encoded_size(size: int) -> int:
-    """The number of base64 characters for `size` bytes."""
-    return (size + 2) // 3 * 4
+    # In base64, with quotes and a blank; a command for either script holds them twice.
+    return sum((len(word) + 2) // 3 * 4 + 3 for word in words) * (1 if engine else 2)
 
 
 def parse_frame(output: str, nonce: str, about: str | None = None) -> Frame:
@@ -141,7 +354,7 @@ async def off_loop(size: int, function: Callable[[*ArgsT], T], *args: *ArgsT) ->
     return function(*args) if size < _TINY else await pool.run_long(lambda _: function(*args))
 
 
-class Calls:
+class ScriptCalls:
     """The scripts of one sandbox; `execute` runs a command there.
 
     A command may have up to `command_bytes` bytes; output of up to `answer_bytes` bytes is returned whole. `rest`
@@ -190,7 +403,7 @@ class Calls:
         call = partial(self.call, operation, *arguments, payload=payload, about=about, bound=bound_of(records))
         for _ in range(_LOCK_ATTEMPTS):
             await checkpoint_if_cancelled()
-            answer = await shielded(call)
+            answer = await run_shielded(call)
             if not answer.starts_with(b"E timeout\n"):
                 return answer
         raise DeadlineError(about, "other changes held the lock in the sandbox all the time")
@@ -233,8 +446,8 @@ class Calls:
 
     def room(self, *arguments: bytes) -> int:
         """The bytes of content that fit into a call with `arguments`; 0 or less if not even the arguments fit."""
-        heading = [*self._heading("0" * 16), b"operation", b"0" * 16]
-        left = room(self._engine, self._command_bytes) - word_cost(self._engine, *heading, *arguments)
+        words = [*self._heading("0" * 16), b"operation", b"0" * 16, *arguments]
+        left = self._command_bytes - len(command_text(self._engine, [], b"").encode()) - _cost(self._engine, words)
         return left // 4 * 3
 
     def groups(self, items: Iterable[ItemT], words: Callable[[ItemT], Sequence[bytes]]) -> Iterator[list[ItemT]]:
@@ -242,7 +455,7 @@ class Calls:
         group: list[ItemT] = []
         spent, most = 0, self.room() // 2
         for item in items:
-            cost = word_cost(self._engine, *words(item))
+            cost = _cost(self._engine, words(item))
             if group and spent + cost > most:
                 yield group
                 group, spent = [], 0

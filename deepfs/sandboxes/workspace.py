@@ -20,25 +20,37 @@ from deepfs.backends.filesystem import ON_DISK, FilesystemBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol
 from deepfs.disk import Disk, Upload
 from deepfs.disk.os_calls import SEARCH, check_platform
-from deepfs.disk.programs import import_late_modules, passed
-from deepfs.disk.removal import remove_tree
+from deepfs.disk.programs import directories_passed, import_late_modules
+from deepfs.disk.trees import remove_tree
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import BackendError, InvalidPathError, NotSupportedError
 from deepfs.process import Command, Running
 from deepfs.sandboxes.limits import Cgroup, Limits, held_bytes
 from deepfs.sandboxes.network import AllowedHosts
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["WorkspaceSandbox", "leads_by", "remove_directory"]
+__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_by", "memory_file", "remove_directory"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+SETTINGS = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+"""The files of /etc that programs need; they reveal nothing about this host."""
+FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+"""The files of /etc that programs need besides these to find other machines."""
+
 _LOOK_S: Final = 0.2
 """Seconds between two checks of the size of the workspace."""
 _REST: Final = 10
@@ -126,7 +138,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         if self._is_ephemeral:
             self._is_closed = True
             self._removal.detach()
-            await shielded(partial(pool.run, remove_directory, self._around))
+            await run_shielded(partial(pool.run, remove_directory, self._around))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -149,7 +161,10 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         self._make_temporary()
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         import_late_modules()
-        _check_outside(self._read_only, self._given_root)
+        for path in self._read_only:
+            if leads_by(path, self._given_root):  # A command could make it lead to any file.
+                reason = f"read_only has a path in the workspace, where commands change it: {path}"
+                raise NotSupportedError(None, reason)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         return await super()._change(held, self._in_workspace, function, *args)
@@ -206,7 +221,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises NotSupportedError if this machine, or the account of this process, has not what confining it takes, or if
         a path in `read_only` lies in the workspace.
         """
-        async with self._boxed(command, timeout) as boxed:
+        async with self._confine(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
 
     def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
@@ -222,15 +237,16 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
             ended.
         """
-        return self._streamed(command, timeout)
 
-    @asynccontextmanager
-    async def _streamed(self, command: str, timeout: float | None) -> AsyncIterator[Running]:
-        async with self._boxed(command, timeout) as boxed, commands.running(boxed) as run:
-            yield run
+        @asynccontextmanager
+        async def streamed() -> AsyncIterator[Running]:
+            async with self._confine(command, timeout) as boxed, commands.running(boxed) as run:
+                yield run
+
+        return streamed()
 
     @abstractmethod
-    def _boxed(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
+    def _confine(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
         """A context of the confined command; its files and control groups are removed when the block ends."""
 
     def _not_enforced(self, groups: Cgroup) -> tuple[str, ...]:
@@ -255,7 +271,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         while hidden < _MOST_HIDDEN:
             await anyio.sleep(pause)
             begun = perf_counter()
-            if begun < rests_until and not await pool.run(_is_any_urgent, watched):
+            if begun < rests_until and not await pool.run(lambda: any(each.is_urgent() for each in watched)):
                 continue
             try:
                 for each in watched:
@@ -302,10 +318,6 @@ class _Watched:
         return f"its files take more than {limit:,} bytes" if used > limit else ""
 
 
-def _is_any_urgent(watched: Iterable[_Watched]) -> bool:
-    return any(each.is_urgent() for each in watched)
-
-
 def _free_bytes(directory: str) -> int:
     try:
         status = os.statvfs(directory)
@@ -314,22 +326,13 @@ def _free_bytes(directory: str) -> int:
     return status.f_bfree * status.f_frsize
 
 
-def _check_outside(read_only: Sequence[str], workspace: str) -> None:
-    """Raise NotSupportedError for a path that leads by the workspace: a command could make it lead to any file."""
-    for path in read_only:
-        if leads_by(path, workspace):
-            raise NotSupportedError(None, f"read_only has a path in the workspace, where commands change it: {path}")
-
-
 def leads_by(path: str, workspace: str) -> bool:
     """Whether a part of a path, or of a link on its way, lies in the workspace, where commands can replace it.
 
-    Args:
-        path: The path, which need not exist.
-        workspace: The directory that commands change; itself it may be the path.
+    The path need not exist. It may be the workspace itself.
     """
     root = os.path.realpath(workspace)
-    return any(directory == root or paths.is_beneath(directory, root) for directory in passed(path))
+    return any(directory == root or paths.is_beneath(directory, root) for directory in directories_passed(path))
 
 
 def _make_private(directory: str) -> None:
@@ -348,10 +351,9 @@ def _remove_own(owner: int, directory: str) -> None:
 
 
 def remove_directory(directory: str) -> None:
-    """Remove a directory with all in it, whatever modes commands gave it; the log says what could not be removed.
+    """Remove a directory, if there is one, with all in it, whatever modes commands gave it.
 
-    Args:
-        directory: The path of the directory, which need not exist.
+    The log says what could not be removed.
     """
     try:
         parent = os.open(os.path.dirname(directory), SEARCH)
@@ -363,3 +365,15 @@ def remove_directory(directory: str) -> None:
         os.close(parent)
     if stayed:
         _log.warning("%d entries of %s could not be removed: %s", len(stayed), directory, stayed[0][1])
+
+
+def memory_file(content: bytes) -> int:
+    """A descriptor of a file in memory with this content, which a child process reads from its beginning."""
+    descriptor = os.memfd_create("deepfs")
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -19,9 +19,9 @@ __all__ = [
     "glob_tree",
     "grep_tree",
     "is_short",
+    "run_search",
     "scan_stored",
     "search_deadline",
-    "searched",
 ]
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def search_deadline() -> Deadline:
     return Deadline(SEARCH_SECONDS)
 
 
-async def searched(
+async def run_search(
     work: Callable[[Deadline], T],
     *,
     deadline: Deadline | None = None,

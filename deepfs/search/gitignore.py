@@ -7,8 +7,7 @@ parent, and everything in an ignored directory is ignored, even if a rule says o
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from deepfs.errors import DeadlineError
 from deepfs.text import paths
@@ -26,8 +25,8 @@ _MAX_REMEMBERED = 10_000
 _MAX_RULES = 4000
 _MAX_LINE = 4096
 _GROUP_OF = 64
-_MAX_MEMORY = 1024 * 1024
-"""Bytes of memory for one expression; a pattern that needs more is invalid."""
+_MAX_EXPRESSION = 4 * _MAX_LINE
+"""Characters of one expression, some 50 ms of compiling; a pattern that needs more is invalid."""
 _MAX_HINTS = 100
 _MAX_KNOWN = 64
 _MAX_BYTES = 2 * 1024 * 1024
@@ -35,7 +34,7 @@ _MAX_BYTES = 2 * 1024 * 1024
 _is_plain_pattern = re.compile(r"[\w.*?/-]{1,200}", re.ASCII).fullmatch
 
 
-_Test: TypeAlias = Callable[[bytes], object]
+_Test: TypeAlias = Callable[[str], object]
 
 
 class _Rule:
@@ -52,9 +51,9 @@ class _Rule:
 
     @property
     def test(self) -> _Test:
-        """The test of a path, or of a name if the rule is `by_name`. Raises ValueError if it needs too much memory."""
+        """The test of a path, or of a name if the rule is `by_name`. Raises ValueError if it is too long."""
         if self._test is None:
-            self._test = _linear(self.expression)
+            self._test = _compile_expression(self.expression)
         return self._test
 
     def is_usable(self) -> bool:
@@ -70,14 +69,20 @@ class _Group:
     is_name_in_question: _Test
     is_path_in_question: _Test
 
-    def __init__(self, rules: Sequence[_Rule]) -> None:
+    def __init__(self, rules: Sequence[_Rule], check: "Check") -> None:
+        check()
         try:
             self._unite(rules)
         except ValueError:
-            rules = [rule for rule in rules if rule.is_usable()]
+            usable: list[_Rule] = []
+            for rule in rules:
+                check()
+                if rule.is_usable():
+                    usable.append(rule)
+            rules = usable
             try:
                 self._unite(rules)
-            except ValueError:  # Each compiles alone, but together they need too much memory.
+            except ValueError:  # Each is short enough, but all together are not.
                 self.is_name_in_question = self.is_path_in_question = lambda _: True
         self._last_first = rules[::-1]
 
@@ -85,7 +90,7 @@ class _Group:
         self.is_name_in_question = _any_of(rule.expression for rule in rules if rule.by_name)
         self.is_path_in_question = _any_of(rule.expression for rule in rules if not rule.by_name)
 
-    def verdict(self, path: bytes, name: bytes, is_dir: bool) -> bool | None:
+    def verdict(self, path: str, name: str, is_dir: bool) -> bool | None:
         if self.is_name_in_question(name) or self.is_path_in_question(path):
             for rule in self._last_first:
                 if (is_dir or not rule.directories_only) and rule.test(name if rule.by_name else path):
@@ -109,25 +114,19 @@ class Rules:
 
     def __init__(self, rules: Sequence[_Rule], plain: Sequence[str] = (), check: Check = _go_on) -> None:
         starts = range(len(rules) - len(rules) % _GROUP_OF, -1, -_GROUP_OF)
-        self._last_first = [self._group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
+        self._last_first = [_Group(rules[start : start + _GROUP_OF], check) for start in starts if rules[start:]]
         self._remembered: dict[str, bool] = {}
         self.plain = plain
 
     def __bool__(self) -> bool:
         return bool(self._last_first)
 
-    @staticmethod
-    def _group(rules: Sequence[_Rule], check: Check) -> _Group:
-        check()
-        return _Group(rules)
-
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
         name = relative[relative.rfind("/") + 1 :]
         if not self._is_name_in_question(name) and not self._is_path_in_question(relative):
             return None
-        whole, last = relative.encode(), name.encode()
-        verdicts = (group.verdict(whole, last, is_dir) for group in self._last_first)
+        verdicts = (group.verdict(relative, name, is_dir) for group in self._last_first)
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _is_name_in_question(self, name: str) -> bool:
@@ -136,14 +135,12 @@ class Rules:
         if known is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
-            subject = name.encode()
-            known = any(group.is_name_in_question(subject) for group in self._last_first)
+            known = any(group.is_name_in_question(name) for group in self._last_first)
             self._remembered[name] = known
         return known
 
     def _is_path_in_question(self, relative: str) -> bool:
-        subject = relative.encode()
-        return any(group.is_path_in_question(subject) for group in self._last_first)
+        return any(group.is_path_in_question(relative) for group in self._last_first)
 
 
 _NO_RULES = Rules([])
@@ -152,7 +149,7 @@ _NO_RULES = Rules([])
 def _any_of(expressions: Iterable[str]) -> _Test:
     """Combine expressions into one test."""
     united = "|".join(expressions)
-    return _linear(united) if united else lambda _: False
+    return _compile_expression(united) if united else lambda _: False
 
 
 def compile_rules(lines: Iterable[str]) -> Rules:
@@ -179,14 +176,14 @@ def rules_of_file(content: bytes, check: Check = _go_on) -> Rules:
     """The rules of a `.gitignore` file. As in git, invalid patterns are skipped; so is a file with too many lines."""
     rules = _known.get(content)
     if rules is None:
-        rules = _NO_RULES if content.count(b"\n") >= _MAX_RULES else _compiled(content, check)
+        rules = _NO_RULES if content.count(b"\n") >= _MAX_RULES else _compile_lines(content, check)
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[content] = rules
     return rules
 
 
-def _compiled(content: bytes, check: Check) -> Rules:
+def _compile_lines(content: bytes, check: Check) -> Rules:
     rules: list[_Rule] = []
     plain: list[str] = []
     for line in content.removeprefix(BOM.encode()).decode("utf-8", "replace").split("\n"):
@@ -195,7 +192,7 @@ def _compiled(content: bytes, check: Check) -> Rules:
         with suppress(ValueError):
             found = list(_rules(line))
             rules += found
-            plain += _plain(_trimmed(line), found)
+            plain += _plain(_trim(line), found)
     return Rules(rules, plain[:_MAX_HINTS], check)
 
 
@@ -207,14 +204,14 @@ def _rules(line: str) -> Iterator[_Rule]:
     """Yield the rule of `line`, unless it is blank or a comment. Raises ValueError if it is not a pattern."""
     if len(line) > _MAX_LINE or "\n" in line or not is_text(line):
         raise ValueError("a pattern is one line of text")
-    body = _trimmed(line).removeprefix("!")
+    body = _trim(line).removeprefix("!")
     pattern = body.removesuffix("/")
     if pattern and not line.startswith("#"):
         expression = _expression(pattern.removeprefix("/"))
         yield _Rule(expression, not line.startswith("!"), pattern != body, "/" not in pattern)
 
 
-def _trimmed(line: str) -> str:
+def _trim(line: str) -> str:
     """A line without the spaces at its end, but for one that is escaped."""
     text = line.rstrip(" ")
     escapes = len(text) - len(text.rstrip("\\"))
@@ -236,10 +233,10 @@ def _expression(pattern: str) -> str:
             raise ValueError("a backslash takes a character")
         end = token.end()
         if token["stars"]:
-            part = "[^/]*"
+            part = _STAR
             is_last = end == len(pattern)
             if len(token[0]) > 1 and pattern[at - 1 : at] in ("", "/") and (is_last or _SLASH.match(pattern, end)):
-                part, end = ("(?:.*/)?", end + 1) if pattern[end : end + 1] == "/" else (".*", end)
+                part, end = (_DIRECTORIES, end + 1) if pattern[end : end + 1] == "/" else (_ANYTHING, end)
         elif token["any"]:
             part = "[^/]"
         elif token["set"]:
@@ -248,7 +245,33 @@ def _expression(pattern: str) -> str:
             part = re.escape(token["escaped"] or token["text"])
         parts.append(part)
         at = end
-    return "".join(parts)
+    return _without_backtracking(parts)
+
+
+_STAR: Final = "[^/]*"
+_DIRECTORIES: Final = "(?:[^/]*+/)*?"
+_ANYTHING: Final = ".*?"
+
+
+def _without_backtracking(parts: Sequence[str]) -> str:
+    """Join the parts of a pattern, which may come from the tree, so that a match takes its length times that of a path.
+
+    As in a glob, the first place where the text between two stars fits is right and final: a star can skip to any later
+    place, up to the next slash. So is the first place of what stands between two `**`, which ends with a slash.
+    """
+    runs: list[tuple[str, list[str]]] = [("", [""])]
+    for part in parts:
+        if part in (_DIRECTORIES, _ANYTHING):
+            runs.append((part, [""]))
+        elif part == _STAR:
+            runs[-1][1].append("")
+        else:
+            runs[-1][1][-1] += part
+    written = list[str]()
+    for skipped, (first, *middle) in runs:
+        last = f"[^/]*{middle.pop()}" if middle else ""
+        written.append(skipped + first + "".join(f"(?>[^/]*?{text})" for text in middle) + last)
+    return "".join(f"(?>{run})" for run in written[:-1]) + written[-1]
 
 
 _SLASH = re.compile(r"\\?/")
@@ -291,27 +314,19 @@ def _set(pattern: str, at: int) -> tuple[str, int]:
         at = member.end()
     # A set never matches a slash, also one within a range.
     around = [pair for low, high in ranges for pair in ((low, min(high, ".")), (max(low, "0"), high))]
-    chosen = "".join(rf"\x{{{ord(low):x}}}-\x{{{ord(high):x}}}" for low, high in around if low <= high)
+    chosen = "".join(f"{re.escape(low)}-{re.escape(high)}" for low, high in around if low <= high)
     if negated:
         return f"[^/{chosen}]", at + 1
     return (f"[{chosen}]" if chosen else _NOTHING), at + 1
 
 
-_NOTHING = r"[^\x{0}-\x{10FFFF}]"
+_NOTHING = "(?!)"
 
 
-def _linear(expression: str) -> _Test:
-    """Compile a test that takes linear time with any pattern, since patterns may come from the tree."""
-    re2 = import_module("re2")
-    options = re2.Options()
-    options.log_errors = False
-    options.dot_nl = True
-    options.max_mem = _MAX_MEMORY
-    try:
-        test: _Test = re2.compile(expression, options).fullmatch
-    except re2.error as error:
-        raise ValueError(str(error)) from error
-    return test
+def _compile_expression(expression: str) -> _Test:
+    if len(expression) > _MAX_EXPRESSION:
+        raise ValueError("the expression is too long")
+    return re.compile(expression, re.DOTALL).fullmatch
 
 
 class Ignoring:
@@ -319,7 +334,7 @@ class Ignoring:
 
     `rules` apply from the directory `base`, which is `root` or above it. `read`, if given, returns the content of the
     `.gitignore` file at a path, or None. A search that starts in an ignored directory still searches it: the rules from
-    above then do not apply. `check` raises DeadlineError when the search has to end, here and in every call.
+    above then do not apply. Nothing is read before `prepare`. `check` raises DeadlineError when the search has to end.
     """
 
     def __init__(
@@ -332,17 +347,22 @@ class Ignoring:
     ) -> None:
         self.failed: int = 0
         """The number of files whose rules do not count, since they could not be compiled or were too many."""
+        self._base = base
         self._root = root
+        self._rules = rules
         self._read = read
         self._check = check
         self._left = _MAX_BYTES
         self._holding: dict[str, _Chain] = {}
         self._ignored: dict[str, bool] = {}
-        chain = self._with_own(base, _with(base, rules, ()))
-        for directory in _way(base, root):
+
+    def prepare(self) -> None:
+        """Read and compile the rules that apply at the root; needed before all else. Raises DeadlineError."""
+        chain = self._with_own(self._base, _with(self._base, self._rules, ()))
+        for directory in _way(self._base, self._root):
             above = () if _is_ignored(chain, directory, is_dir=True) else chain
             chain = self._with_own(directory, above)
-        self._ignored[root], self._holding[root] = False, chain
+        self._ignored[self._root], self._holding[self._root] = False, chain
 
     def plain(self) -> list[str]:
         """At most 100 patterns that apply at the root: roughly what is ignored beneath it, and some may be wrong."""
@@ -371,9 +391,9 @@ class Ignoring:
 
     def _with_own(self, directory: str, chain: "_Chain") -> "_Chain":
         content = None if self._read is None else self._read(paths.join(directory, GITIGNORE))
-        return _with(directory, self._rules(content), chain) if content else chain
+        return _with(directory, self._compile(content), chain) if content else chain
 
-    def _rules(self, content: bytes) -> Rules:
+    def _compile(self, content: bytes) -> Rules:
         self._check()
         self._left -= len(content)
         if self._left < 0:
@@ -383,7 +403,7 @@ class Ignoring:
             return rules_of_file(content, self._check)
         except DeadlineError:
             raise
-        except Exception:  # Whatever RE2 does with a file of the tree, it must not end the search.
+        except Exception:  # Whatever the engine does with a file of the tree, it must not end the search.
             self.failed += 1
             return _NO_RULES
 

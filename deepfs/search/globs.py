@@ -196,8 +196,8 @@ class Glob:
         Usually one; several if one would exceed the limits, and none if this pattern can match no file there.
         """
         names = relative_directory.split("/")
-        rests = [_written(rest) for segments in self._alternatives for rest in _remainders(segments, names)]
-        return _joined(list(dict.fromkeys(rests)))
+        rests = [_write_pattern(rest) for segments in self._alternatives for rest in _remainders(segments, names)]
+        return _join_patterns(list(dict.fromkeys(rests)))
 
     @cached_property
     def literals(self) -> tuple[tuple[str, ...], ...]:
@@ -250,7 +250,7 @@ def _expand(pattern: str) -> list[str]:
         elif token["brace"] == "}":
             current = _close_braces(current, enclosing)
         else:
-            # A comma outside braces is only a comma, and must stay one when `_joined` puts braces around it.
+            # A comma outside braces is only a comma, and must stay one when `_join_patterns` puts braces around it.
             addition = r"\," if token["brace"] else token[0]
             current = [text + addition for text in current]
         if sum(map(len, current)) > MAX_EXPANDED:
@@ -403,7 +403,7 @@ def _runs(segments: list[str]) -> list[list[str]]:
 
 @lru_cache(maxsize=1024)
 def _segment_expression(segment: str) -> str:
-    first, *rest = _fixed_parts(segment)
+    first, *rest = _parts_between_stars(segment)
     guard = "" if segment.startswith(".") else _NO_DOT
     if not rest:
         return guard + first
@@ -411,7 +411,7 @@ def _segment_expression(segment: str) -> str:
     return guard + first + "".join(f"(?>[^/]*?{part})" for part in middle) + f"[^/]*{last}"
 
 
-def _fixed_parts(segment: str) -> list[str]:
+def _parts_between_stars(segment: str) -> list[str]:
     """The expressions of the parts of a segment before, between and after its stars."""
     parts = [""]
     for token in _tokens(segment):
@@ -458,12 +458,12 @@ def _after(segments: list[str], at: int, name: str) -> Iterator[int]:
         yield at + 1
 
 
-def _written(segments: list[str]) -> str:
+def _write_pattern(segments: list[str]) -> str:
     text = "/".join(segments)
     return text if segments[0] == _ANY else f"/{text}"
 
 
-def _joined(patterns: list[str]) -> tuple[str, ...]:
+def _join_patterns(patterns: list[str]) -> tuple[str, ...]:
     """Join `patterns` into one with braces, if that stays within the limits."""
     joined = f"{{{','.join(patterns)}}}"
     if len(patterns) > 1:

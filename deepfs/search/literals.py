@@ -36,7 +36,7 @@ _MAX_SET: Final = 4
 
 
 def required_text(request: GrepRequest) -> tuple[Clause, ...]:
-    """Return what the content of every file that `request.query()` finds must contain.
+    """Return what the content of every file that `query_of(request)` finds must contain.
 
     Args:
         request: The search. Its pattern may be invalid; then the answer means nothing.
@@ -49,11 +49,11 @@ def required_text(request: GrepRequest) -> tuple[Clause, ...]:
     folds = folds_case(request)
     if not request.regex:
         runs = (_FOLDED_RUN if folds else _RUN).findall(request.pattern[:_MAX_PATTERN])
-        return _simplified((run.lower() if folds else run,) for run in runs)
+        return _simplify((run.lower() if folds else run,) for run in runs)
     if len(request.pattern) > _MAX_PATTERN:
         return ()
     try:
-        return _simplified(_Parser(request.pattern, folds=folds).parse().required())
+        return _simplify(_Parser(request.pattern, folds=folds).parse().required())
     except _UnknownSyntaxError:
         return ()
 
@@ -115,7 +115,7 @@ def _path_clauses(alternatives: Iterable[tuple[str, ...]], start: str, suffix: C
     shared = [text for text in told[0] if all(text in texts for texts in told)]
     longest = [max((text for text in texts if text not in shared), key=len, default="") for texts in told]
     clauses = [*((text,) for text in shared), _distinct(longest), suffix]
-    return _simplified(clause for clause in clauses if clause and not any(text in start for text in clause))
+    return _simplify(clause for clause in clauses if clause and not any(text in start for text in clause))
 
 
 # --- clauses ----------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _best(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
     return tuple(clause for clause in distinct if clause in kept)
 
 
-def _simplified(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
+def _simplify(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
     """The best clauses, without the alternatives that contain another one."""
     allowed = (clause for clause in clauses if len(clause) <= _MAX_ALTERNATIVES)
     return _best(
@@ -283,7 +283,7 @@ class _Parser:
             self._take(token)
         if self._enclosing:
             raise _UnknownSyntaxError
-        return self._ended()
+        return self._end()
 
     def _tokens(self) -> Iterator[re.Match[str]]:
         at = 0
@@ -314,11 +314,11 @@ class _Parser:
     def _close_group(self) -> None:
         if not self._enclosing:
             raise _UnknownSyntaxError
-        part = self._ended()
+        part = self._end()
         self._alternatives, self._sequence = self._enclosing.pop()
         self._sequence.add(part)
 
-    def _ended(self) -> _Part:
+    def _end(self) -> _Part:
         return _either([*self._alternatives, self._sequence.joined()])
 
     def _atom(self, token: re.Match[str]) -> _Part:

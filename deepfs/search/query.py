@@ -7,16 +7,15 @@ at worst, unless a single line is longer.
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from itertools import islice, repeat
 from typing import AnyStr, Generic, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from deepfs.errors import InvalidPatternError, clipped
+from deepfs.errors import InvalidPatternError, NotSupportedError, clip
 from deepfs.text import media
-from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ContextLine, GrepMatch
@@ -30,7 +29,6 @@ __all__ = [
     "Regexp",
     "Stretches",
     "TooMuchWorkError",
-    "check_search",
     "compile_query",
     "is_plain",
     "numbered_matches",
@@ -149,9 +147,8 @@ def compile_query(
     """Compile a query for the lines with `pattern`, each clipped to `max_line` characters, with `context_lines` around.
 
     An empty pattern matches each line. Raises InvalidPatternError for a pattern that no line can contain, for an
-    invalid RE2 expression, and for `context_lines` out of range.
+    invalid RE2 expression, and for `context_lines` out of range; NotSupportedError for an expression without RE2.
     """
-    check_search(pattern, context_lines)
     if "\n" in pattern:
         raise InvalidPatternError(pattern, "it holds a line break, but the search is by line.", kind="search pattern")
     if not is_text(pattern):
@@ -159,17 +156,9 @@ def compile_query(
     if not 0 <= context_lines <= MAX_CONTEXT_LINES:
         reason = f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, not {context_lines}."
         raise InvalidPatternError(pattern, reason, kind="search")
-    regexp = _compiled(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
+    regexp = _compile_re2(pattern, regex=regex, ignore_case=ignore_case) if regex or ignore_case else None
     by_line = regex and _ONLY_BY_LINE.search(pattern) is not None
     return Query(pattern, pattern.encode(), context_lines, max_line, regexp, by_line)
-
-
-def check_search(pattern: str, context_lines: int = 0, max_count: int | None = None) -> None:
-    """Raise TypeError unless every argument of a search has the right type."""
-    check_string("pattern", pattern)
-    check_integer("context_lines", context_lines)
-    if max_count is not None:
-        check_integer("max_count", max_count)
 
 
 def search(
@@ -231,8 +220,13 @@ def _text(data: bytes | str) -> str | None:
 # --- regular expressions ---
 
 
-def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
-    re2 = import_module("re2")
+def _compile_re2(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
+    try:
+        re2 = import_module("re2")
+    except ImportError as error:
+        if regex:
+            raise NotSupportedError(None, "Regular expressions need RE2: pip install google-re2") from error
+        return _AnyCase(pattern)
     options = re2.Options()
     options.log_errors = False
     options.never_nl = True
@@ -243,9 +237,30 @@ def _compiled(pattern: str, *, regex: bool, ignore_case: bool) -> Regexp:
         compiled: Regexp = re2.compile(f"(?m){pattern}" if regex else pattern, options)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace").replace(": (?m)", ": ", 1)
-        detail = f"{clipped(reason)} (RE2 syntax: no look-around, no backreferences)"
+        detail = f"{clip(reason)} (RE2 syntax: no look-around, no backreferences)"
         raise InvalidPatternError(pattern, detail, kind="regex pattern" if regex else "search pattern") from error
     return compiled
+
+
+class _AnyCase:
+    """A literal text whose letters may be of either case, where RE2 is missing: no two ways to match begin alike."""
+
+    def __init__(self, text: str) -> None:
+        expression = "".join(map(_in_any_case, text)).encode()
+        self.programsize: int = len(expression) + 1
+        self.search: Callable[..., Match | None] = re.compile(expression).search
+
+
+@lru_cache(maxsize=4096)
+def _in_any_case(character: str) -> str:
+    letters = re.findall(re.escape(character), _letters(), re.IGNORECASE)
+    return f"(?:{'|'.join(letters)})" if character in letters else re.escape(character)
+
+
+@cache
+def _letters() -> str:
+    """All letters that have a case, but the two of Turkish that RE2 takes for no other ones."""
+    return "".join(each for each in map(chr, range(0x1E944)) if each.lower() != each.upper() and each not in "İı")
 
 
 # --- lines ---

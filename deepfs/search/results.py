@@ -3,7 +3,7 @@
 from itertools import islice
 
 from deepfs.search.query import Query, is_plain, search, search_plain
-from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.search.request import FileFilter, GrepRequest, query_of
 from deepfs.text.paths import MAX_PATH_BYTES
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
@@ -31,7 +31,7 @@ class Grep:
     deadline: Deadline
 
     def __init__(self, request: GrepRequest, files: FileFilter, max_bytes: int = MAX_SEARCHED_BYTES) -> None:
-        self.query: Query = request.query()
+        self.query: Query = query_of(request)
         self.files: FileFilter = files
         self.is_limited: bool = request.max_count is not None
         most = MAX_GREP_LINES // (1 + 2 * request.context_lines)
@@ -41,8 +41,8 @@ class Grep:
         self.skipped: int = 0
         self.truncated: bool = False
         self.deadline = Deadline()
-        self._is_plain = is_plain(self.query)
-        self.required: bytes = self.query.required or _required(request)
+        self._search = search_plain if is_plain(self.query) else search
+        self.required: bytes = self.query.required or _find_required(request)
         """Bytes that every matching file contains; empty if none are known."""
         # Most results are known to be short enough by the sizes of their files, and are not measured.
         self._times_shown = 1 + 2 * request.context_lines
@@ -57,14 +57,10 @@ class Grep:
         if self.required and type(content) is bytes and self.required not in content:
             return  # Most files end here.
         room = self.max_count - len(self.matches)
-        if self._is_plain:
-            hits = search_plain(self.query, path, content, room + 1, self.deadline)
-        else:
-            hits = search(self.query, path, content, room + 1, self.deadline)
-        if hits is None:
-            return
-        self.skipped += hits.skipped
-        self.add(hits.matches, len(content))
+        hits = self._search(self.query, path, content, room + 1, self.deadline)
+        if hits is not None:
+            self.skipped += hits.skipped
+            self.add(hits.matches, len(content))
 
     def add(self, matches: list[GrepMatch], most_chars: int) -> None:
         """Add matches; without lines beside them, their texts together have at most `most_chars` characters."""
@@ -75,9 +71,9 @@ class Grep:
             self.truncated = True
         self._most_chars += min(most_chars, len(matches) * self.query.max_line) * self._times_shown
         if self._most_chars > MAX_GREP_CHARS:
-            self._cut_long()
+            self._drop_long()
 
-    def _cut_long(self) -> None:
+    def _drop_long(self) -> None:
         """Drop the matches with which the lines of the result have too many characters."""
         for match in islice(self.matches, self._measured, None):
             self._chars += _chars_of(match)
@@ -88,14 +84,6 @@ class Grep:
             self._measured += 1
         self._most_chars = self._chars
 
-    def forget(self, matches: int, skipped: int) -> None:
-        """Keep the first `matches` matches only, and reset the number of skipped files to `skipped`."""
-        del self.matches[matches:]
-        self.skipped = skipped
-        self.truncated = False
-        self._measured, self._chars = 0, 0
-        self._most_chars = matches * self.query.max_line * self._times_shown
-
     def skip(self) -> None:
         """Count a file or directory that cannot be searched."""
         self.skipped += 1
@@ -105,7 +93,7 @@ class Grep:
         return GrepResult(matches=self.matches, truncated=self.truncated, skipped=self.skipped)
 
 
-def _required(request: GrepRequest) -> bytes:
+def _find_required(request: GrepRequest) -> bytes:
     """The longest text that every match of a regular expression contains, if case counts; empty if none is known."""
     if not request.regex or request.ignore_case:
         return b""

@@ -57,8 +57,6 @@ _CHUNK = 1024 * 1024
 """Bytes in the pipe, and read from it at once. Where a pipe is smaller, ripgrep waits more often."""
 _MAX_LOG = 1024 * 1024
 """Bytes of log after which ripgrep is not worth it: leaving out a file costs it three times searching one."""
-_GATHER_MS = 3
-"""For how long output is gathered: each use of it has a cost of its own."""
 _CHECK_S = 0.02
 """Seconds between two checks of the deadline while there is no output."""
 _EXIT_S = 0.0001
@@ -109,21 +107,26 @@ class Run:
     def __enter__(self) -> "Run":
         with ExitStack() as undo:
             try:
+                pipe = subprocess.PIPE
                 self._process = undo.enter_context(
                     subprocess.Popen(
-                        self._command,
-                        cwd=self._directory,
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        bufsize=0,
+                        self._command, cwd=self._directory, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
                     )
                 )
             except OSError as error:
                 raise RipgrepError(f"it cannot be run: {error.strerror}") from error
             undo.callback(self._process.kill)
-            self._enlarge_pipe()
-            self._ask()
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            # ripgrep may then write much without waiting. Only Linux can; and users have a limit for all their pipes.
+            with suppress(ImportError, AttributeError, OSError):
+                import fcntl
+
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _CHUNK)
+            with suppress(BrokenPipeError):  # It exited at once; its log says why.
+                for needle in self._needles:
+                    self._process.stdin.write(needle + b"\n")
+            self._process.stdin.close()
             self._undo = undo.pop_all()
         return self
 
@@ -138,25 +141,9 @@ class Run:
         if self._end() not in (0, 1, 2):
             raise RipgrepError("it was stopped")
         yield self._parser.end()
-        self.left_out = set(_left_out(bytes(self._log)))
+        self.left_out = set(_parse_log(bytes(self._log)))
         if self._process.returncode == 2 and not self.left_out:
             raise RipgrepError("it failed and does not say why")
-
-    def _enlarge_pipe(self) -> None:
-        """Let ripgrep write much without waiting, where that is possible."""
-        assert self._process.stdout is not None
-        # Only Linux can; and users have a limit for all their pipes.
-        with suppress(ImportError, AttributeError, OSError):
-            import fcntl
-
-            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _CHUNK)
-
-    def _ask(self) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # It exited at once; its log says why.
-            for needle in self._needles:
-                self._process.stdin.write(needle + b"\n")
-        self._process.stdin.close()
 
     def _end(self) -> int:
         while (status := self._process.poll()) is None:
@@ -165,7 +152,7 @@ class Run:
         return status
 
     def _output(self) -> Iterator[bytes]:
-        """Yield the output of ripgrep, a few milliseconds' worth at a time, and collect its log."""
+        """Yield the output of ripgrep, and collect its log."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         output, log = self._process.stdout.fileno(), self._process.stderr.fileno()
@@ -180,23 +167,12 @@ class Run:
                     opened.remove(ready)
                     waiting.unregister(ready)
                 elif ready == log:
-                    self._collect_log(chunk)
+                    self._log += chunk
+                    if len(self._log) > _MAX_LOG:
+                        raise RipgrepError("it leaves out too much")
                 else:
                     yield chunk
-                    self._let_gather()
             self._deadline.check()
-
-    def _let_gather(self) -> None:
-        """Wait for more output, since each piece costs time, but not after its end."""
-        assert self._process.stdout is not None
-        ended = select.poll()
-        ended.register(self._process.stdout, 0)
-        ended.poll(_GATHER_MS)
-
-    def _collect_log(self, log: bytes) -> None:
-        self._log += log
-        if len(self._log) > _MAX_LOG:
-            raise RipgrepError("it leaves out too much")
 
 
 class _Names:
@@ -240,22 +216,18 @@ class _Lines:
         self._begun = [last]
         found: list[Found] = []
         for piece in whole:
-            self._take(piece, found)
+            if self._name is None:
+                self._name = piece
+                continue
+            lines, is_end, name = piece.partition(b"\n\n")
+            if is_end:
+                found.append(self._finish_file(lines))
+                self._name, self._is_binary = name, False
+            else:
+                self._is_binary = True
         return found
 
-    def _take(self, piece: bytes, found: list[Found]) -> None:
-        """Use the output between two NULs."""
-        if self._name is None:
-            self._name = piece
-            return
-        lines, is_end, name = piece.partition(b"\n\n")
-        if is_end:
-            found.append(self._found(lines))
-            self._name, self._is_binary = name, False
-        else:
-            self._is_binary = True
-
-    def _found(self, lines: bytes) -> Found:
+    def _finish_file(self, lines: bytes) -> Found:
         assert self._name is not None
         return Found(self._name.removeprefix(b"./"), None if self._is_binary else lines)
 
@@ -266,29 +238,25 @@ class _Lines:
             return []
         if self._name is None or not last.endswith(b"\n"):
             raise RipgrepError("it was stopped")
-        return [self._found(last[:-1])]
+        return [self._finish_file(last[:-1])]
 
 
-def _left_out(log: bytes) -> Iterator[bytes]:
+def _parse_log(log: bytes) -> Iterator[bytes]:
     *lines, cut_off = log.split(b"\n")
     if cut_off:
         raise RipgrepError("it was cut off")
     for line in lines:
         if _is_log(line):
             _, ignoring, rest = line.partition(b": ignoring ")
+            reasons = list(_REASON.finditer(rest))
+            if ignoring and (len(reasons) != 1 or not rest.startswith(b"./")):
+                raise RipgrepError("it leaves something out, and what is not clear")
             if ignoring:
-                yield _without_reason(rest)
+                yield rest[2 : reasons[0].start()]
         elif failure := _failure(line):
             yield failure[1]
         else:
             raise RipgrepError("it says something unknown")
-
-
-def _without_reason(rest: bytes) -> bytes:
-    reasons = list(_REASON.finditer(rest))
-    if len(reasons) != 1 or not rest.startswith(b"./"):
-        raise RipgrepError("it leaves something out, and what is not clear")
-    return rest[2 : reasons[0].start()]
 
 
 class Ripgrep:
@@ -327,7 +295,12 @@ class Ripgrep:
             (directory / "link").symlink_to("found")
             # Both at once, since the first search of a program waits for them.
             with self._trial(name, with_lines=False) as names, self._trial(name, with_lines=True) as lines:
-                return _is_expected(names, Found(b"found", None)) and _is_expected(lines, _TRIAL_LINES)
+                for run, found in ((names, Found(b"found", None)), (lines, _TRIAL_LINES)):
+                    if sorted(file for files in run for file in files) != [Found(b"binary", None), found]:
+                        return False
+                    if run.left_out != {b".hidden", b"ignored", b"large", b"link"}:
+                        return False
+                return True
         return False
 
     def _trial(self, directory: str, *, with_lines: bool) -> Run:
@@ -335,12 +308,6 @@ class Ripgrep:
         return self.search(
             [b"needle"], directory, max_bytes=40, options=options, deadline=Deadline(_TRIAL_S), with_lines=with_lines
         )
-
-
-def _is_expected(run: Run, expected: Found) -> bool:
-    found = [file for files in run for file in files]
-    left_out = {b".hidden", b"ignored", b"large", b"link"}
-    return sorted(found) == [Found(b"binary", None), expected] and run.left_out == left_out
 
 
 _TRIAL_LINES = Found(b"found", b"1\n\xff\xfe\rneedle\n3\nneedle\r")
@@ -356,12 +323,12 @@ _TRIAL = {
 
 def find_ripgrep() -> Ripgrep | None:
     """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
-    safe = (place.path for place in _installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
+    safe = (place.path for place in _find_installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
     return next((ripgrep for ripgrep in map(_usable, safe) if ripgrep is not None), None)
 
 
 @lru_cache(maxsize=8)
-def _installed(path: str) -> Sequence[Place]:
+def _find_installed(path: str) -> Sequence[Place]:
     return list(programs_on(path, "rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
 
 

@@ -7,52 +7,14 @@ that only reads, `BackendStateMachine` compares a backend with a model over rand
 """
 
 import sys
-from typing import TYPE_CHECKING
 
 from deepfs._lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from deepfs.testing.conformance import BackendConformance, ReadOnlyConformance
-    from deepfs.testing.faults import Fault, FaultyBackend, LatencyBackend
-    from deepfs.testing.parity import SyncParity
-    from deepfs.testing.scripted import Answer, Call, ScriptedModel, ScriptEndedError, Turn
-    from deepfs.testing.statemachine import BackendStateMachine
-    from deepfs.testing.suite import BackendSuite
-
-__all__ = [
-    "Answer",
-    "BackendConformance",
-    "BackendStateMachine",
-    "BackendSuite",
-    "Call",
-    "Fault",
-    "FaultyBackend",
-    "LatencyBackend",
-    "ReadOnlyConformance",
-    "ScriptEndedError",
-    "ScriptedModel",
-    "SyncParity",
-    "Turn",
-]
 
 # The modules must be loaded after this line, so that their assertions show the compared values.
 # Without pytest nothing rewrites them, and the model is used without pytest.
 if "pytest" in sys.modules:
     import pytest
 
-    pytest.register_assert_rewrite(
-        "deepfs.testing.conformance", "deepfs.testing.expect", "deepfs.testing.parity", "deepfs.testing.statemachine"
-    )
+    pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("conformance", "statemachine", "suite")))
 
-if not TYPE_CHECKING:  # Type checkers know the names, and report unknown ones.
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "conformance": ["BackendConformance", "ReadOnlyConformance"],
-            "faults": ["Fault", "FaultyBackend", "LatencyBackend"],
-            "parity": ["SyncParity"],
-            "scripted": ["Answer", "Call", "ScriptEndedError", "ScriptedModel", "Turn"],
-            "statemachine": ["BackendStateMachine"],
-            "suite": ["BackendSuite"],
-        },
-    )
+__getattr__, __dir__ = lazy_exports(__name__)

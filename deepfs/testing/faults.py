@@ -1,18 +1,16 @@
 """Backends that are slow or fail, to test the code that uses them."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import anyio
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.operations import Operation
 
 __all__ = ["Fault", "FaultyBackend", "LatencyBackend"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Fault: TypeAlias = Callable[[str, int], Exception | None]
 """Returns the error to raise, if any, given the name of an operation (`"write"`) and its number, counted from 1."""
@@ -25,12 +23,10 @@ class LatencyBackend(WrapperBackend):
         super().__init__(inner)
         self._seconds = seconds
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        seconds = self._seconds.get(operation, 0) if isinstance(self._seconds, Mapping) else self._seconds
-        await anyio.sleep(seconds)
-        return await call(*args, **options)
+    async def run(self, operation: Operation) -> Any:
+        for name in operation.known_as:
+            await anyio.sleep(self._seconds.get(name, 0) if isinstance(self._seconds, Mapping) else self._seconds)
+        return await super().run(operation)
 
 
 class FaultyBackend(WrapperBackend):
@@ -48,18 +44,13 @@ class FaultyBackend(WrapperBackend):
         self.calls: Counter[str] = Counter()
         """The number of calls of each operation, by name."""
 
-    async def dispatch(
-        self, operation: str, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs
-    ) -> T:
-        self.calls[operation] += 1
-        error = self._error(operation)
-        if error is None:
-            return await call(*args, **options)
-        if self._late:
-            await call(*args, **options)
-        raise error
-
-    def _error(self, operation: str) -> Exception | None:
-        if isinstance(self._fail, Mapping):
-            return self._fail.get(operation)
-        return self._fail(operation, self.calls[operation])
+    async def run(self, operation: Operation) -> Any:
+        fail, errors = self._fail, []
+        for name in operation.known_as:
+            self.calls[name] += 1
+            errors.append(fail.get(name) if isinstance(fail, Mapping) else fail(name, self.calls[name]))
+        error = next((error for error in errors if error is not None), None)
+        answer = await super().run(operation) if error is None or self._late else None
+        if error is not None:
+            raise error
+        return answer

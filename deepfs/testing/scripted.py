@@ -145,7 +145,7 @@ class ScriptedModel(BaseChatModel):
             self._requests.append(list(messages))
             answer = next((each for each in self._left if _fits(each, messages)), None)
             if answer is None:
-                raise ScriptEndedError(_ended(len(self._requests), self._left, messages))
+                raise ScriptEndedError(_end_text(len(self._requests), self._left, messages))
             self._left.pop(next(index for index, each in enumerate(self._left) if each is answer))
         chosen = answer(messages) if callable(answer) else answer
         return Turn(chosen) if isinstance(chosen, str) else chosen
@@ -210,7 +210,7 @@ def _fits(answer: Answer, messages: list[BaseMessage]) -> bool:
     return answer.when in said
 
 
-def _ended(number: int, left: Sequence[Answer], messages: list[BaseMessage]) -> str:
+def _end_text(number: int, left: Sequence[Answer], messages: list[BaseMessage]) -> str:
     """The text of the error for a request, counted from 1, that no turn answers."""
     shown = f"{messages[-1].type}: {messages[-1].text[:200]!r}" if messages else "none"
     unused = f"; {len(left)} turns for other requests are left" if left else ""

@@ -6,26 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-__all__ = [
-    "Argument",
-    "argument_of",
-    "arguments_of",
-    "bytes_given",
-    "bytes_of",
-    "check_bool",
-    "check_callable",
-    "check_callables",
-    "check_env",
-    "check_integer",
-    "check_number",
-    "check_string",
-    "chunk_bytes",
-    "directory_given",
-    "path_list",
-    "seconds_of",
-    "upload_list",
-]
-
 T = TypeVar("T")
 
 
@@ -172,35 +152,16 @@ def _optional(check: Check) -> Check:
 
 _NONE = type(None)
 _SHOWN: Final = {"content": "the content", "old": "the text to replace", "new": "the new text"}
-_ARGUMENTS: Final[dict[str, Argument]] = {
-    name: Argument(_SHOWN.get(name, name), frozenset(plain), check)
-    for names, plain, check in (
-        ("path src dst content old new pattern command", (str,), check_string),
-        ("glob if_match", (str, _NONE), _optional(check_string)),
-        ("offset limit", (int,), check_integer),
-        ("replace_all overwrite", (bool,), check_bool),
-        ("timeout", (_NONE,), _optional(partial(check_number, positive=False))),
-    )
-    for name in names.split()
-}
 _BY_TYPE: Final[dict[Any, tuple[frozenset[type], Check]]] = {
     str: (frozenset({str}), check_string),
     str | None: (frozenset({str, _NONE}), _optional(check_string)),
     int: (frozenset({int}), check_integer),
     int | None: (frozenset({int, _NONE}), _optional(check_integer)),
     bool: (frozenset({bool}), check_bool),
+    float | None: (frozenset({_NONE}), _optional(partial(check_number, positive=False))),
 }
-_SEARCHED: Final = Argument("path", frozenset({str, _NONE}), _optional(check_string))
-"""A search without a path searches everything."""
 
 
-def arguments_of(operation: str) -> Mapping[str, Argument]:
-    """The checked arguments of an operation, by name. `operation` is its sync name."""
-    return _ARGUMENTS | {"path": _SEARCHED} if operation in ("glob", "grep") else _ARGUMENTS
-
-
-def argument_of(name: str, kind: Any) -> Argument:
-    """The argument `name` of the type `kind`. Raises TypeError for a type that has no check."""
-    if kind not in _BY_TYPE:
-        raise TypeError(f"no argument {name!r} of type {kind!r} can be checked")
-    return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind])
+def argument_of(name: str, kind: Any) -> Argument | None:
+    """The argument `name` of the type `kind`; None for a type that has no check."""
+    return Argument(_SHOWN.get(name, name), *_BY_TYPE[kind]) if kind in _BY_TYPE else None

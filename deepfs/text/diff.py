@@ -15,21 +15,6 @@ from deepfs.text.edits import Replacement, Span
 from deepfs.text.lines import decode
 from deepfs.text.visible import visible
 
-__all__ = [
-    "LineChange",
-    "Place",
-    "TextDiff",
-    "changed_places",
-    "compose",
-    "difference",
-    "disjoint",
-    "joined",
-    "line_changes",
-    "quoted_label",
-    "rebase",
-    "unified",
-]
-
 Place: TypeAlias = tuple[int, int, int]
 
 
@@ -88,15 +73,15 @@ def rebase(places: Sequence[Place], result: str, current: str, present: Sequence
     copied = 0
     grown = shift = done = 0
     for start, end, length in places:
-        shift, done = _shifted(present, done, start, shift)
+        shift, done = _shift_until(present, done, start, shift)
         pieces += current[copied : start + shift], result[start + grown : start + grown + length]
-        shift, done = _shifted(present, done, end, shift)
+        shift, done = _shift_until(present, done, end, shift)
         copied = end + shift
         grown += length - (end - start)
     return "".join([*pieces, current[copied:]])
 
 
-def _shifted(present: Sequence[Place], done: int, position: int, shift: int) -> tuple[int, int]:
+def _shift_until(present: Sequence[Place], done: int, position: int, shift: int) -> tuple[int, int]:
     """Return the shift of `position` by the places that end before it, and the number of these places."""
     while done < len(present) and present[done][1] <= position:
         start, end, length = present[done]
@@ -120,7 +105,7 @@ def difference(before: str, after: str) -> Replacement | None:
             last = spans.pop()
             spans.append(Span(last.start, span.end, last.text + span.text))
         else:
-            spans.append(_anchored(before, span))
+            spans.append(_anchor(before, span))
     return Replacement(after, len(spans), spans)
 
 
@@ -167,7 +152,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
     return next((index for index, (a, b) in pairs if a != b), most)
 
 
-def _anchored(before: str, span: Span) -> Span:
+def _anchor(before: str, span: Span) -> Span:
     """`span`, extended by one character if it is empty, so that it has a place in the text."""
     if span.end > span.start:
         return span
@@ -210,17 +195,17 @@ def line_changes(old: Sequence[str], new: Sequence[str], most: int | None = None
     parts = [(whole, 0)]
     while parts:
         part, depth = parts.pop()
-        part = _trimmed(old, new, part)
+        part = _trim(old, new, part)
         if part.start == part.end or part.new_start == part.new_end:
             changes.append(part)
         elif depth < _DEPTH and (lines := _common_lines(old, new, part)):
             parts += [(each, depth + 1) for each in reversed(_between_lines(part, lines))]
         else:
             changes += _shortest(old, new, part) or _line_by_line(old, new, part)
-    return _adjoined(changes)
+    return _join_touching(changes)
 
 
-def _adjoined(changes: Iterable[LineChange]) -> list[LineChange]:
+def _join_touching(changes: Iterable[LineChange]) -> list[LineChange]:
     """Changes without empty ones, and those that touch as one."""
     joined: list[LineChange] = []
     for change in changes:
@@ -234,7 +219,7 @@ def _adjoined(changes: Iterable[LineChange]) -> list[LineChange]:
     return joined
 
 
-def _trimmed(old: Sequence[str], new: Sequence[str], part: LineChange) -> LineChange:
+def _trim(old: Sequence[str], new: Sequence[str], part: LineChange) -> LineChange:
     """`part` without the equal lines at its start and end."""
     start, end, new_start, new_end = part
     while start < end and new_start < new_end and old[start] == new[new_start]:
@@ -361,7 +346,7 @@ class TextDiff:
     def __init__(self, before: str, after: str, context: int = _CONTEXT) -> None:
         if _has_only_crlf(before) and _has_only_crlf(after):
             before, after = before.replace("\r\n", "\n"), after.replace("\r\n", "\n")
-        old, new = _shown_lines(before), _shown_lines(after)
+        old, new = _lines_of(before), _lines_of(after)
         self._old, self._new, self._context = old, new, context
         self._changes = line_changes(old, new)
         self.added: int = sum(change.new_end - change.new_start for change in self._changes)
@@ -370,10 +355,13 @@ class TextDiff:
     def rows(self) -> Iterator[str]:
         """The rows, without the two that name the files."""
         for group in _hunks(self._changes, self._context):
-            yield from _hunk(self._old, self._new, group, self._context)
+            span = _span(group, len(self._old), self._context)
+            yield f"@@ -{_range(span.start, span.end)} +{_range(span.new_start, span.new_end)} @@"
+            for sign, line, other in _signed_lines(self._old, self._new, group, span):
+                yield from _row(sign, line, other)
 
 
-def _shown_lines(text: str) -> list[str]:
+def _lines_of(text: str) -> list[str]:
     return StringIO(text, newline="\n").readlines()
 
 
@@ -399,24 +387,18 @@ def _span(group: Sequence[LineChange], length: int, context: int) -> LineChange:
     return LineChange(start, end, first.new_start - (first.start - start), last.new_end + (end - last.end))
 
 
-def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineChange], context: int) -> Iterator[str]:
-    start, end, new_start, new_end = _span(group, len(old), context)
-    yield f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@"
-    done = start
+def _signed_lines(
+    old: Sequence[str], new: Sequence[str], group: Sequence[LineChange], span: LineChange
+) -> Iterator[tuple[str, str, str]]:
+    """The lines of a hunk, each with its sign before it, and the line in its place on the other side behind it."""
+    done = span.start
     for change in group:
-        yield from _rows(" ", old, range(done, change.start))
-        yield from _rows("-", old, range(change.start, change.end), new, change.new_start, change.new_end)
-        yield from _rows("+", new, range(change.new_start, change.new_end), old, change.start, change.end)
+        removed, added = old[change.start : change.end], new[change.new_start : change.new_end]
+        yield from ((" ", line, "") for line in old[done : change.start])
+        yield from (("-", *pair) for pair in zip_longest(removed, added[: len(removed)], fillvalue=""))
+        yield from (("+", *pair) for pair in zip_longest(added, removed[: len(added)], fillvalue=""))
         done = change.end
-    yield from _rows(" ", old, range(done, end))
-
-
-def _rows(
-    sign: str, lines: Sequence[str], shown: range, others: Sequence[str] = (), first: int = 0, end: int = 0
-) -> Iterator[str]:
-    """The rows of some lines; `others[first:end]` are the lines on the other side of the change."""
-    for place, other in zip_longest(shown, range(first, min(end, first + len(shown)))):
-        yield from _row(sign, lines[place], "" if other is None else others[other])
+    yield from ((" ", line, "") for line in old[done : span.end])
 
 
 def _range(start: int, end: int) -> str:
@@ -437,7 +419,7 @@ def _row(sign: str, line: str, other: str) -> Iterator[str]:
         yield "\\ No newline at end of file"
 
 
-def unified(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
+def unified_diff(before: bytes, after: bytes, from_label: str, to_label: str, *, spaces: bool = False) -> str:
     """The unified diff of two contents as programs read it, with nothing escaped; of binary ones that they differ.
 
     Args:
@@ -452,17 +434,12 @@ def unified(before: bytes, after: bytes, from_label: str, to_label: str, *, spac
     from_label, to_label = quoted_label(from_label, spaces=spaces), quoted_label(to_label, spaces=spaces)
     if decode(before) is None or decode(after) is None:
         return f"Binary files {from_label} and {to_label} differ\n"
-    old, new = _shown_lines(before.decode()), _shown_lines(after.decode())
+    old, new = _lines_of(before.decode()), _lines_of(after.decode())
     rows = [f"--- {from_label}\n", f"+++ {to_label}\n"]
     for group in _hunks(line_changes(old, new), _CONTEXT):
-        start, end, new_start, new_end = _span(group, len(old), _CONTEXT)
-        rows.append(f"@@ -{_brief_range(start, end)} +{_brief_range(new_start, new_end)} @@\n")
-        for change in group:
-            rows += [f" {line}" for line in old[start : change.start]]
-            rows += [f"-{line}" for line in old[change.start : change.end]]
-            rows += [f"+{line}" for line in new[change.new_start : change.new_end]]
-            start = change.end
-        rows += [f" {line}" for line in old[start:end]]
+        span = _span(group, len(old), _CONTEXT)
+        rows.append(f"@@ -{_brief_range(span.start, span.end)} +{_brief_range(span.new_start, span.new_end)} @@\n")
+        rows += [f"{sign}{line}" for sign, line, _ in _signed_lines(old, new, group, span)]
     return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
 
 

@@ -17,14 +17,13 @@ from functools import lru_cache
 from heapq import nlargest
 from io import StringIO
 from itertools import chain, repeat
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, TooLargeError, quoted
+from deepfs.errors import AmbiguousMatchError, InvalidContentError, NoMatchError, TooLargeError, quote
 from deepfs.text.arguments import check_string
-from deepfs.text.lines import check_text
-
-__all__ = ["MAX_EDITED_BYTES", "MAX_SPANS", "Replacement", "Span", "hint", "misread", "replace"]
+from deepfs.text.lines import check_text, utf8_size
 
 MAX_EDITED_BYTES = 256 * 1024 * 1024
 MAX_SPANS = 1000
@@ -71,7 +70,10 @@ def replace(
     if old == new:
         raise InvalidContentError(None, "The text to replace and the new text are the same.")
     check_text(new, "new text")
-    crlf, lf = _line_ends(content, old, new)
+    crlf = lf = 0
+    if "\r" not in old and ("\n" in old or "\n" in new):  # Only then the line ends of the content matter.
+        crlf = content.count("\r\n")
+        lf = content.count("\n") - crlf
     if crlf and lf:
         searched = content.replace("\r\n", "\n") if "\n" in old else content
         _check_place(path, content, old, searched, old, replace_all)
@@ -80,15 +82,9 @@ def replace(
     place = _check_place(path, content, old, content, wanted, replace_all)
     if replace_all:
         return _replace_literal(path, content, wanted, wanted_new, limit)
-    return _replace_once(path, content, Span(place, place + len(wanted), wanted_new), limit)
-
-
-def _line_ends(content: str, old: str, new: str) -> tuple[int, int]:
-    """How many lines of `content` end with CRLF and with LF; zeros if that does not matter here."""
-    if "\r" in old or ("\n" not in old and "\n" not in new):
-        return 0, 0
-    crlf = content.count("\r\n")
-    return crlf, content.count("\n") - crlf
+    _check_growth(path, content, utf8_size(wanted_new) - utf8_size(wanted), limit)
+    span = Span(place, place + len(wanted), wanted_new)
+    return Replacement(f"{content[: span.start]}{span.text}{content[span.end :]}", 1, [span])
 
 
 def _with_crlf(text: str) -> str:
@@ -102,7 +98,8 @@ def _check_place(path: str, content: str, old: str, searched: str, wanted: str, 
     """
     first = searched.find(wanted)
     if first < 0:
-        raise NoMatchError(path, hint(content, old))
+        found = hint(content, old)
+        raise NoMatchError(path, found.text, is_decorated=found.is_decorated)
     if not replace_all and searched.find(wanted, first + 1) >= 0:
         raise AmbiguousMatchError(path, _count(searched, wanted))
     return first
@@ -126,24 +123,14 @@ def _places(text: str, old: str) -> Iterator[int]:
         place = text.find(old, place + len(old))
 
 
-def _size(text: str) -> int:
-    """The number of bytes of `text` in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def _check_growth(path: str, content: str, growth: int, limit: int) -> None:
-    if growth > 0 and (size := _size(content) + growth) > limit:
+    if growth > 0 and (size := utf8_size(content) + growth) > limit:
         raise TooLargeError(path, size, limit)
-
-
-def _replace_once(path: str, content: str, span: Span, limit: int) -> Replacement:
-    _check_growth(path, content, _size(span.text) - _size(content[span.start : span.end]), limit)
-    return Replacement(f"{content[: span.start]}{span.text}{content[span.end :]}", 1, [span])
 
 
 def _replace_literal(path: str, content: str, old: str, new: str, limit: int) -> Replacement:
     occurrences = content.count(old)
-    _check_growth(path, content, occurrences * (_size(new) - _size(old)), limit)
+    _check_growth(path, content, occurrences * (utf8_size(new) - utf8_size(old)), limit)
     result = content.replace(old, new)
     if occurrences > MAX_SPANS:
         last_end = content.rfind(old) + len(old)
@@ -163,7 +150,7 @@ class _Mixed:
 
     def replaced(self, new: str, usual: str) -> Replacement:
         """The content with `new` in each place, spelt with the line ends of the text that it replaces."""
-        spelt = lru_cache(_SPELLINGS)(lambda replaced: _spelt(new, replaced, usual))
+        spelt = lru_cache(_SPELLINGS)(lambda replaced: _respell(new, replaced, usual))
         self._check_size(new, spelt)
         result, spans, done = StringIO(), list[Span](), 0
         for occurrences, (start, end) in enumerate(self._places(), 1):  # noqa: B007
@@ -181,12 +168,12 @@ class _Mixed:
 
     def _check_size(self, new: str, spelt: Callable[[str], str]) -> None:
         """Raise TooLargeError if the content would grow over the limit."""
-        size = _size(self._content)
-        longest = _size(new) + new.count("\n")
+        size = utf8_size(self._content)
+        longest = utf8_size(new) + new.count("\n")
         if size + self._searched.count(self._old) * longest <= self._limit:
             return
         replaced = (self._content[start:end] for start, end in self._places())
-        after = size + sum(_size(spelt(text)) - _size(text) for text in replaced)
+        after = size + sum(utf8_size(spelt(text)) - utf8_size(text) for text in replaced)
         if after > max(self._limit, size):
             raise TooLargeError(self._path, after, self._limit)
 
@@ -197,7 +184,7 @@ class _Mixed:
             yield place + bisect_left(self._folded, place), end + bisect_left(self._folded, end)
 
 
-def _spelt(new: str, replaced: str, usual: str) -> str:
+def _respell(new: str, replaced: str, usual: str) -> str:
     r"""`new` with each of its `\n` spelt as the line end in the same place of `replaced`, or else as `usual`."""
     ends = re.findall("\r?\n", replaced) or [usual]
     spellings = chain(ends, repeat(ends[-1]))
@@ -221,46 +208,55 @@ _COMPARED = 12
 _SIMILAR = 0.6
 
 
-def hint(content: str, old: str) -> str:
-    """A sentence for an edit that did not find `old`: where `content` has a similar text, and how that differs.
+class Hint(NamedTuple):
+    """A sentence for an edit that found nothing: where a similar text is, and how it differs; empty if there is none.
 
-    Empty if no similar text is found.
+    `is_decorated` says that the text would be found without what a tool added to it, such as line numbers.
     """
+
+    text: str = ""
+    is_decorated: bool = False
+
+
+def hint(content: str, old: str) -> Hint:
+    """The hint for an edit that did not find `old` in `content`."""
     names_line_ends = "\r\n" in old
     content, old = content.replace("\r\n", "\n"), old.replace("\r\n", "\n")
     if names_line_ends and (place := content.find(old)) >= 0:
-        return rf"It stands on {_line_at(content, place)}, but the line ends (\r\n or \n) differ."
+        return Hint(rf"It stands on {_line_at(content, place)}, but the line ends (\r\n or \n) differ.")
     if len(old) > 1 and old.endswith("\n") and content.endswith(old[:-1]):
-        return f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none."
+        return Hint(f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none.")
     if not old.strip():
-        return ""
+        return Hint()
+    if (found := misread(content, old)).text:
+        return found
     region = _Region(content, _wanted_lines(old))
-    return misread(content, old) or region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line()
+    return Hint(region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line())
 
 
 # --- the file contains the text without additions such as line numbers ---
 
 
-def misread(content: str, old: str) -> str:
-    """A sentence that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
-    for text, change in _plainer(old):
+def misread(content: str, old: str) -> Hint:
+    """The hint that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
+    for text, change, is_decorated in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:
-            return f"{change}, it stands on {_line_at(content, place)}."
-    return ""
+            return Hint(f"{change}, it stands on {_line_at(content, place)}.", is_decorated)
+    return Hint()
 
 
-def _plainer(old: str) -> Iterator[tuple[str, str]]:
-    """`old` without line numbers and other text that a tool may have added, and how it differs from `old`."""
-    yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers"
-    escapes = re.search(r"\\[nt]", old)
+def _plainer(old: str) -> Iterator[tuple[str, str, bool]]:
+    """`old` without what a tool may have added, how it differs from `old`, and whether only by what was added."""
+    yield re.sub(r"(?m)^ *\d+(?:\t|→|[:-] )", "", old), "Without its line numbers", True
+    escapes = re.search(r"\\[nt]", old) is not None
     change = r"With line breaks and tabs in place of \n and \t" if escapes else "Without its backslashes"
-    yield _ESCAPED.sub(_unescaped, old), change
+    yield _ESCAPED.sub(_unescape, old), change, not escapes
     for form in ("NFC", "NFD"):  # Letters with marks look the same in both.
         if not unicodedata.is_normalized(form, old):
             spelt = unicodedata.normalize(form, old)
-            yield spelt, f"With {' for '.join(_first_signs(spelt, old) or ())}"
-    yield html.unescape(old), "Without HTML escapes such as &lt;"
-    yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences"
+            yield spelt, f"With {' for '.join(_first_signs(spelt, old) or ())}", False
+    yield html.unescape(old), "Without HTML escapes such as &lt;", False
+    yield re.sub(r"\A\s*```\w*\n|\n```\s*\Z", "", old), "Without its code fences", True
 
 
 def _first_signs(one: str, other: str) -> tuple[str, str] | None:
@@ -275,7 +271,7 @@ def _first_signs(one: str, other: str) -> tuple[str, str] | None:
 _ESCAPED = re.compile(r"\\(?:[ntr\"'\\]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     character = escape[0][1]
     plain = {"n": "\n", "t": "\t", "r": "\r"}.get(character, character)
     return chr(int(escape[0][2:], 16)) if character in "xu" else plain
@@ -293,11 +289,11 @@ def _line_at(content: str, place: int) -> str:
     if place - start > _SHOWN:
         start = place
     line, _, _ = content[start : start + _LINE].partition("\n")
-    return f"line {number} {_shown(line)}"
+    return f"line {number} {_clip_line(line)}"
 
 
-def _shown(line: str) -> str:
-    return quoted((line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…").replace("\t", "\\t"))
+def _clip_line(line: str) -> str:
+    return quote((line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…").replace("\t", "\\t"))
 
 
 # --- line by line ---
@@ -309,18 +305,18 @@ def _wanted_lines(old: str) -> list[str]:
     return [line[:_LINE] for line in text[: _WANTED_LINES * _LINE].split("\n", _WANTED_LINES)[:_WANTED_LINES]]
 
 
-def _squeezed(line: str) -> str:
+def _squeeze(line: str) -> str:
     return " ".join(line.split())
 
 
 def _key(line: str) -> str:
-    return _squeezed(line).casefold()
+    return _squeeze(line).casefold()
 
 
 _DIFFERENCES: tuple[tuple[Callable[[str], str], str], ...] = (
     (str.rstrip, "white space at the end"),
     (str.strip, "indentation"),
-    (_squeezed, "white space"),
+    (_squeeze, "white space"),
     (str.casefold, "upper and lower case"),
     (_key, "white space and in upper and lower case"),
 )
@@ -380,8 +376,8 @@ class _Region:
     def _pair(self, line: int, i: int) -> str:
         there, wanted = self._lines[line], self._wanted[i]
         signs = _first_signs(there.strip(), wanted.strip())
-        given = _shown(wanted) + (f", with {signs[0]} for {signs[1]}" if signs else "")
-        return f"line {self._first + line}, which is {_shown(there)} where the text to replace has {given}"
+        given = _clip_line(wanted) + (f", with {signs[0]} for {signs[1]}" if signs else "")
+        return f"line {self._first + line}, which is {_clip_line(there)} where the text to replace has {given}"
 
     def _difference(self, line: int, i: int) -> str:
         there, wanted = self._lines[line], self._wanted[i]

@@ -1,7 +1,7 @@
 """Trees of entries as data: the input for planning a transfer between two storages.
 
 A `TreeListing` has what the listing of a directory leaves out: links, special files, mode bits, and how many entries
-cannot be listed at all. The functions are pure; `backends/transfer.py` carries a plan out.
+cannot be listed at all. The functions are pure; `backends/transfer.py` carries a transfer out.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -13,34 +13,16 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, error_about, quoted
+from deepfs.errors import (
+    AlreadyExistsError,
+    DeepFSError,
+    ErrorCode,
+    IsDirectoryError,
+    NotDirectoryError,
+    error_about,
+    quote,
+)
 from deepfs.text import paths
-
-__all__ = [
-    "Change",
-    "EntryChange",
-    "Kind",
-    "Omission",
-    "Relation",
-    "StoragePlace",
-    "TreeEntry",
-    "TreeListing",
-    "check_transferable",
-    "directories_of",
-    "empty_directories",
-    "files_of",
-    "flat_place",
-    "implied_listing",
-    "is_probing",
-    "is_valid",
-    "joined",
-    "making_files",
-    "mode_of_new_files",
-    "omission_of_name",
-    "relation",
-    "unnamed_omission",
-    "unreadable_omission",
-]
 
 Kind: TypeAlias = Literal["file", "directory", "link", "special"]
 Change: TypeAlias = Literal["make_directory", "remove_directory", "set_mode"]
@@ -90,17 +72,13 @@ class EntryChange(Struct, frozen=True):
 # --- making listings ---
 
 
-def is_valid(path: str) -> bool:
-    """Whether `path`, which a storage returned, is a valid normalised path."""
-    try:
-        return paths.normalize(path) == path
-    except InvalidPathError:
-        return False
+is_valid = paths.is_normal
+"""Whether a path, which a storage returned, is a valid normalised path."""
 
 
 def omission_of_name(name: str) -> Omission:
     """The omission of an entry whose name cannot be in a valid path."""
-    return Omission(1, ErrorCode.INVALID_PATH, f"the name {quoted(name)} in it is in no valid path")
+    return Omission(1, ErrorCode.INVALID_PATH, f"the name {quote(name)} in it is in no valid path")
 
 
 def unnamed_omission(count: int) -> Omission:
@@ -158,14 +136,24 @@ def empty_directories(entries: Sequence[TreeEntry]) -> list[TreeEntry]:
 def check_transferable(listing: TreeListing, src: str, *, moves: bool) -> None:
     """Raise unless everything at or under `src` can be transferred to another storage."""
     if listing.omission is not None:
-        raise _refused(src, listing.omission.code, listing.omission.reason, moves=moves)
+        raise _refusal(src, listing.omission.code, listing.omission.reason, moves=moves)
     for entry in listing.entries:
         if entry.path != src and not (is_valid(entry.path) and paths.is_beneath(entry.path, src)):
             reason = "the storage told '{other}', which does not lie in it"
-            raise _refused(src, ErrorCode.BACKEND_ERROR, reason, entry.path, moves=moves)
+            raise _refusal(src, ErrorCode.BACKEND_ERROR, reason, entry.path, moves=moves)
         objection = _objection(entry, moves=moves)
         if objection is not None:
-            raise _refused(src, ErrorCode.UNSUPPORTED, f"'{{other}}' {objection}", entry.path, moves=moves)
+            raise _refusal(src, ErrorCode.UNSUPPORTED, f"'{{other}}' {objection}", entry.path, moves=moves)
+
+
+def check_target(dst: str, standing: Kind | None, *, from_file: bool, overwrite: bool) -> None:
+    """Raise unless a file (`from_file`) or a directory may be put at `dst`, where a `standing` entry is, or nothing."""
+    if standing == "directory":
+        raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
+    if standing is not None and not overwrite:
+        raise AlreadyExistsError(dst)
+    if standing is not None and not from_file:
+        raise NotDirectoryError(dst)
 
 
 def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
@@ -181,7 +169,7 @@ def _objection(entry: TreeEntry, *, moves: bool) -> str | None:
     return "is a link to a directory" if entry.leads_to == "directory" else "is a link that leads to no file"
 
 
-def _refused(src: str, code: ErrorCode, reason: str, other: str | None = None, *, moves: bool) -> DeepFSError:
+def _refusal(src: str, code: ErrorCode, reason: str, other: str | None = None, *, moves: bool) -> DeepFSError:
     done = "moved" if moves else "copied"
     whole = f"it cannot be {done} to another storage whole: {reason}. Nothing changed."
     return error_about(code, src, whole, other=other)
@@ -235,12 +223,7 @@ class Relation(Enum):
 def flat_place(scope: Hashable, path: str, *, storage: Hashable = None, is_sole: bool = False) -> StoragePlace:
     """The place of a normalised path in a `scope` of its `storage`, where each place has its path as its only name."""
     above = () if path == "/" else ("/", *paths.ancestors(path))
-    return StoragePlace(
-        keys=frozenset([(scope, path)]),
-        above=frozenset((scope, directory) for directory in above),
-        storage=storage,
-        is_sole=is_sole,
-    )
+    return StoragePlace(frozenset([(scope, path)]), frozenset((scope, each) for each in above), storage, is_sole)
 
 
 def relation(source: StoragePlace | None, destination: StoragePlace | None) -> Relation:

@@ -8,7 +8,7 @@ malformed record at a valid path is listed by its path, and can be replaced or d
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,37 +30,6 @@ from deepfs.text import records as filedata
 from deepfs.text.edits import Replacement
 from deepfs.text.lines import version
 from deepfs.types import FileDataV2, FileInfo
-
-__all__ = [
-    "Change",
-    "ChangedError",
-    "Condition",
-    "DecodedFiles",
-    "Directories",
-    "FileStat",
-    "FileTree",
-    "Found",
-    "PartlyDoneError",
-    "StatTree",
-    "StoredFiles",
-    "TaggedFiles",
-    "Uploads",
-    "as_copy",
-    "change_of",
-    "check_destination",
-    "check_parents",
-    "check_replaceable",
-    "check_version",
-    "created_at",
-    "file_info",
-    "file_paths",
-    "is_about_one_file",
-    "moved_here",
-    "readable",
-    "relocation",
-    "stat_of",
-    "stats_of",
-]
 
 
 class FileStat(Struct, frozen=True):
@@ -202,6 +171,25 @@ class Directories:
                 self._add(change.path)
 
 
+ValueT = TypeVar("ValueT")
+
+
+class _Keyed(Mapping[str, ValueT]):
+    """A mapping with the keys of another one."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._files
+
+
 class StoredFiles(Mapping[str, FileDataV2]):
     """Files by path, each with an identifier of its version in the storage."""
 
@@ -218,29 +206,21 @@ class StoredFiles(Mapping[str, FileDataV2]):
         return False
 
 
-class TaggedFiles(StoredFiles):
+class TaggedFiles(_Keyed[FileDataV2], StoredFiles):
     """Files with a tag each, for storages that number or hash the versions of a file.
 
     Access to a file that could not be read raises the error that `files` have in its place.
     """
 
     def __init__(self, files: Mapping[str, FileDataV2 | DeepFSError], tags: Mapping[str, Any]) -> None:
-        self._files = files
+        super().__init__(files)
         self._tags = tags
 
     def __getitem__(self, path: str) -> FileDataV2:
-        if isinstance(found := self._files[path], DeepFSError):
+        found: FileDataV2 | DeepFSError = self._files[path]
+        if isinstance(found, DeepFSError):
             raise found
         return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._files
 
     def origin(self, path: str) -> Any:
         return self._tags.get(path)
@@ -251,38 +231,29 @@ def is_about_one_file(error: DeepFSError) -> bool:
     return error.path is not None and not isinstance(error, ChangedError | DeadlineError)
 
 
-class DecodedFiles(StoredFiles):
+class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
     """Stored records by path, decoded when they are accessed. Access to a malformed one raises InvalidContentError."""
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        self._records = records
+        super().__init__(records)
         self._last: tuple[str, FileDataV2] | None = None
 
     def __getitem__(self, path: str) -> FileDataV2:
         last = self._last
         if last is None or last[0] != path:
-            last = self._last = path, filedata.decode_file(self._records[path], path)
+            last = self._last = path, filedata.decode_file(self._files[path], path)
         return last[1]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._records
-
     def origin(self, path: str) -> Any:
-        return self._records.get(path)
+        return self._files.get(path)
 
     def stat(self, path: str) -> FileStat:
-        return FileStat(*self.described(path), tag=self._records[path])
+        return FileStat(*self.described(path), tag=self._files[path])
 
     def described(self, path: str) -> tuple[int | None, str | None, str | None]:
         """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
-            return filedata.described(self._records[path], path)
+            return filedata.describe_record(self._files[path], path)
         except InvalidContentError:
             return None, None, None
 
@@ -335,15 +306,13 @@ class FileTree:
 
     def beneath(self, path: str) -> list[str]:
         """The sorted paths of the files at or under `path`. Raises NotFoundError for none, except at the root."""
-        found = sorted(file_paths(self.files if path == "/" else self._candidates(path)))
+        # At or under any other path: the keys may still be no valid paths.
+        found = sorted(
+            file_paths(self.files if path == "/" else [path] * (path in self.files) + [*self._beneath(path)])
+        )
         if not found and path != "/":
             raise NotFoundError(path)
         return found
-
-    def _candidates(self, path: str) -> list[str]:
-        """The keys that are `path` or begin with `path` and a slash; some may not be valid paths."""
-        at: list[str] = [path] if path in self.files else []
-        return [*at, *self._beneath(path)]
 
     def _beneath(self, path: str) -> Iterator[str]:
         inside = f"{path}/"
@@ -382,21 +351,9 @@ def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
     return _Stats(files)
 
 
-class _Stats(Mapping[str, FileStat]):
-    def __init__(self, files: Mapping[str, FileDataV2]) -> None:
-        self._files = files
-
+class _Stats(_Keyed[FileStat]):
     def __getitem__(self, path: str) -> FileStat:
         return self._files.stat(path) if isinstance(self._files, StoredFiles) else _stat(self._files, path)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._files
 
 
 def _stat(files: Mapping[str, FileDataV2], path: str) -> FileStat:
@@ -433,11 +390,11 @@ def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Re
         return Change(path, before, after, replacement, files.origin(path))
     if before is not None or path not in files:
         return Change(path, before, after, replacement)
-    seen = _seen(files, path)
+    seen = _stat_seen(files, path)
     return Change(path, None, after, replacement, seen.tag, seen)
 
 
-def _seen(files: Found, path: str) -> FileStat:
+def _stat_seen(files: Found, path: str) -> FileStat:
     try:
         found = files[path]
     except InvalidContentError:
@@ -529,10 +486,7 @@ class Uploads:
     """The changes of a batch of uploads. `found` are the files that were at their paths and above them before."""
 
     def __init__(
-        self,
-        found: Found,
-        directories: Collection[str],
-        check_storable: Callable[[str, FileDataV2], None],
+        self, found: Found, directories: Collection[str], check_storable: Callable[[str, FileDataV2], None]
     ) -> None:
         self._found = found
         self._occupied = set(found)
@@ -550,18 +504,15 @@ class Uploads:
     def add(self, path: str, content: bytes) -> DeepFSError | None:
         """Plan one upload; return the error if it is not possible."""
         try:
-            self._plan(path, content)
+            check_parents(path, self._occupied)
+            if path in self._directories or path in self._planned:
+                raise IsDirectoryError(path)
+            after = filedata.new_file(content, created_at=self._created.get(path))
+            self._check_storable(path, after)
         except DeepFSError as error:
             return error
-        return None
-
-    def _plan(self, path: str, content: bytes) -> None:
-        check_parents(path, self._occupied)
-        if path in self._directories or path in self._planned:
-            raise IsDirectoryError(path)
-        after = filedata.new_file(content, created_at=self._created.get(path))
-        self._check_storable(path, after)
         self._occupied.add(path)
         self._created[path] = after.created_at
         self._changes[path] = change_of(path, self._found, after)
         self._planned.add(path)
+        return None

@@ -14,21 +14,6 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.text import paths
 
-__all__ = [
-    "BothJudges",
-    "Judge",
-    "Role",
-    "aside",
-    "current_judge",
-    "given_under",
-    "judging",
-    "judging_as",
-    "keeping_inside",
-    "permits",
-    "rebased",
-    "unjudged",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -12,22 +12,6 @@ from msgspec import Struct
 from deepfs.errors import InvalidContentError
 from deepfs.text.arguments import check_integer, check_string
 
-__all__ = [
-    "BOM",
-    "Facts",
-    "Window",
-    "check_text",
-    "check_window",
-    "decode",
-    "digest",
-    "facts",
-    "has_plain_lines",
-    "is_text",
-    "line_count",
-    "version",
-    "window",
-]
-
 BOM = "\ufeff"
 
 _BOM_BYTES = BOM.encode()
@@ -94,6 +78,11 @@ def check_text(content: str, what: str = "content") -> None:
         )
 
 
+def utf8_size(text: str) -> int:
+    """The number of bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def line_count(text: str) -> int:
     """The number of lines of `text`. A BOM alone is no line."""
     if text in ("", BOM):
@@ -111,7 +100,14 @@ def facts(text: str) -> Facts:
     if len(text) < _WORTH_REMEMBERING:
         return Facts(line_count(text), version(text))
     key = hash(text)
-    return _facts.get(key) or _remember(key, Facts(line_count(text), version(text)))
+    if (found := _facts.get(key)) is None:
+        if len(_facts) >= _MAX_REMEMBERED:
+            _facts.clear()
+        found = _facts[key] = Facts(line_count(text), version(text))
+    return found
+
+
+_facts: Final[dict[int, Facts]] = {}
 
 
 def check_window(offset: int, limit: int) -> None:
@@ -157,16 +153,6 @@ def version(data: bytes | bytearray | str) -> str:
 def digest(start: bytes | bytearray = b"") -> blake2b:
     """Return a hash object: its hexdigest is the version of `start` plus the bytes it is updated with."""
     return blake2b(start, digest_size=16)
-
-
-_facts: dict[int, Facts] = {}
-
-
-def _remember(key: int, found: Facts) -> Facts:
-    if len(_facts) >= _MAX_REMEMBERED:
-        _facts.clear()
-    _facts[key] = found
-    return found
 
 
 def _surrogate(content: str) -> int | None:

@@ -5,8 +5,8 @@ One table, so that the answers do not depend on the machine, as those of the sta
 
 import re
 
-__all__ = ["OCTET_STREAM", "extension", "is_binary_name", "is_binary_type", "mime_type", "other_encoding", "sniff"]
-
+MAX_MEDIA_BYTES = 5_000_000
+"""The largest file of media that a model is shown, unless its tools are told otherwise."""
 OCTET_STREAM = "application/octet-stream"
 """The type of bytes of an unknown format."""
 

@@ -21,23 +21,6 @@ from typing import Final, Literal, NamedTuple
 
 from deepfs.text.edits import misread
 
-__all__ = [
-    "Action",
-    "FilePatch",
-    "Hunk",
-    "LineIndex",
-    "NumberedHunk",
-    "PatchError",
-    "Patched",
-    "Section",
-    "added_text",
-    "apply_hunks",
-    "parse_hunks",
-    "parse_patch",
-    "patch_sections",
-    "quoted_line",
-]
-
 Action = Literal["add", "update", "delete"]
 
 _BEGIN: Final = "*** Begin Patch"
@@ -55,6 +38,7 @@ _WRAPPED: Final = re.compile(
     r"\A(?:apply_patch\s+)?(?:<<-?\s*(['\"]?)(\w+)\1\n(?P<here>.*)\n\2|```\w*\n(?P<code>.*)\n```)\Z", re.DOTALL
 )
 """A patch as a here-document of a shell, or as a block of code."""
+_NUMBERS: Final = re.compile(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?")
 _SHOWN: Final = 200
 
 
@@ -142,7 +126,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
 
 def patch_sections(patch: str) -> list[Section]:
     """Return which files a patch names, quickly also where it is large. Raises PatchError if it names none."""
-    begin, _, rest = _unwrapped(patch).partition("\n")
+    begin, _, rest = _unwrap(patch).partition("\n")
     body, _, end = rest.rpartition("\n")
     if begin.strip() != _BEGIN or end.strip() != _END:
         raise PatchError(f"A patch begins with the line '{_BEGIN}' and ends with the line '{_END}'.")
@@ -173,7 +157,7 @@ def _section(text: str) -> Section:
     return Section(action, _path(head, prefix), move_to, lines)
 
 
-def _unwrapped(patch: str) -> str:
+def _unwrap(patch: str) -> str:
     text = patch.replace("\r\n", "\n").strip()
     wrapped = _WRAPPED.match(text)
     return (wrapped["here"] or wrapped["code"] or "").strip() if wrapped else text
@@ -227,7 +211,9 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
             anchors, body = [], []
         if line.startswith("@@"):
             body.clear()
-            anchors += _anchor(line)
+            # Models write the line numbers of a unified diff too, which they guess.
+            text = _NUMBERS.sub("", line[2:].removeprefix(" ")).removesuffix("@@")
+            anchors += [text.rstrip()] if text.strip() else []
         elif not is_end and line not in (_END, _NO_LINE_END):
             body.append(line)
 
@@ -235,19 +221,13 @@ def _hunks(path: str, lines: Sequence[str]) -> Iterator[Hunk]:
 def _hunk(path: str, anchors: Sequence[str], body: list[str], at_end: bool) -> Hunk:
     while body and not body[-1]:  # Blank lines between hunks and files. A blank line of the file begins with a space.
         body.pop()
-    lines = tuple(_signed(path, line) for line in body)
+    lines = tuple(_sign_and_text(path, line) for line in body)
     if all(sign == " " for sign, _ in lines):
         raise PatchError(f"A hunk of {path} changes nothing. Add lines that begin with - or +.")
     return Hunk(tuple(anchors), lines, at_end)
 
 
-def _anchor(line: str) -> list[str]:
-    # Models write the line numbers of a unified diff too, which they guess.
-    text = re.sub(r"^-\d+(?:,\d+)? \+\d+(?:,\d+)? @@ ?", "", line[2:].removeprefix(" ")).removesuffix("@@")
-    return [text.rstrip()] if text.strip() else []
-
-
-def _signed(path: str, line: str) -> tuple[str, str]:
+def _sign_and_text(path: str, line: str) -> tuple[str, str]:
     if not line:
         return " ", ""
     if line[0] not in " -+" or line.startswith("*** "):
@@ -349,12 +329,12 @@ _NAMED: Final = 5
 """How many of the places where a hunk may be are named."""
 
 
-class _Line(NamedTuple):
+class _FileLine(NamedTuple):
     text: str
     end: str
 
 
-class _Place(NamedTuple):
+class _HunkPlace(NamedTuple):
     start: int
     length: int
     is_fuzzy: bool
@@ -366,48 +346,48 @@ def apply_hunks(path: str, text: str, hunks: Sequence[Hunk]) -> Patched:
     Raises PatchError if the place of a hunk is not found, or if it may be one of several.
     """
     lines = _split(text)
-    texts = _Texts(path, [line.text for line in lines], hunks)
+    texts = _LineTexts(path, [line.text for line in lines], hunks)
     ends = [line.end for line in lines if line.end]
     usual = "\r\n" if 2 * ends.count("\r\n") > len(ends) else "\n"
-    result: list[_Line] = []
+    result: list[_FileLine] = []
     done = fuzzy = 0
     for hunk in hunks:
         place = _place(path, texts, hunk, done)
         result += lines[done : place.start]
         done = place.start + place.length
-        result += _replaced(hunk, lines[place.start : done], usual)
+        result += _replace(hunk, lines[place.start : done], usual)
         fuzzy += place.is_fuzzy
-    return Patched(_joined([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
+    return Patched(_join([*result, *lines[done:]], usual, not text or text.endswith("\n")), fuzzy)
 
 
-def _split(text: str) -> list[_Line]:
+def _split(text: str) -> list[_FileLine]:
     *whole, last = text.split("\n")
-    lines = [_Line(line[:-1], "\r\n") if line.endswith("\r") else _Line(line, "\n") for line in whole]
-    return [*lines, _Line(last, "")] if last else lines
+    lines = [_FileLine(line[:-1], "\r\n") if line.endswith("\r") else _FileLine(line, "\n") for line in whole]
+    return [*lines, _FileLine(last, "")] if last else lines
 
 
-def _joined(lines: Sequence[_Line], usual: str, ends_line: bool) -> str:
-    *whole, last = lines or [_Line("", "")]
+def _join(lines: Sequence[_FileLine], usual: str, ends_line: bool) -> str:
+    *whole, last = lines or [_FileLine("", "")]
     if not lines:
         return ""
     end = (last.end or usual) if ends_line else ""
     return "".join([*(f"{line.text}{line.end or usual}" for line in whole), last.text, end])
 
 
-def _replaced(hunk: Hunk, found: Sequence[_Line], usual: str) -> Iterator[_Line]:
+def _replace(hunk: Hunk, found: Sequence[_FileLine], usual: str) -> Iterator[_FileLine]:
     """The lines that take the place of those that were found. Kept lines are those of the file."""
     index = 0
     for sign, text in hunk.lines:
         if sign == "+":
             beside = found[min(index, len(found) - 1)].end if found else ""
-            yield _Line(text, beside or usual)
+            yield _FileLine(text, beside or usual)
         else:
             if sign == " " and index < len(found):
                 yield found[index]
             index += 1
 
 
-class _Texts:
+class _LineTexts:
     """The lines of a file, without their ends, as the levels compare them."""
 
     def __init__(self, path: str, texts: Sequence[str], hunks: Sequence[Hunk]) -> None:
@@ -421,7 +401,7 @@ class _Texts:
         return self._indexes[level]
 
 
-def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
+def _place(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> _HunkPlace:
     """The place of a hunk at or after the line `start`."""
     old = hunk.old
     for wanted in (old, old[:-1]) if old and not old[-1] else (old,):
@@ -430,11 +410,11 @@ def _place(path: str, texts: _Texts, hunk: Hunk, start: int) -> _Place:
             if len(places) > 1:
                 raise PatchError(_ambiguous(path, hunk, places))
             if places:
-                return _Place(places[0], len(wanted), level is not str)
+                return _HunkPlace(places[0], len(wanted), level is not str)
     raise PatchError(_missing(path, texts, hunk, start))
 
 
-def _places(texts: _Texts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
+def _places(texts: _LineTexts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
     """The first lines at which the hunk may be. After an anchor only the nearest place counts."""
     index = texts.at(level)
     if hunk.at_end and index.ends_with(sought, start):
@@ -451,7 +431,7 @@ def _places(texts: _Texts, hunk: Hunk, sought: Sequence[str], start: int, level:
     return found
 
 
-def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
+def _beneath(texts: _LineTexts, anchors: Sequence[str], start: int) -> list[int]:
     """The lines after the last anchor: for each place of the first, the nearest of the others; indented in any way."""
     starts = [start]
     for i, anchor in enumerate(anchors):
@@ -459,15 +439,10 @@ def _beneath(texts: _Texts, anchors: Sequence[str], start: int) -> list[int]:
         at = index.all_places(anchor, start) or texts.at(str.strip).all_places(anchor.strip(), start)
         if i:
             index.spend(_SOUGHT * len(starts))
-            at = _nearest(at, starts)
+            nearest = {bisect_left(at, each) for each in starts}
+            at = [at[place] for place in sorted(nearest) if place < len(at)]
         starts = [place + 1 for place in at]
     return starts
-
-
-def _nearest(places: Sequence[int], starts: Iterable[int]) -> list[int]:
-    """For each start the first of the places at or after it, without repetitions."""
-    at = {bisect_left(places, start) for start in starts}
-    return [places[i] for i in sorted(at) if i < len(places)]
 
 
 def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
@@ -480,7 +455,7 @@ def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     )
 
 
-def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
+def _missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
     trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
@@ -500,9 +475,9 @@ def _missing(path: str, texts: _Texts, hunk: Hunk, start: int) -> str:
     return f"{which} in {path}{_after(start)}. {near}Read the file and copy the context exactly."
 
 
-def _near(texts: _Texts, line: str, start: int) -> str:
+def _near(texts: _LineTexts, line: str, start: int) -> str:
     """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
-    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line)
+    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
     return f"{found} " if found else ""
 
 

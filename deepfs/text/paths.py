@@ -13,24 +13,6 @@ from typing import Any
 from deepfs.errors import InvalidPathError
 from deepfs.text.arguments import check_string
 
-__all__ = [
-    "MAX_NAME_BYTES",
-    "MAX_PATH_BYTES",
-    "ancestors",
-    "are_plainly_normal",
-    "end_of",
-    "host_path",
-    "is_beneath",
-    "is_normal",
-    "is_visible",
-    "join",
-    "name",
-    "normalize",
-    "parent",
-    "relative",
-    "visible_in",
-]
-
 MAX_NAME_BYTES = 255
 """The longest name of a file or directory, in UTF-8."""
 MAX_PATH_BYTES = 4096

@@ -8,31 +8,10 @@ from typing import Any, Final, TypeAlias, cast, get_args
 
 from msgspec.structs import asdict
 
-from deepfs.errors import InvalidContentError, TooLargeError, error_about, quoted
+from deepfs.errors import InvalidContentError, TooLargeError, error_about, quote
 from deepfs.text import media, paths
-from deepfs.text.lines import Window, check_text, decode, facts, is_text, version, window
+from deepfs.text.lines import Window, check_text, decode, facts, is_text, utf8_size, version, window
 from deepfs.types import Encoding, FileDataV1, FileDataV2, FileFormat, ReadResult
-
-__all__ = [
-    "FileContent",
-    "content_bytes",
-    "decode_file",
-    "decode_files",
-    "described",
-    "encode_file",
-    "new_file",
-    "read_binary",
-    "read_data",
-    "read_text",
-    "read_window",
-    "searchable",
-    "size_of",
-    "text_of",
-    "time_text",
-    "timestamp",
-    "to_v1",
-]
-
 
 FileContent: TypeAlias = FileDataV2 | FileDataV1 | Mapping[str, Any] | str | bytes
 """A file: a record, the dict of a record as graph state has it, a text, or bytes."""
@@ -75,7 +54,7 @@ def new_file(
         check_text(content)
         encoding: Encoding = "utf-8"
     else:
-        content, encoding = _encoded(content)
+        content, encoding = _encode(content)
     return FileDataV2(content, encoding, created_at or now, now, mime_type)
 
 
@@ -89,8 +68,8 @@ def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     if type(value) is dict and (data := _plain_file(value)) is not None:
         return data
     if not isinstance(value, Mapping):
-        raise _malformed(path, "the file", "a mapping", value)
-    content, encoding = _decoded_content(value, path)
+        raise _malformed_error(path, "the file", "a mapping", value)
+    content, encoding = _decode_content(value, path)
     mime_type = _optional_text(value, "mime_type", path) or _optional_text(value, "mimeType", path)
     created_at, modified_at = (_optional_text(value, field, path) for field in ("created_at", "modified_at"))
     return FileDataV2(content, encoding, created_at, modified_at, mime_type)
@@ -111,11 +90,11 @@ def decode_files(files: Mapping[str, FileContent]) -> dict[str, FileDataV2]:
             raise TypeError(f"the paths of files must be strings, not {type(given).__name__}")
         path = paths.normalize(given)
         if path in decoded:
-            raise ValueError(f"files has {quoted(path)} twice, in different spellings")
+            raise ValueError(f"files has {quote(path)} twice, in different spellings")
         decoded[path] = _file_given(value, path)
     for path in decoded:
         if above := [directory for directory in ("/", *paths.ancestors(path)) if directory in decoded]:
-            raise ValueError(f"files has {quoted(above[0])}, a directory, as a file")
+            raise ValueError(f"files has {quote(above[0])}, a directory, as a file")
     return decoded
 
 
@@ -126,9 +105,7 @@ def _file_given(value: FileContent, path: str) -> FileDataV2:
     except InvalidContentError as error:
         raise error_about(error.code, path, error.reason) from None
     if not isinstance(value, Mapping):
-        raise TypeError(
-            f"the file {quoted(path)} must be a record, a dict, a text or bytes, not {type(value).__name__}"
-        )
+        raise TypeError(f"the file {quote(path)} must be a record, a dict, a text or bytes, not {type(value).__name__}")
     file = decode_file(value, path)
     content_bytes(file, path)
     return file
@@ -144,7 +121,7 @@ def _plain_file(value: dict[str, Any]) -> FileDataV2 | None:
     return FileDataV2(cast("str", content), cast("Encoding", encoding), *times)
 
 
-def described(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
+def describe_record(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
     """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
 
     The values are those of the decoded file, but content that is text, lines or bytes is not decoded. Raises
@@ -165,12 +142,8 @@ def _undecoded_size(content: object, value: Mapping[str, Any]) -> int | None:
         return memoryview(content).nbytes
     if isinstance(content, list | tuple) and value.get("encoding", "utf-8") == "utf-8":
         is_text = all(isinstance(line, str) for line in content)
-        return sum(map(_utf8_length, content)) + max(0, len(content) - 1) if is_text else None
+        return sum(map(utf8_size, content)) + max(0, len(content) - 1) if is_text else None
     return None
-
-
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
@@ -208,13 +181,9 @@ def size_of(data: FileDataV2) -> int:
     """The size of the file in bytes, computed without decoding it."""
     content = data.content
     if data.encoding == "utf-8":
-        return _bytes_in(content)
+        return utf8_size(content)
     digits = len(content) - sum(map(content.count, _BASE64_SPACE))
     return max(0, digits * 3 // 4 - content.count("="))
-
-
-def _bytes_in(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def text_of(data: FileDataV2, path: str) -> str | None:
@@ -231,7 +200,7 @@ def searchable(data: FileDataV2, path: str = "") -> str | bytes:
     return data.content if data.encoding == "utf-8" else content_bytes(data, path)
 
 
-def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding]:
+def _decode_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding]:
     content = value.get("content")
     if isinstance(content, str):
         return content, _encoding(value, path)
@@ -239,18 +208,18 @@ def _decoded_content(value: Mapping[str, Any], path: str) -> tuple[str, Encoding
         return "\n".join(content), _encoding(value, path)
     data = _bytes(content)
     if data is None:
-        raise _malformed(path, "content", "a text, a list of lines or bytes", content)
-    return _encoded(data)
+        raise _malformed_error(path, "content", "a text, a list of lines or bytes", content)
+    return _encode(data)
 
 
 def _encoding(value: Mapping[str, Any], path: str) -> Encoding:
     encoding = value.get("encoding", "utf-8")
     if encoding not in _ENCODINGS:
-        raise _malformed(path, "encoding", "'utf-8' or 'base64'", encoding)
+        raise _malformed_error(path, "encoding", "'utf-8' or 'base64'", encoding)
     return cast("Encoding", encoding)
 
 
-def _encoded(content: bytes) -> tuple[str, Encoding]:
+def _encode(content: bytes) -> tuple[str, Encoding]:
     text = decode(content)
     return (b64encode(content).decode("ascii"), "base64") if text is None else (text, "utf-8")
 
@@ -271,11 +240,11 @@ def _optional_text(value: Mapping[str, Any], field: str, path: str) -> str | Non
     text = value.get(field)
     if text is None or isinstance(text, str):
         return text
-    raise _malformed(path, field, "a text", text)
+    raise _malformed_error(path, field, "a text", text)
 
 
-def _malformed(path: str, field: str, expected: str, value: object) -> InvalidContentError:
-    found = quoted(value) if isinstance(value, str) else type(value).__name__
+def _malformed_error(path: str, field: str, expected: str, value: object) -> InvalidContentError:
+    found = quote(value) if isinstance(value, str) else type(value).__name__
     return InvalidContentError(path, f"it is malformed: {field} is {found}, not {expected}.")
 
 
@@ -291,8 +260,8 @@ def read_text(path: str, text: str, offset: int, limit: int, *, at: FileDataV2) 
     """
     known = facts(text)
     shown = window(text, offset, limit, known.lines)
-    if len(shown.text) > MAX_WINDOW_BYTES // _LONGEST_CHARACTER and _bytes_in(shown.text) > MAX_WINDOW_BYTES:
-        raise TooLargeError(path, _bytes_in(text), MAX_WINDOW_BYTES)
+    if len(shown.text) > MAX_WINDOW_BYTES // _LONGEST_CHARACTER and utf8_size(shown.text) > MAX_WINDOW_BYTES:
+        raise TooLargeError(path, utf8_size(text), MAX_WINDOW_BYTES)
     data = FileDataV2(shown.text, "utf-8", at.created_at, at.modified_at, media.mime_type(path))
     return read_window(data, shown, known.version)
 

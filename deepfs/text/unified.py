@@ -15,8 +15,6 @@ from typing import Final
 from deepfs.text.edits import misread
 from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quoted_line
 
-__all__ = ["apply_numbered", "parse_unified"]
-
 _NO_FILE: Final = "/dev/null"
 _RANGES: Final = re.compile(r"@@ -(\d{1,18})(?:,(\d{1,18}))? \+(\d{1,18})(?:,(\d{1,18}))? @@")
 _SIGNATURE: Final = re.compile(r"-- ?\Z")
@@ -27,7 +25,7 @@ _KINDS: Final = {"100": "", "120": "a link", "160": "a submodule", "040": "a dir
 # --- reading ---
 
 
-class _Part:
+class _FilePart:
     """What a diff says of one file."""
 
     def __init__(self) -> None:
@@ -71,16 +69,16 @@ def _lines(diff: str) -> list[str]:
     return lines
 
 
-def _parts(lines: Sequence[str]) -> list[_Part]:
-    parts: list[_Part] = []
+def _parts(lines: Sequence[str]) -> list[_FilePart]:
+    parts: list[_FilePart] = []
     number = 0
     while number < len(lines):
         line = lines[number]
         if line.startswith("diff --git "):
-            parts.append(_Part())
+            parts.append(_FilePart())
             number = _read_notes(parts[-1], lines, number)
         elif _is_head(lines, number):
-            parts.append(_Part())
+            parts.append(_FilePart())
             number = _read_names(parts[-1], lines, number)
         elif line.startswith("@@ -"):
             if not parts:
@@ -99,7 +97,7 @@ def _is_head(lines: Sequence[str], number: int) -> bool:
     return lines[number].startswith("--- ") and number + 1 < len(lines) and lines[number + 1].startswith("+++ ")
 
 
-def _read_names(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_names(part: _FilePart, lines: Sequence[str], number: int) -> int:
     (old, old_stamp), (new, new_stamp) = (_name(line[len("--- ") :]) for line in lines[number : number + 2])
     part.names, part.stamps = (old, new), (old_stamp, new_stamp)
     return number + 2
@@ -111,7 +109,7 @@ _NOTES: Final = (
 )  # fmt: skip
 
 
-def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_notes(part: _FilePart, lines: Sequence[str], number: int) -> int:
     """Read the head that git writes. Returns the number of the line beneath it."""
     part.is_git = True
     part.notes["diff --git"] = lines[number][len("diff --git ") :]
@@ -131,7 +129,7 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     if _note_name(part.notes, "from") is not None and part.notes["diff --git"].count(" ") > 1:
         part.names = (None, None)  # The names differ, so it is not known which of the spaces is between them.
     if number < len(lines) and _is_head(lines, number):
-        named = _Part()
+        named = _FilePart()
         _read_names(named, lines, number)
         if all(name is None or known in (None, name) for name, known in zip(named.names, part.names, strict=True)):
             part.names, part.stamps = named.names, named.stamps
@@ -139,7 +137,7 @@ def _read_notes(part: _Part, lines: Sequence[str], number: int) -> int:
     return number
 
 
-def _read_hunk(part: _Part, lines: Sequence[str], number: int) -> int:
+def _read_hunk(part: _FilePart, lines: Sequence[str], number: int) -> int:
     """Read the hunk that begins at a line. Returns the number of the line beneath it."""
     found, head = _RANGES.match(lines[number]), number + 1
     if found is None:
@@ -193,7 +191,7 @@ def _name(text: str) -> tuple[str | None, str]:
     quoted = _QUOTED.match(text)
     name, _, stamp = text.partition("\t")
     if quoted:
-        name, stamp = _unquoted(quoted[0]), text[quoted.end() :].strip()
+        name, stamp = _unquote(quoted[0]), text[quoted.end() :].strip()
     return None if name == _NO_FILE else name, stamp
 
 
@@ -202,7 +200,7 @@ _ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _ESCAPED: Final = dict(zip(b"abtnvfr", b"\a\b\t\n\v\f\r", strict=True))
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     """A name as git quotes it: with the escapes of C, and bytes as octal numbers."""
     if not name.startswith('"'):
         return name
@@ -221,10 +219,10 @@ def _both_names(text: str) -> tuple[str | None, str | None]:
     """The two names behind `diff --git`; None if it is not plain where the first one ends."""
     quoted = _QUOTED.match(text)
     if quoted:
-        return _unquoted(quoted[0]), _unquoted(text[quoted.end() + 1 :])
+        return _unquote(quoted[0]), _unquote(text[quoted.end() + 1 :])
     if text.endswith('"') and ' "' in text:
         name, _, rest = text.partition(' "')
-        return name, _unquoted(f'"{rest}')
+        return name, _unquote(f'"{rest}')
     middle = len(text) // 2
     if text.count(" ") != 1 and (text[middle : middle + 1] != " " or len(text) % 2 == 0):
         return None, None
@@ -235,7 +233,7 @@ def _both_names(text: str) -> tuple[str | None, str | None]:
 _SLASHES: Final = re.compile("/+")
 
 
-def _strip_of(parts: Sequence[_Part]) -> int:
+def _strip_of(parts: Sequence[_FilePart]) -> int:
     """How many leading parts of the names make those on both sides the same."""
     found = {_difference(part, *part.names) for part in parts} - {None}
     if len(found) > 1:
@@ -251,7 +249,7 @@ def _strip_of(parts: Sequence[_Part]) -> int:
     return 1 if is_usual else 0
 
 
-def _difference(part: _Part, old: str | None, new: str | None) -> int | None:
+def _difference(part: _FilePart, old: str | None, new: str | None) -> int | None:
     """The leading parts by which the names of one file differ; None if they tell nothing."""
     if old is None or new is None:
         return None
@@ -267,19 +265,19 @@ def _difference(part: _Part, old: str | None, new: str | None) -> int | None:
     return len(one) - same if same else 0 if one[:-1] == other[:-1] else None
 
 
-def _stripped(name: str | None, count: int) -> str | None:
+def _strip(name: str | None, count: int) -> str | None:
     """A name without leading parts; None if it has not more."""
     if name is None:
         return None
     return "/".join(_SLASHES.split(name)[count:]) or None
 
 
-def _file_patch(part: _Part, strip: int) -> FilePatch:
+def _file_patch(part: _FilePart, strip: int) -> FilePatch:
     notes, hunks = part.notes, tuple(part.hunks)
-    old, new = (_stripped(name, strip) for name in part.names)
+    old, new = (_strip(name, strip) for name in part.names)
     # Behind these words git leaves out the prefixes `a/` and `b/`, if there are any.
     less = strip if _has_no_prefixes(part) else max(strip - 1, 0)
-    source, target = (_stripped(_note_name(notes, side), less) for side in ("from", "to"))
+    source, target = (_strip(_note_name(notes, side), less) for side in ("from", "to"))
     old, new = source or old, target or new
     path = old or new
     if path is None:
@@ -291,7 +289,7 @@ def _file_patch(part: _Part, strip: int) -> FilePatch:
     if "rename from" in notes:
         return FilePatch("update", path, move_to=new, exact=hunks, is_executable=is_executable)
     if _is_absent(part, 0):
-        return FilePatch("add", new or path, _added(part), exact=(), is_executable=is_executable or None)
+        return FilePatch("add", new or path, _added_text(part), exact=(), is_executable=is_executable or None)
     other = new if new not in (None, path) else None
     if _is_absent(part, 1):
         return FilePatch("delete", path, exact=hunks, other_path=other)
@@ -303,10 +301,10 @@ def _file_patch(part: _Part, strip: int) -> FilePatch:
 def _note_name(notes: Mapping[str, str], side: str) -> str | None:
     """The name behind `rename from` or `copy from`, or the one behind `to`."""
     name = notes.get(f"rename {side}", notes.get(f"copy {side}"))
-    return None if name is None else _unquoted(name)
+    return None if name is None else _unquote(name)
 
 
-def _has_no_prefixes(part: _Part) -> bool:
+def _has_no_prefixes(part: _FilePart) -> bool:
     """Whether the names of a moved or copied file are the same in all lines."""
     return any(
         part.notes["diff --git"] == f"{part.notes[f'{what} from']} {part.notes[f'{what} to']}"
@@ -315,7 +313,7 @@ def _has_no_prefixes(part: _Part) -> bool:
     )
 
 
-def _is_absent(part: _Part, side: int) -> bool:
+def _is_absent(part: _FilePart, side: int) -> bool:
     """Whether there is no file before, or after, the patch."""
     if part.is_git and ("new file mode", "deleted file mode")[side] in part.notes:
         return True
@@ -332,7 +330,7 @@ def _is_epoch(stamp: str) -> bool:
     return False
 
 
-def _added(part: _Part) -> str:
+def _added_text(part: _FilePart) -> str:
     return apply_numbered(part.shown, "", part.hunks).text
 
 
@@ -356,7 +354,7 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
         is_there = is_there and (hunk.trailing >= hunk.leading or place + len(hunk.old) == len(lines))
         if not is_there or (not hunk.old and place == 0 and lines):
             index = index or LineIndex(path, lines, chain.from_iterable(each.old for each in hunks))
-            place = _moved(path, number, hunk, index, lines, done)
+            place = _find_moved(path, number, hunk, index, lines, done)
         drift = place - hunk.start
         result += lines[done:place]
         result += hunk.new
@@ -367,7 +365,7 @@ def apply_numbered(path: str, text: str, hunks: Sequence[NumberedHunk]) -> Patch
     return Patched("".join(result), 0)
 
 
-def _moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: Sequence[str], done: int) -> int:
+def _find_moved(path: str, number: int, hunk: NumberedHunk, index: LineIndex, lines: Sequence[str], done: int) -> int:
     """The place of a hunk whose lines are not where it says."""
     where = f"Hunk {number} of {path}, at line {hunk.start + 1},"
     if not hunk.old and hunk.start == 0:
@@ -390,7 +388,7 @@ def _hint(hunk: NumberedHunk, lines: Sequence[str]) -> str:
     absent = next((line for line in hunk.old if line.rstrip("\r\n") not in found), None)
     if absent is not None:
         text = absent.rstrip()
-        spelt = misread("".join(lines), text)
+        spelt = misread("".join(lines), text).text
         return f", and not {quoted_line(text)}.{f' {spelt}' if spelt else ''}"
     whole = set(lines)
     return ", or other line ends." if any(line not in whole for line in hunk.old) else "."

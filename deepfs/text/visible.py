@@ -10,9 +10,7 @@ from json import dumps
 from secrets import token_hex
 from typing import Final
 
-from deepfs.errors import clipped
-
-__all__ = ["ESCAPES_NOTE", "escaped", "fenced", "one_line", "output_text", "shown_path", "visible", "without_tags"]
+from deepfs.errors import clip
 
 ESCAPES_NOTE: Final = r"Control characters are shown as escapes such as \r"
 
@@ -42,14 +40,14 @@ def shown_path(path: str) -> str:
     return path if path.isprintable() and path.startswith("/") else dumps(path)
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Content with control characters and line breaks other than LF as escapes; a tab stays."""
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_escape, text)
 
 
 def visible(text: str) -> str:
     """`escaped`, and invisible characters as escapes too: content that a person is to judge by its looks."""
-    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, escaped(text))
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, escape_controls(text))
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -58,15 +56,15 @@ def _escape(found: re.Match[str]) -> str:
 
 def one_line(text: str, most: int = 300) -> str:
     """A text from elsewhere for a note: on one line, without control characters, and cut after `most` characters."""
-    return escaped(clipped(text, most)).replace("\n", "\\n")
+    return escape_controls(clip(text, most)).replace("\n", "\\n")
 
 
 def output_text(output: str) -> str:
     """The output of a command, without colours, and with other control characters as escapes."""
-    return escaped(_STYLES.sub("", output).replace("\r\n", "\n"))
+    return escape_controls(_STYLES.sub("", output).replace("\r\n", "\n"))
 
 
-def fenced(kind: str, *texts: str) -> list[str]:
+def fence(kind: str, *texts: str) -> list[str]:
     """The texts, each between `<kind nonce>` and `</kind nonce>` if one has a line that could pass for a note."""
     if not any(_NOTE_LIKE.search(_BREAK.sub("\n", text)) for text in texts):
         return [*texts]
@@ -78,4 +76,4 @@ def without_tags(text: str, tag: str) -> str:
     """Content for an element `<tag>`: `<` before the name of the tag is `&lt;`, so that it cannot end the element."""
     blanks = f"(?:{_BLANKS}\n*+)*+"
     name = blanks.join(map(re.escape, tag))
-    return re.sub(rf"<(?={blanks}(?:/{blanks})?{name})", "&lt;", escaped(text), flags=re.IGNORECASE)
+    return re.sub(rf"<(?={blanks}(?:/{blanks})?{name})", "&lt;", escape_controls(text), flags=re.IGNORECASE)

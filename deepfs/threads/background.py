@@ -67,7 +67,7 @@ class BackgroundLoop:
         try:
             with self._lock:
                 if self._running is None or self._running.has_ended:
-                    self._running = _started(self._name)
+                    self._running = _start_running(self._name)
                 return self._running
         finally:
             _here.is_starting = False
@@ -100,10 +100,6 @@ class _Running:
         if self._callbacks is not None:
             with suppress(RuntimeError):
                 self._callbacks.call(callback)
-
-    def forget(self, call: "Call[Any]") -> None:
-        """Drop `call`: its caller does not wait for it any more."""
-        self._calls.pop(call, None)
 
     def serve(self) -> None:
         """Run the loop until it ends; calls that are unfinished then fail with the reason."""
@@ -145,19 +141,21 @@ class _Running:
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
                 await checkpoint()  # If the loop is ending, this lets `_serve` set `has_ended` first.
         if error is not None:
-            call.fail(_ended(error) if self.has_ended else error)
+            call.fail(_loop_ended_error(error) if self.has_ended else error)
+        if call.is_done:  # Else it was begun twice, and this was the second time.
+            self._calls.pop(call, None)
 
     def _fail_calls(self, reason: BaseException | None) -> None:
         with suppress(KeyError):
             while self._calls:
-                self._calls.popitem()[0].fail(_ended(reason))
+                self._calls.popitem()[0].fail(_loop_ended_error(reason))
 
 
 _starting = ForkSafeLock()
 """Held until a loop runs: a child that is forked before that could never import what its own loop needs."""
 
 
-def _started(name: str) -> _Running | None:
+def _start_running(name: str) -> _Running | None:
     running = _Running()
     try:
         start_thread(running.serve, name)
@@ -166,7 +164,7 @@ def _started(name: str) -> _Running | None:
     return running
 
 
-def _ended(reason: BaseException | None) -> RuntimeError:
+def _loop_ended_error(reason: BaseException | None) -> RuntimeError:
     """A new error for each caller, since raising an error adds to its traceback."""
     ended = RuntimeError("deepfs's event loop ended before the call did; the next call starts it anew")
     ended.__cause__ = reason
@@ -179,17 +177,23 @@ class Call(Generic[T]):
     _value: T
     _scope: anyio.CancelScope
 
-    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, function: Callable[[], Awaitable[T]], *, is_awaited: bool = True) -> None:
+        """Args:
+        function: Makes the call.
+        is_awaited: Whether this thread is to wait for it.
+        """
         # The first taker of `_claim` makes or cancels the call; the first taker of `_outcome` sets its outcome.
         self._claim = Claim(function)
         self._outcome = Claim(True)
         self._error: BaseException | None = None
-        self._is_done = False
+        self.is_done: bool = False
+        """Whether it has an outcome, or is not to be made."""
         # A plain lock, since releasing it never blocks; notifying a condition must first acquire its lock.
         self._gate = Lock()
         self._gate.acquire()
         self.context: Context = copy_context()
-        self.context.run(waiting_threads.set, waiting_threads.get() | {get_ident()})
+        if is_awaited:
+            self.context.run(waiting_threads.set, waiting_threads.get() | {get_ident()})
 
     def wait(self, running: _Running) -> T:
         """Wait for the call; return its value, or raise its error.
@@ -199,12 +203,12 @@ class Call(Generic[T]):
         try:
             self._gate.acquire()
         except BaseException:
-            if self._claim.take() is None and not self._is_done:
+            if self._claim.take() is not None:
+                self.is_done = True
+            elif not self.is_done:
                 running.send(self._cancel)
                 self._gate.acquire()
             raise
-        finally:
-            running.forget(self)
         try:
             if self._error is not None:
                 raise self._error
@@ -239,7 +243,7 @@ class Call(Generic[T]):
             self._open()
 
     def _open(self) -> None:
-        self._is_done = True
+        self.is_done = True
         self._gate.release()
 
     def _cancel(self) -> None:
@@ -251,9 +255,7 @@ class _AwaitedCall(Call[T]):
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self._ended = loop_callbacks().end_of_work()
-        waiting = waiting_threads.get()
-        super().__init__(function)
-        self.context.run(waiting_threads.set, waiting)
+        super().__init__(function, is_awaited=False)
 
     async def result(self, running: _Running) -> T:
         """Await the call. If the awaiting task is cancelled, the call is cancelled, and its end is awaited."""
@@ -261,14 +263,13 @@ class _AwaitedCall(Call[T]):
             await self._ended.wait()
         except BaseException as reason:
             if self._claim.take() is not None:
+                self.is_done = True
                 self._ended.drop()
-            elif not self._is_done:
+            elif not self.is_done:
                 running.send(self._cancel)
                 if not isinstance(reason, GeneratorExit):
                     await self._ended.wait_shielded()
             raise
-        finally:
-            running.forget(self)
         try:
             if self._error is not None:
                 raise self._error
@@ -277,7 +278,7 @@ class _AwaitedCall(Call[T]):
             del self  # As in `wait`.
 
     def _open(self) -> None:
-        self._is_done = True
+        self.is_done = True
         self._ended.set()
 
 
@@ -304,22 +305,6 @@ async def on_background_loop(function: Callable[[], Awaitable[T]]) -> T:
     return await call.result(running)
 
 
-class _DetachedCall(Call[None]):
-    """A call whose end nobody waits for."""
-
-    _running: _Running | None = None
-
-    def start(self, running: _Running) -> None:
-        self._running = running
-        if self._is_done:
-            running.forget(self)
-
-    def _open(self) -> None:
-        self._is_done = True
-        if self._running is not None:
-            self._running.forget(self)
-
-
 def start_in_background(function: Callable[[], Awaitable[None]]) -> None:
     """Start an async call on an event loop of its own, which all such calls share, and do not wait for it.
 
@@ -331,11 +316,8 @@ def start_in_background(function: Callable[[], Awaitable[None]]) -> None:
     Raises:
         RuntimeError: The loop cannot be started, as at interpreter shutdown.
     """
-    call = _DetachedCall(function)
-    running = _detached_loop.take(call)
-    if running is None:
+    if _detached_loop.take(Call(function, is_awaited=False)) is None:
         raise RuntimeError("deepfs's event loop for background tasks cannot be started any more")
-    call.start(running)
 
 
 _loop = BackgroundLoop()

@@ -2,36 +2,26 @@
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING
 
 from deepfs.errors import DeadlineError
 
 if TYPE_CHECKING:
     from deepfs.threads.native import SimpleQueue
 
-__all__ = ["Deadline", "Turn", "current"]
-
-
-class Turn(Protocol):
-    """The time for which the work of a thread may run while other work waits."""
-
-    ends_at: float
-    """When other work may run instead, on the clock of `time.monotonic`."""
-
-    def end(self, deadline: "Deadline") -> None:
-        """Let other work run, if some waits, and return when it is the turn of this work again.
-
-        Return earlier, soon after a part of `deadline` is cancelled, if the deadline is then over.
-        """
+__all__ = ["Deadline", "current"]
 
 
 class _Current(threading.local):
-    turn: Turn | None = None
+    ends_at = inf
+    """When other work may have the turn of the work that runs on this thread, on the clock of `time.monotonic`."""
+    take_turn: Callable[["Deadline"], None]
+    """Lets other work run, and returns at the next turn of this work, or soon after the given deadline is over."""
 
 
 current: _Current = _Current()
-"""The turn of the work that runs on the calling thread; None if it need not share its thread."""
 
 
 class Deadline:
@@ -49,8 +39,8 @@ class Deadline:
         timeout: Seconds from now until the time is up; None for no limit.
         """
         self.is_cancelled: bool = False
-        self.waiting: SimpleQueue[bool] | None = None
-        """Where the work waits for its turn; `cancel` puts False there."""
+        self.waiting: SimpleQueue[None] | None = None
+        """Where the work waits for its turn; `cancel` wakes it."""
         self._timeout = timeout
         self.restart()
 
@@ -74,7 +64,7 @@ class Deadline:
         self.is_cancelled = True
         waiting = self.waiting
         if waiting is not None:
-            waiting.put(False)
+            waiting.put(None)
 
     @property
     def has_passed(self) -> bool:
@@ -92,9 +82,8 @@ class Deadline:
 
     def take_turns(self) -> None:
         """Wait while it is the turn of other work; part of `check`."""
-        turn = current.turn
-        if turn is not None and time.monotonic() >= turn.ends_at:
-            turn.end(self)
+        if time.monotonic() >= current.ends_at:
+            current.take_turn(self)
 
     def check(self, path: str = "/") -> None:
         """Raise DeadlineError, about `path`, if the work was cancelled or its time is up."""

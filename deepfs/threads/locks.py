@@ -269,12 +269,12 @@ class _Hold(Request):
 
     def _wait_blocking(self) -> None:
         self._table.drop_lost(self)
-        while self._must_wait((gate := _closed_gate()).release, get_ident()):
+        while self._must_wait((gate := _make_closed_gate()).release, get_ident()):
             if not gate.acquire(timeout=LOOK_S):
                 self._table.drop_lost(self)
 
 
-def _closed_gate() -> Lock:
+def _make_closed_gate() -> Lock:
     gate = Lock()
     gate.acquire()
     return gate

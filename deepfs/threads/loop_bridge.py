@@ -477,7 +477,7 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
 
     here = running_asyncio_loop()
     if loop is here:
-        return await (_outcome(_kept_task(loop, call)) if finishes and not _is_kept() else call())
+        return await (_outcome(_keep_task(loop, call)) if finishes and not _is_kept() else call())
     future = asyncio.run_coroutine_threadsafe(call(), loop)
     outside = loop_callbacks().outside
     outside.add(future)
@@ -485,7 +485,7 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
     try:
         if here is not None:
             return await _outcome(asyncio.wrap_future(future), loop)
-        return await to_thread.run_sync(_awaited_result, future, loop, abandon_on_cancel=not finishes)
+        return await to_thread.run_sync(_wait_for_result, future, loop, abandon_on_cancel=not finishes)
     finally:
         if not finishes:
             future.cancel()
@@ -501,11 +501,11 @@ async def finish(call: Callable[[], Awaitable[T]]) -> T:
             return await call()
     import asyncio
 
-    task = _kept_task(asyncio.get_running_loop(), call)
+    task = _keep_task(asyncio.get_running_loop(), call)
     try:
         return await _outcome(task)
     except asyncio.CancelledError:
-        await _ended(task)
+        await _wait_for_end(task)
         raise
 
 
@@ -517,14 +517,14 @@ def start_task(call: Callable[[], Awaitable[None]]) -> None:
     if _on_trio():
         from trio.lowlevel import spawn_system_task
 
-        spawn_system_task(_awaited, call, context=copy_context())
+        spawn_system_task(_await, call, context=copy_context())
         return
     import asyncio
 
-    _kept_task(asyncio.get_running_loop(), call)
+    _keep_task(asyncio.get_running_loop(), call)
 
 
-def _awaited_result(future: "Future[T]", loop: "AsyncioLoop") -> T:
+def _wait_for_result(future: "Future[T]", loop: "AsyncioLoop") -> T:
     while True:
         try:
             return future.result(LOOK_S)
@@ -561,7 +561,7 @@ def _retrieve(future: "asyncio.Future[Any]") -> None:
         future.exception()  # Retrieved, or asyncio would log it.
 
 
-async def _ended(task: "asyncio.Task[Any]") -> None:
+async def _wait_for_end(task: "asyncio.Task[Any]") -> None:
     """Wait for the end of `task`, whatever its outcome, even if the calling task is cancelled again."""
     import asyncio
 
@@ -572,18 +572,18 @@ async def _ended(task: "asyncio.Task[Any]") -> None:
     _retrieve(task)
 
 
-def _kept_task(loop: "AsyncioLoop", call: Callable[[], Awaitable[T]]) -> "asyncio.Task[T]":
+def _keep_task(loop: "AsyncioLoop", call: Callable[[], Awaitable[T]]) -> "asyncio.Task[T]":
     if loop not in _kept:
         for other in [other for other in _kept if other.is_closed()]:
             _kept.pop(other, None)
     kept = _kept.setdefault(loop, set())
-    task = loop.create_task(_awaited(call))
+    task = loop.create_task(_await(call))
     kept.add(task)
     task.add_done_callback(kept.discard)
     return task
 
 
-async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+async def _await(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
@@ -611,17 +611,17 @@ def _new() -> LoopCallbacks:
     if _on_trio():
         from trio.lowlevel import current_trio_token
 
-        return _known(current_trio_token(), _TrioCallbacks)
+        return _callbacks_of(current_trio_token(), _TrioCallbacks)
     import asyncio
 
-    return _known(asyncio.get_running_loop(), _AsyncioCallbacks)
+    return _callbacks_of(asyncio.get_running_loop(), _AsyncioCallbacks)
 
 
 _callbacks: WeakKeyDictionary[Any, LoopCallbacks] = WeakKeyDictionary()
 """The callbacks of each loop: what it has begun elsewhere must be known to all who ask."""
 
 
-def _known(loop: T, make: Callable[[T], LoopCallbacks]) -> LoopCallbacks:
+def _callbacks_of(loop: T, make: Callable[[T], LoopCallbacks]) -> LoopCallbacks:
     found = _callbacks.get(loop)
     if found is None:
         found = _callbacks.setdefault(loop, make(loop))

@@ -2,32 +2,37 @@
 
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
-the interpreter than it gains; if calls turn out slow, workers are added. `run_long` and `start_long` are for searches,
-which may take long or get stuck, `call_together` is for flushes, and `run_resident` and `run_isolated` for calls that
-need a thread that never ends.
+the interpreter than it gains. `run_long` and `start_long` are for searches, which may take long or get stuck,
+`call_together` is for flushes, and `run_resident` and `run_isolated` for calls that need a thread that never ends.
 
-Callers are served fairly. Of short calls, those that a loop submits in one turn form a group; of long ones, those for
-one storage. The groups are served in rotation, one call each, and long calls take turns: whenever they check their
-deadlines, they may be interrupted for others. Functions do not see the caller's context variables. Results for a loop
+Callers are served fairly. Storages take turns, one call each, and have begun a limited number of calls at a time; so do
+callers that name no storage, by the turns of their loops. Long calls are also limited in seconds: when they check their
+deadlines, they may have to wait for others. Functions do not see the caller's context variables. Results for a loop
 that has ended are dropped.
 """
 
+import sys
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
-from typing import TypeVar, TypeVarTuple
+from queue import Empty
+from time import monotonic, process_time
+from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from deepfs.threads.deadline import Deadline
+from deepfs.threads.deadline import Deadline, current
 from deepfs.threads.forks import after_fork
-from deepfs.threads.loop_bridge import Countdown, ThreadEvent, loop_callbacks
-from deepfs.threads.native import SimpleQueue
-from deepfs.threads.worker_pool import Job, WorkerPool, is_worker
+from deepfs.threads.loop_bridge import Countdown, LoopCallbacks, ThreadEvent, loop_callbacks
+from deepfs.threads.native import RLock, SimpleQueue, get_ident, start_thread
 
 __all__ = [
+    "FairQueue",
     "Job",
     "WorkerPool",
     "call_together",
@@ -43,19 +48,428 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-ItemT = TypeVar("ItemT")
+ValueT = TypeVar("ValueT")
 ArgsT = TypeVarTuple("ArgsT")
 
-_SLICE = 256
+_SLICE: Final = 256
 """The most calls of one `run_each` in flight: enough to batch, too few to hold up the loop."""
+_HOLD_BACK_S = 0.003
+"""Seconds for which results may wait to share one wake-up of the loop; each makes it compete with the workers."""
+_TICK_S = 0.005
+"""Seconds between two looks at jobs that wait for a place."""
+_TURN_S = 0.02
+"""Seconds for which a long job has its place while others wait. To change the job takes some 50 µs."""
+_PATIENCE_S = 0.1
+"""Seconds after which a job that has not ended, nor checked its deadline, does not count as having a place."""
+
+
+class Grouped(Protocol):
+    """An item of a fair queue."""
+
+    group: Hashable
+    """What it is for, such as a storage: groups are served in rotation, and limited."""
+    turn: Hashable
+    """When it came: within a group, turns are served in rotation as well."""
+
+
+ItemT = TypeVar("ItemT", bound=Grouped)
+
+
+_BEGUN: Final = object()
+"""The turn of items that have begun: it is the first of its group."""
+
+
+class FairQueue(Generic[ItemT]):
+    """Waiting items in groups, which are served in rotation, one item each; not safe for threads by itself.
+
+    At most `most` items of a group are served at a time; its other items wait without holding up the other groups.
+    """
+
+    def __init__(self, most: float = inf) -> None:
+        self._most = most
+        self._waiting: OrderedDict[Hashable, OrderedDict[Hashable, deque[ItemT]]] = OrderedDict()
+        """The waiting items by group and turn, both in the order of service."""
+        self._served: dict[Hashable, int] = {}
+        self.served: int = 0
+        """The number of items that are served."""
+
+    def __bool__(self) -> bool:
+        """Whether there is an item that may be served now."""
+        for key, turns in self._waiting.items():  # noqa: SIM110 -- faster
+            if self._served.get(key, 0) < self._most or _BEGUN in turns:
+                return True
+        return False
+
+    def put(self, item: ItemT) -> None:
+        """Add a new item, behind those of its turn."""
+        self._waiting.setdefault(item.group, OrderedDict()).setdefault(item.turn, deque()).append(item)
+
+    def put_back(self, item: ItemT) -> None:
+        """Add an item that is served, and that `pop` is to return again before new ones of its group."""
+        turns = self._waiting.setdefault(item.group, OrderedDict())
+        turns.setdefault(_BEGUN, deque()).append(item)
+        turns.move_to_end(_BEGUN, last=False)
+
+    def pop(self, most: float = inf) -> ItemT | None:
+        """Remove and return the next item, which is served until `end`; None if none may be served.
+
+        Args:
+            most: Return no new item of a group of which as many are served already.
+        """
+        for key, turns in self._waiting.items():
+            turn, items = next(iter(turns.items()))
+            if turn is not _BEGUN:
+                served = self._served.get(key, 0)
+                if served >= most or served >= self._most:
+                    continue
+                self._served[key] = served + 1
+                self.served += 1
+                if len(turns) > 1:
+                    turns.move_to_end(turn)
+            item = items.popleft()
+            self._waiting.move_to_end(key)
+            if not items:
+                self._drop(key, turn)
+            return item
+        return None
+
+    def remove(self, item: ItemT) -> None:
+        """Remove a waiting item; one that is served is so still. KeyError or ValueError if it is not there."""
+        turns = self._waiting[item.group]
+        turn = _BEGUN if item in turns.get(_BEGUN, ()) else item.turn
+        turns[turn].remove(item)
+        if not turns[turn]:
+            self._drop(item.group, turn)
+
+    def _drop(self, group: Hashable, turn: Hashable) -> None:
+        del self._waiting[group][turn]
+        if not self._waiting[group]:
+            del self._waiting[group]
+
+    def end(self, item: ItemT) -> None:
+        """Stop counting `item` as served."""
+        self.served -= 1
+        self._served[item.group] -= 1
+        if not self._served[item.group]:
+            del self._served[item.group]
+
+
+class Job(Generic[T]):
+    """A submitted call and its outcome.
+
+    After the call, `ended` is called on the worker thread. It returns the callbacks of a loop that the worker must wake
+    soon, or None.
+    """
+
+    __slots__ = ("_args", "_error", "_function", "_value", "ended", "gate", "group", "turn")
+    _value: T
+
+    def __init__(
+        self,
+        group: Hashable,
+        turn: Hashable,
+        ended: Callable[[], LoopCallbacks | None],
+        function: Callable[..., T],
+        args: tuple[Any, ...],
+    ) -> None:
+        self.group: Hashable = group
+        self.turn: Hashable = turn
+        self.ended: Callable[[], LoopCallbacks | None] = ended
+        self.gate: SimpleQueue[None] | None = None
+        """Where the job waits for its next turn; None while it has one."""
+        self._function = function
+        self._args = [args]  # Who pops them makes the call, or withdraws it; that is atomic.
+        self._error: BaseException | None = None
+
+    def withdraw(self) -> bool:
+        """Prevent the call; return False if it has begun already."""
+        try:
+            self._args.pop()
+        except IndexError:
+            return False
+        return True
+
+    def run(self) -> bool:
+        """Make the call and return True; return False if it was withdrawn."""
+        try:
+            args = self._args.pop()
+        except IndexError:
+            return False
+        try:
+            self._value = self._function(*args)
+        except BaseException as error:
+            self._error = error
+        return True
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised."""
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            del self  # The traceback refers to this frame; without this, the job and its error would be a cycle.
+
+
+class _Here(threading.local):
+    is_worker = False
+
+
+_here = _Here()
+
+
+def is_worker() -> bool:
+    """Whether the calling thread belongs to a pool; if it waited for a pool, it might wait for itself."""
+    return _here.is_worker
+
+
+class WorkerPool:
+    """A queue of jobs and the daemon threads that run them.
+
+    Jobs need places. There are `core` of them, and up to `limit` while the processor rests although jobs wait: these
+    then wait for devices. A job that gets stuck loses its place after a while. At most `most` jobs of one group, and
+    `threads` in all, have begun. With `takes_turns`, a job that checks its deadline when its turn is over, while others
+    wait, gives up its place and waits for another one.
+
+    All threads are alike. Where jobs wait for a place, one thread looks on, and takes the next job when there is a
+    place; before a thread takes a job it makes sure that another one looks after those that still wait. Whoever submits
+    a job starts a thread if none is free to look. So an error that ends a thread stops no others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        core: int,
+        limit: int,
+        most: float = inf,
+        threads: int | None = None,
+        takes_turns: bool = False,
+    ) -> None:
+        self._name = name
+        self._core = core
+        self._limit = limit
+        self._threads = limit if threads is None else threads
+        self._takes_turns = takes_turns
+        # Event loops only put into the inbox, since a signal handler may interrupt the holder of a lock.
+        self._inbox: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._lock = RLock()
+        self._queue: FairQueue[Job[Any]] = FairQueue(most)
+        self._running: dict[Job[Any], float] = {}
+        """The jobs that have places, and when they got them."""
+        self._places = core
+        self._most_threads = self._threads + (self._threads > core)  # One more than may have jobs: it looks on.
+        self._unstarted = [None] * self._most_threads
+        self._entered = 0
+        self._idle: set[int] = set()
+        """The threads that wait for jobs to come."""
+        self._watcher: int | None = None
+        """The thread that looks on: now and then it looks at the jobs that wait for places."""
+        self._rests = False
+        """Whether it waits for the first of them."""
+        self._bell: SimpleQueue[bool] = SimpleQueue()
+        """Wakes it; True if there is a place."""
+        self._unwoken: dict[LoopCallbacks, None] = {}
+        self._woken = 0.0
+
+    def submit(self, job: Job[Any]) -> None:
+        """Queue `job`; never blocks.
+
+        RuntimeError if no thread can be started or the interpreter shuts down; withdraw the job then.
+        """
+        if sys.is_finalizing():
+            raise RuntimeError("the interpreter ends, and the threads that would do this run no more")
+        self._inbox.put(job)
+        started = self._most_threads - len(self._unstarted)
+        if self._idle or self._entered < started:
+            return
+        if self._watcher is not None:
+            if self._rests:
+                self._rests = False
+                self._bell.put(False)
+        else:
+            self._start_thread(is_needed=not started)
+
+    def _start_thread(self, *, is_needed: bool = False) -> bool:
+        if not self._unstarted:
+            return False
+        try:
+            self._unstarted.pop()  # Atomic.
+        except IndexError:
+            return False
+        try:
+            start_thread(self._work, f"deepfs-{self._name}")
+        except RuntimeError:
+            self._unstarted.append(None)
+            if is_needed:
+                raise
+            return False
+        return True
+
+    def _work(self) -> None:
+        """Run jobs until enough other threads are free. After an error of our own, others go on."""
+        _here.is_worker = True
+        me, job = get_ident(), None
+        with self._lock:
+            self._entered += 1
+        try:
+            while (job := self._next(me, job)) is not None:
+                if self._takes_turns:
+                    current.ends_at, current.take_turn = monotonic() + _TURN_S, partial(self._take_turn, job)
+                if job.run() and (loop := job.ended()) is not None:
+                    self._unwoken[loop] = None
+                # In this order: a thread says that it does not look on, or that it rests, and then wakes the loops.
+                if self._unwoken and (
+                    self._watcher is None or self._rests or monotonic() - self._woken >= _HOLD_BACK_S
+                ):
+                    self._wake_loops()
+        finally:
+            with self._lock:
+                self._stop(me, job)
+                self._unstarted.append(None)
+                self._entered -= 1
+                self._take_submitted()  # Whoever submitted them may have relied on this thread.
+                self._call_another()
+            self._wake_loops()
+
+    def _next(self, me: int, ended: Job[Any] | None) -> Job[Any] | None:
+        """Wait for a job that has a place; return None if this thread is to end."""
+        job: Job[Any] | None = None
+        more_places = 0
+        while True:
+            with self._lock:
+                if job is not None:
+                    self._queue.put(job)
+                self._stop(me, ended)
+                if more_places and self._queue:
+                    self._places = max(self._core, min(self._places + more_places, self._limit))
+                job = self._give_places()
+                if job is not None:
+                    break
+                is_idle = not self._queue and len(self._idle) < self._core
+                if is_idle:
+                    self._idle.add(me)
+                    self._places = self._core
+                elif self._watcher is None:
+                    self._watcher, self._rests = me, not self._queue
+                else:
+                    break
+            self._wake_loops()
+            ended, more_places = None, 0
+            if is_idle:
+                job = self._inbox.get()
+            elif not (self._rests and self._bell.get()):
+                due, used = monotonic() + _TICK_S, process_time()
+                try:
+                    self._bell.get(timeout=_TICK_S)
+                except Empty:
+                    # The jobs that waited all the time wait for devices, unless the processor was busy.
+                    if process_time() - used > _TICK_S / 2:
+                        more_places = -1
+                    elif monotonic() - due < _TICK_S / 5:
+                        more_places = 1
+            if not is_idle:
+                self._watcher = None  # Whoever finds it so wakes the loops itself; who put that off may be stuck now.
+                self._wake_loops()
+        return job
+
+    def _stop(self, me: int, job: Job[Any] | None) -> None:
+        """Note that this thread does not wait any more, and that its job has ended."""
+        self._idle.discard(me)
+        if self._watcher == me:
+            self._watcher, self._rests = None, False
+        if job is not None and self._running.pop(job, None) is not None:
+            self._queue.end(job)
+
+    def _take_submitted(self) -> None:
+        while not self._inbox.empty():
+            try:
+                if (job := self._inbox.get_nowait()) is not None:
+                    self._queue.put(job)
+            except Empty:  # An idle thread took it.
+                break
+
+    def _give_places(self) -> Job[Any] | None:
+        """Give free places to the next jobs that were interrupted, up to a new one, which is returned."""
+        self._take_submitted()
+        while len(self._running) < self._places or self._has_stuck():
+            job = self._queue.pop(inf if self._queue.served < self._threads else 0)
+            if job is None:
+                return None
+            self._running[job] = monotonic()
+            if job.gate is None:
+                self._call_another()
+                return job
+            gate, job.gate = job.gate, None
+            gate.put(None)
+        return None
+
+    def _has_stuck(self) -> bool:
+        """Whether so many of the running jobs are stuck that there is a place."""
+        late = monotonic() - _PATIENCE_S
+        return sum(since > late for since in self._running.values()) < self._places
+
+    def _call_another(self) -> bool:
+        """Have another thread look after the jobs that wait, if there are any; return False if there is no thread."""
+        has_place = len(self._running) < self._places
+        if (self._watcher is not None and not self._rests and not has_place) or not self._queue:
+            return True
+        if self._idle and (has_place or self._watcher is None):
+            self._inbox.put(None)
+        elif self._watcher is not None:
+            self._rests = False
+            self._bell.put(has_place)
+        elif self._entered == self._most_threads - len(self._unstarted):
+            return self._start_thread()
+        return True
+
+    def _wake_loops(self) -> None:
+        while self._unwoken:
+            with suppress(KeyError):  # Another thread took the last one.
+                self._unwoken.popitem()[0].wake()
+                self._woken = monotonic()
+
+    def _take_turn(self, job: Job[Any], deadline: Deadline) -> None:
+        """Let others have the place of `job`, whose turn is over and whose thread calls this, and wait for the next.
+
+        If nobody waits for the result any more, the job goes on without, so that it ends soon.
+        """
+        gate: SimpleQueue[None] = SimpleQueue()
+        with self._lock:
+            del self._running[job]
+            is_alone = not self._queue and self._inbox.empty() and len(self._running) < self._places
+            job.gate = gate
+            self._queue.put_back(job)
+            if is_alone or not self._call_another():
+                self._go_on(job)
+        parts = deadline.parts
+        for part in parts:
+            part.waiting = gate
+            part.pause()
+        try:
+            while gate is job.gate and not deadline.is_over():
+                gate.get()
+        finally:
+            for part in parts:
+                part.waiting = None
+                part.resume()
+            with self._lock:
+                self._go_on(job)
+        current.ends_at = monotonic() + _TURN_S
+
+    def _go_on(self, job: Job[Any]) -> None:
+        if job.gate is not None:
+            job.gate = None
+            self._queue.remove(job)
+            self._running[job] = monotonic()
 
 
 class _Pools:
     def __init__(self) -> None:
-        self.short = WorkerPool("short", core=1, limit=40)
-        # Searches keep the interpreter busy: each further worker makes an event loop wait longer for its turn. They may
-        # wait for a device, or forever; workers are added then, but at most two calls for a storage have begun.
-        self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64)
+        # A storage that does not answer gets stuck in 16 threads at most.
+        self.short = WorkerPool("short", core=1, limit=64, most=16)
+        # Searches keep the interpreter busy: each further one makes an event loop wait longer for its turn.
+        self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64, takes_turns=True)
         # The system combines flushes that wait at the same time.
         self.flushing = WorkerPool("flushing", core=12, limit=12)
         self.resident = WorkerPool("resident", core=1, limit=1)
@@ -69,6 +483,8 @@ _pools = _Pools()
 def _forget_after_fork() -> None:
     global _pools
     _pools = _Pools()
+    _here.is_worker = False
+    current.ends_at = inf
 
 
 def run(
@@ -76,6 +492,7 @@ def run(
     *args: *ArgsT,
     abandon_on_cancel: bool = False,
     deadline: Deadline | None = None,
+    storage: Hashable = None,
 ) -> Awaitable[T]:
     """Call a short blocking function; return what it returns, or raise what it raises.
 
@@ -85,11 +502,12 @@ def run(
         abandon_on_cancel: Whether a cancelled caller continues at once and drops the result; meant for reads. By
             default it continues when the function has ended. A call that has not begun is not made at all.
         deadline: Cancelled when the caller is, so that the function can end early.
+        storage: Identifies what the function may wait for. At most 16 calls for one storage have begun at a time.
 
     Raises:
         RuntimeError: No thread can be started, or the interpreter shuts down.
     """
-    return _run(_pools.short, function, args, abandon_on_cancel, deadline)
+    return _run(_pools.short, function, args, abandon_on_cancel, deadline, storage)
 
 
 def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
@@ -98,7 +516,7 @@ def run_resident(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]
     So the function may start child processes that end with their parent thread. Calls are made in the order in which
     they come. If the caller is cancelled after the call has begun, it continues when the function has ended.
     """
-    return _run(_pools.resident, function, args, group=object())
+    return _run(_pools.resident, function, args, storage=object())
 
 
 def run_isolated(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]:
@@ -106,7 +524,7 @@ def run_isolated(function: Callable[[*ArgsT], T], *args: *ArgsT) -> Awaitable[T]
 
     Credentials of a thread are an example, such as its session keyring, which it cannot get back.
     """
-    return _run(_pools.isolated, function, args, group=object())
+    return _run(_pools.isolated, function, args, storage=object())
 
 
 async def _run(
@@ -115,12 +533,12 @@ async def _run(
     args: tuple[*ArgsT],
     abandon_on_cancel: bool = False,
     deadline: Deadline | None = None,
-    group: Hashable = None,
+    storage: Hashable = None,
 ) -> T:
     await stop_if_cancelled()
     loop = loop_callbacks()
-    event = loop.end_of_work()
-    job: Job[T] = Job(loop.turn() if group is None else group, event.set_at_next_wake, function, args)
+    event, turn = loop.end_of_work(), loop.turn()
+    job: Job[T] = Job(turn if storage is None else storage, turn, event.set_at_next_wake, function, args)
     try:
         pool.submit(job)
         await event.wait()
@@ -136,7 +554,11 @@ async def _run(
 
 
 async def run_each(
-    function: Callable[[ItemT], T], items: Iterable[ItemT], *, abandon_on_cancel: bool = False
+    function: Callable[[ValueT], T],
+    items: Iterable[ValueT],
+    *,
+    abandon_on_cancel: bool = False,
+    storage: Hashable = None,
 ) -> list[T]:
     """Call a short blocking function with every item; this costs far less than a task for each.
 
@@ -144,6 +566,7 @@ async def run_each(
         function: Makes one whole operation with one item.
         items: May be infinite; at most 256 calls are in flight.
         abandon_on_cancel: As of `run`.
+        storage: As of `run`.
 
     Returns:
         The results, in the order of the items.
@@ -155,25 +578,21 @@ async def run_each(
     rest = iter(items)
     while part := list(islice(rest, _SLICE)):
         await stop_if_cancelled()
-        results += await _run_part(function, part, abandon_on_cancel)
+        loop = loop_callbacks()
+        left, turn = Countdown(loop.end_of_work(), len(part)), loop.turn()
+        group = turn if storage is None else storage
+        jobs: list[Job[T]] = [Job(group, turn, left.count, function, (item,)) for item in part]
+        try:
+            for job in jobs:
+                _pools.short.submit(job)
+            await left.event.wait()
+        except BaseException as reason:
+            left.count(sum(job.withdraw() for job in jobs))
+            if not abandon_on_cancel:
+                await wait_for_end(left.event, reason)
+            raise
+        results += [job.result() for job in jobs]
     return results
-
-
-async def _run_part(function: Callable[[ItemT], T], part: list[ItemT], abandon_on_cancel: bool) -> list[T]:
-    loop = loop_callbacks()
-    left = Countdown(loop.end_of_work(), len(part))
-    turn = loop.turn()
-    jobs: list[Job[T]] = [Job(turn, left.count, function, (item,)) for item in part]
-    try:
-        for job in jobs:
-            _pools.short.submit(job)
-        await left.event.wait()
-    except BaseException as reason:
-        left.count(sum(job.withdraw() for job in jobs))
-        if not abandon_on_cancel:
-            await wait_for_end(left.event, reason)
-        raise
-    return [job.result() for job in jobs]
 
 
 async def run_long(
@@ -199,10 +618,10 @@ async def run_long(
     """
     deadline = Deadline(timeout) if deadline is None else deadline
     deadline.pause()
-    return await _run(_pools.long, _resumed, (deadline, function, args), deadline=deadline, group=storage)
+    return await _run(_pools.long, _resume_and_run, (deadline, function, args), deadline=deadline, storage=storage)
 
 
-def _resumed(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
+def _resume_and_run(deadline: Deadline, function: Callable[[Deadline, *ArgsT], T], args: tuple[*ArgsT]) -> T:
     deadline.resume()
     return function(deadline, *args)
 
@@ -216,10 +635,15 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
         function: Must pass on its outcome itself; what it returns or raises is dropped.
         args: The arguments of the function.
     """
-    _pools.long.submit(Job(storage, _nothing, function, args))
+    job = Job(storage, None, lambda: None, function, args)
+    try:
+        _pools.long.submit(job)
+    except RuntimeError:
+        if job.withdraw():
+            raise
 
 
-def call_together(function: Callable[[ItemT], T], items: Iterable[ItemT]) -> list[T]:
+def call_together(function: Callable[[ValueT], T], items: Iterable[ValueT]) -> list[T]:
     """Call a function with each item, on up to 12 threads, and wait in this thread for all results.
 
     Args:
@@ -227,20 +651,16 @@ def call_together(function: Callable[[ItemT], T], items: Iterable[ItemT]) -> lis
         items: The items.
     """
     ended: SimpleQueue[None] = SimpleQueue()
-    jobs: list[Job[T]] = [Job(None, partial(ended.put, None), function, (item,)) for item in items]
+    jobs: list[Job[T]] = [Job(None, None, partial(ended.put, None), function, (item,)) for item in items]
     for job in jobs:
         try:
             _pools.flushing.submit(job)
         except RuntimeError:  # No thread can be started.
-            job.run()
-            ended.put(None)
+            if job.run():
+                ended.put(None)
     for _ in jobs:
         ended.get()
     return [job.result() for job in jobs]
-
-
-def _nothing() -> None:
-    return None
 
 
 async def stop_if_cancelled() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepfs.backends.answers import code_told, unnumbered
+from deepfs.backends.answers import code_told, parse_numbered
 from deepfs.errors import ErrorCode
 
 
@@ -20,14 +20,14 @@ from deepfs.errors import ErrorCode
     ],
 )
 def test_line_numbers_are_stripped(answer: str, lines: list[str], start_line: int) -> None:
-    text = unnumbered(answer)
+    text = parse_numbered(answer)
     assert text is not None
     assert (text.lines, text.start_line) == (lines, start_line)
 
 
 @pytest.mark.parametrize("answer", ["Error: File '/x' not found", "File '/1\t' not found", "Permission denied"])
 def test_text_without_line_numbers_is_an_error(answer: str) -> None:
-    assert unnumbered(answer) is None
+    assert parse_numbered(answer) is None
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
 from deepfs.compat.factories import FactoryBackend
 from deepfs.errors import BackendError, ErrorCode
+from deepfs.operations import Operation
 from deepfs.policy import FilesystemPermission, HistoryBackend, PermissionedBackend, WrapperBackend
 from deepfs.testing import FaultyBackend, LatencyBackend
 from deepfs.text.entries import Omission, TreeListing
@@ -213,7 +214,7 @@ class Cancelled(WrapperBackend):
         super().__init__(inner)
         self._later = later
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def run(self, operation: Operation) -> Any:
         if self._later:
             await anyio.sleep(0.01)
         raise asyncio.CancelledError

@@ -31,6 +31,7 @@ from deepfs.errors import (
     error_about,
     error_of,
 )
+from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, HistoryBackend, HookedBackend, WrapperBackend
 from deepfs.types import (
     DeleteResult,
@@ -133,11 +134,11 @@ class Failing(WrapperBackend):
         cause = NotFoundError(f"{path}/cause")
         return error_about(self.code, path, "as '{other}' and '{more}': {cause}", other="/o", more="/", cause=cause)
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        error = self.error(args[1] if operation in ("glob", "grep") else args[0])
+    async def run(self, operation: Operation) -> Any:
+        error = self.error(operation.paths[0])
         if self.raises:
             raise error
-        return failure(RESULTS[operation], error)
+        return failure(RESULTS[operation.name], error)
 
     async def adownload_stream(self, path: str, *, chunk_size: int = 1) -> AsyncIterator[bytes]:
         raise self.error(path)
@@ -274,7 +275,7 @@ async def test_in_a_foreign_error_text_only_the_path_of_the_call_is_rewritten(te
 
 async def test_an_error_raised_by_a_mount_names_the_paths_of_the_tree() -> None:
     class Raising(WrapperBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def run(self, operation: Operation) -> Any:
             raise PermissionDeniedError("/d", "'/d' is closed")
 
     tree = CompositeBackend(MemoryBackend(), {"/m/": Raising(MemoryBackend())})
@@ -345,7 +346,7 @@ async def test_a_search_out_of_descriptors_names_the_paths_of_the_tree(
     for found, shown in (
         (await tree.aglob("**/*", "/m"), "/m"),
         (await tree.agrep("x"), "/m"),
-        (await tree.agrep("x", "/m/d"), "/m/d/"),
+        (await tree.agrep("x", "/m/d"), "/m/d"),
     ):
         assert (found.error or "").startswith(f"Error: '{shown}': Too many files are open"), found
         assert error_behind(found) is not None

@@ -14,10 +14,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepfs.backends.store import StoreBackend
-from deepfs.testing.statemachine.model import Model
-from deepfs.testing.statemachine.naive import above, is_under, normal
-from deepfs.testing.statemachine.programs import Step, programs
-from deepfs.testing.statemachine.steps import agree, concrete, of_backend, of_model
+from deepfs.testing.model import Model, above, is_under, normal
+from deepfs.testing.statemachine import Step, agree, concrete, of_backend, of_model, programs
 from support.counts import few_or_many
 from support.faulty_store import FAULTS, FaultyStore
 from support.files import content_of, stored

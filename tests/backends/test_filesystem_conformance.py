@@ -9,7 +9,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.errors import ErrorCode
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.expect import failed, succeeded
+from deepfs.testing.suite import failed, succeeded
 from deepfs.text import lines as text
 
 

@@ -81,7 +81,7 @@ async def test_a_stuck_search_does_not_block_other_backends(tmp_path: Path, proj
     try:
         async with anyio.create_task_group() as group:
             for start in ("/", "/src", "/node_modules"):
-                group.start_soon(hung.arun_glob, GlobRequest("**", start, hidden=hidden))
+                group.start_soon(hung.arun, GlobRequest("**", start, hidden=hidden))
             for _ in range(2):
                 await until(lambda: stuck.acquire(blocking=False))
             with anyio.fail_after(30):
@@ -299,7 +299,6 @@ async def test_a_search_has_a_deadline(large: Path, sleeping: Path) -> None:
     with anyio.fail_after(10):
         result = await FilesystemBackend(large, search_timeout=0.5).agrep("needle")
     assert result.truncated
-    assert len(paths(result)) == engines.FEW
     assert (await FilesystemBackend(large, search_timeout=0).aglob("*")).truncated
 
 

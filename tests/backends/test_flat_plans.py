@@ -7,11 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs.backends import flat_plans as plans
-from deepfs.backends import flat_searches as searches
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, InlineStorage, StorageBackend
-from deepfs.backends.flat_requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -21,9 +18,12 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.operations import Delete, Edit, ListTree, Ls, Move, Write
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
+from deepfs.storage import plans as plans
+from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.testing import BackendConformance
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of
 from deepfs.text.records import size_of
 from deepfs.threads.deadline import Deadline
@@ -87,7 +87,7 @@ class Terms:
 
 def grep_plan(path: str, glob: str | None = None, max_count: int | None = None) -> Plan[Any]:
     request = GrepRequest("x", path, glob, max_count=max_count)
-    return searches.grep(Terms(), request, FileFilter(request))
+    return plans.grep(Terms(), request, FileFilter(request))
 
 
 def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
@@ -101,7 +101,7 @@ def played(plan: Plan[Any], storage: Tagged) -> tuple[Any, list[Any]]:
                 answer = request.run(Deadline())
             else:
                 asked.append(request)
-                answer = storage._answer_now(request)
+                answer = storage._answer(request)
     except StopIteration as end:
         return end.value, asked
 
@@ -117,10 +117,10 @@ def holding(*paths: str, size: int = 1) -> Tagged:
 
 def test_listing_and_globbing_fetch_no_content() -> None:
     storage = holding("/d/a.txt", "/d/e/b.txt")
-    assert played(plans.ls("/d"), storage)[1] == [Children("/d/")]
-    assert played(plans.list_tree("/d"), storage)[1] == [Stat(["/d"]), List("/d/")]
+    assert played(plans.ls(Terms(), Ls("/d")), storage)[1] == [Children("/d/")]
+    assert played(plans.list_tree(Terms(), ListTree("/d")), storage)[1] == [Stat(["/d"]), List("/d/")]
     request = GlobRequest("*.txt", "/d")
-    found, asked = played(searches.glob(Terms(), request, FileFilter(request)), storage)
+    found, asked = played(plans.glob(Terms(), request, FileFilter(request)), storage)
     assert ([info.path for info in found.matches], asked) == (["/d/a.txt", "/d/e/b.txt"], [List("/d/")])
 
 
@@ -129,22 +129,22 @@ def test_changes_fetch_content_only_if_they_need_it() -> None:
         return [type(request) for request in played(plan, holding("/d/a.txt", "/b.txt"))[1]]
 
     terms = Terms()
-    assert kinds(plans.write(terms, "/n/x", "", overwrite=False, if_match=None)) == [Stat, List, Apply]
-    assert kinds(plans.write(terms, "/b.txt", "", overwrite=True, if_match=None)) == [Stat, Apply]
-    assert kinds(plans.delete(terms, "/b.txt", if_match=None)) == [Stat, Apply]
-    assert kinds(plans.delete(terms, "/d", if_match=None)) == [Stat, List, Apply]
-    assert kinds(plans.edit(terms, "/b.txt", "x", "y", replace_all=False, if_match=None)) == [Get, Apply]
-    assert kinds(plans.move(terms, "/d", "/e", overwrite=False)) == [Get, List, Get, Stat, List, Apply]
-    assert kinds(plans.move(terms, "/b.txt", "/b.txt", overwrite=False)) == [Stat]
+    assert kinds(plans.write(terms, Write("/n/x", "", False))) == [Stat, List, Apply]
+    assert kinds(plans.write(terms, Write("/b.txt", "", True))) == [Stat, Apply]
+    assert kinds(plans.delete(terms, Delete("/b.txt"))) == [Stat, Apply]
+    assert kinds(plans.delete(terms, Delete("/d"))) == [Stat, List, Apply]
+    assert kinds(plans.edit(terms, Edit("/b.txt", "x", "y"))) == [Get, Apply]
+    assert kinds(plans.move(terms, Move("/d", "/e", False))) == [Get, List, Get, Stat, List, Apply]
+    assert kinds(plans.move(terms, Move("/b.txt", "/b.txt", False))) == [Stat]
 
 
 def test_changes_carry_their_condition_sizes_and_tag() -> None:
     storage = holding("/a", "/b", size=5)
-    _, asked = played(plans.move(Terms(), "/a", "/b", overwrite=True), storage)
+    _, asked = played(plans.move(Terms(), Move("/a", "/b", True)), storage)
     replaced, deleted = asked[-1].changes
     assert (replaced.condition, replaced.size_before, replaced.size_after, replaced.origin) == ("version", 5, 5, 1)
     assert (deleted.condition, deleted.size_before, deleted.size_after, deleted.origin) == ("version", 5, 0, 1)
-    _, asked = played(plans.write(Terms(), "/c", "four", overwrite=True, if_match=None), storage)
+    _, asked = played(plans.write(Terms(), Write("/c", "four", True)), storage)
     [created] = asked[-1].changes
     assert (created.condition, created.size_before, created.size_after) == ("create", 0, 4)
     data = file_of(b"x")
@@ -202,11 +202,11 @@ def test_a_glob_lists_foreign_files_beneath_a_file(has_contents: bool) -> None:
     storage = WithContents() if has_contents else Tagged()
     storage.files = holding("/x", "/x/y", "/z").files
     request = GlobRequest("**", "/x")
-    result, _ = played(searches.glob(Terms(), request, FileFilter(request)), storage)
+    result, _ = played(plans.glob(Terms(), request, FileFilter(request)), storage)
     assert [match.path for match in result.matches] == ["/x/y"]
     of_file = GlobRequest("**", "/z")
     with pytest.raises(NotDirectoryError):
-        played(searches.glob(Terms(), of_file, FileFilter(of_file)), storage)
+        played(plans.glob(Terms(), of_file, FileFilter(of_file)), storage)
 
 
 def test_a_malformed_record_is_found_without_decoding_it() -> None:
@@ -506,7 +506,7 @@ def finding(*paths: str) -> Finding:
 
 
 def found(storage: Finding, request: GlobRequest | GrepRequest) -> tuple[Any, list[type]]:
-    plan: Any = searches.glob if isinstance(request, GlobRequest) else searches.grep
+    plan: Any = plans.glob if isinstance(request, GlobRequest) else plans.grep
     result, asked = played(plan(FindingTerms(), request, FileFilter(request)), storage)
     return result, [type(each) for each in asked]
 
@@ -571,8 +571,8 @@ async def test_results_carry_the_time_of_the_listing_that_they_rest_on() -> None
     assert [(await tree.aglob("*", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
     assert [(await tree.agrep("x", path)).as_of for path in ("/", "/m", "/n")] == ["2026-01-01", "2026-01-01", None]
     for fresh in (
-        await tree.arun_grep(GrepRequest("x", fresh=True)),
-        await tree.arun_glob(GlobRequest("*", fresh=True)),
+        await tree.arun(GrepRequest("x", fresh=True)),
+        await tree.arun(GlobRequest("*", fresh=True)),
     ):
         assert fresh.as_of == "now"
     with pytest.raises(TypeError, match="fresh"):
@@ -588,14 +588,14 @@ def test_what_can_be_asked_at_once_is_asked_at_once() -> None:
         return [type(request) for request in played(plan, holding("/d/a.txt", "/b.txt"))[1]]
 
     terms = TogetherTerms()
-    assert kinds(plans.write(terms, "/n/x", "", overwrite=False, if_match=None)) == [Together, Apply]
-    assert kinds(plans.write(terms, "/b.txt", "", overwrite=True, if_match=None)) == [Together, Apply]
+    assert kinds(plans.write(terms, Write("/n/x", "", False))) == [Together, Apply]
+    assert kinds(plans.write(terms, Write("/b.txt", "", True))) == [Together, Apply]
     uploads = [("/n", b"1"), ("/b.txt", b"2"), ("/m", b"3")]
-    targets = plans.upload_targets(uploads)
+    targets = [path for path, _ in uploads]
     assert kinds(plans.upload(terms, uploads, targets)) == [Stat, Together, Apply]
     for path in ("/d", "/"):
         with pytest.raises(IsDirectoryError):
-            kinds(plans.write(terms, path, "", overwrite=True, if_match=None))
+            kinds(plans.write(terms, Write(path, "", True)))
     [refused], _ = played(plans.upload(terms, [("/d", b"")], ["/d"]), holding("/d/a.txt"))
     assert isinstance(refused, IsDirectoryError)
 
@@ -603,7 +603,7 @@ def test_what_can_be_asked_at_once_is_asked_at_once() -> None:
 def test_batches_name_the_files_that_are_asked_for_next() -> None:
     storage = holding(*(f"/{number:04}" for number in range(600)))
     request = GrepRequest("x")
-    _, asked = played(searches.grep(TogetherTerms(), request, FileFilter(request)), storage)
+    _, asked = played(plans.grep(TogetherTerms(), request, FileFilter(request)), storage)
     gets = [each for each in asked if isinstance(each, GetEach)]
     assert [(len(each.paths), len(each.ahead)) for each in gets] == [(256, 344), (256, 88), (88, 0)]
     assert list(gets[0].ahead[:88]) == list(gets[1].paths[:88])

@@ -14,7 +14,7 @@ from fsspec import get_filesystem_class
 
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.errors import ErrorCode
-from deepfs.testing.expect import failed, succeeded
+from deepfs.testing.suite import failed, succeeded
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_stores import BUCKET, S3Server
 

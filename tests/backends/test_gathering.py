@@ -7,8 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs.backends.gathering import batched, gather_each
 from deepfs.errors import BackendError
+from deepfs.storage.gathering import batched, gather_each
 
 
 @pytest.mark.anyio

@@ -19,7 +19,7 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.protocol import supports_execute
 from deepfs.errors import InvalidPathError
 from deepfs.process import MAX_COMMANDS
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.types import ExecuteResponse
 from support.processes import appeared, gone, pause
 from support.waiting import until_tasks_wait

@@ -16,6 +16,7 @@ from deepfs import (
 )
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.tools import Limits, file_tools
+from deepfs.operations import Operation
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -113,9 +114,9 @@ class Redacting(MemoryBackend):
 class Replacing(WrapperBackend):
     """A layer whose `dispatch` gives another result of a read."""
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        done = await call(*args, **options)
-        if operation == "read" and done.ok:
+    async def run(self, operation: Operation) -> Any:
+        done = await super().run(operation)
+        if operation.name == "read" and done.ok:
             return ReadResult(file_data=done.file_data)
         return done
 

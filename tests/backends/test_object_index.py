@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deepfs.backends._object_index import Objects
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.memory import MemoryBackend
+from deepfs.backends.object_store.index import Objects
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.testing.expect import lines_of, succeeded
+from deepfs.testing.suite import lines_of, succeeded
 from deepfs.text.flat_tree import stat_of
 from deepfs.types import FileDataV2
 from support.http_proxy import HttpProxy, running_proxy
@@ -80,7 +80,7 @@ async def test_own_changes_are_found_at_once_and_those_of_others_after_a_listing
     del backend.bucket.objects["/d/moved.py"]
     assert lines_of(succeeded(await backend.agrep("needle"))) == [], "candidates are checked, others are not known"
     backend.bucket.fetched.clear()
-    fresh = succeeded(await backend.arun_grep(GrepRequest("needle", fresh=True)))
+    fresh = succeeded(await backend.arun(GrepRequest("needle", fresh=True)))
     assert lines_of(fresh) == [("/theirs.txt", 1)]
     assert sorted(backend.bucket.fetched[:2]) == ["/new.txt", "/theirs.txt"], "only what changed is copied"
     assert (fresh.as_of or "") > (own.as_of or "")
@@ -128,13 +128,13 @@ async def test_a_change_during_a_listing_is_not_undone_by_it(backend: BucketBack
         return found
 
     bucket.index._objects = Objects(bucket._pages, bucket.stat, fetch, MAX_BYTES)
-    found = succeeded(await backend.arun_grep(GrepRequest("needle", fresh=True)))
+    found = succeeded(await backend.arun(GrepRequest("needle", fresh=True)))
     assert [path for path, _ in lines_of(found)] == ["/a.txt", "/d/c.py", "/z/late.txt"]
 
 
 async def test_the_file_of_the_index_itself_is_not_found(backend: BucketBackend) -> None:
     for request in (GlobRequest(".*"), GlobRequest("/.deepfs-index")):
-        assert succeeded(await backend.arun_glob(request)).matches == []
+        assert succeeded(await backend.arun(request)).matches == []
     succeeded(await backend.agrep("20"))
     assert all(path != "/.deepfs-index" for path, _ in lines_of(succeeded(await backend.agrep("20", glob=".*"))))
 

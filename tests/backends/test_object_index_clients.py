@@ -8,15 +8,14 @@ from random import Random
 import anyio
 import pytest
 
-from deepfs.backends._object_client import Tag
-from deepfs.backends._object_copies import MARK
-from deepfs.backends._object_versions import index_tag
 from deepfs.backends.flat import StorageBackend
+from deepfs.backends.object_store.client import Tag, index_tag
+from deepfs.backends.object_store.index import MARK
 from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError
 from deepfs.search.request import GrepRequest
-from deepfs.testing.expect import failed, lines_of, succeeded
+from deepfs.testing.suite import failed, lines_of, succeeded
 from deepfs.text.flat_tree import FileStat
 from deepfs.types import ErrorCode
 from support.indexed_bucket import MAX_BYTES, BucketBackend
@@ -79,7 +78,7 @@ async def test_notes_of_the_dead_are_removed_after_an_hour(
     for path in ("/b.txt", "/new.txt"):
         with suppress(_DiedError):
             await dying.awrite(path, "never stored", overwrite=True)
-    monkeypatch.setattr("deepfs.backends._object_copies._SECONDS_OF_A_CHANGE", 0.0)
+    monkeypatch.setattr("deepfs.backends.object_store.index._SECONDS_OF_A_CHANGE", 0.0)
     assert await paths_with(backend, "needle") == ["/a.txt"]
     assert backend.bucket.listed == 2
     rows = [info.path for info in (await database.aglob("/**")).matches or ()]
@@ -211,7 +210,7 @@ async def test_a_stream_is_found_by_all_clients_of_the_index(s3_server: S3Server
     assert (await one.aupload_stream("/large.txt", chunks())).error is None
     with pytest.raises(ConnectionError):
         await one.aupload_stream("/none.txt", chunks(fails=True))
-    found = succeeded(await other.arun_grep(GrepRequest("needle")))
+    found = succeeded(await other.arun(GrepRequest("needle")))
     assert lines_of(found) == [("/large.txt", 1)]
     assert [info.path for info in succeeded(await other.aglob("**")).matches or ()] == ["/large.txt"]
 

@@ -14,11 +14,11 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from deepfs.backends import object_store
-from deepfs.backends._object_keys import Keys
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.object_store.keys import Keys
 from deepfs.errors import ErrorCode, IsDirectoryError, NotSupportedError
-from deepfs.testing.tasks import gather
+from deepfs.storage.retries import RetryPolicy
+from deepfs.testing.suite import gather
 from deepfs.text.entries import Relation, relation
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_server import ObjectServer, running_object_server

@@ -9,9 +9,9 @@ import pytest
 
 from deepfs.backends import object_store
 from deepfs.backends.object_store import S3Backend
-from deepfs.testing.conformance.concurrency import ConcurrencyConformance
-from deepfs.testing.conformance.writing import WritingConformance
-from deepfs.testing.tasks import gather
+from deepfs.testing.conformance.at_once import ConcurrencyConformance
+from deepfs.testing.conformance.changing import WritingConformance
+from deepfs.testing.suite import gather
 from support.object_stores import RawObjects, S3Server
 
 pytestmark = pytest.mark.anyio

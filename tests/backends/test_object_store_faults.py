@@ -17,9 +17,9 @@ from obstore.store import S3Store
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.object_store import ObjectStoreBackend, S3Backend
-from deepfs.backends.retries import RetryPolicy
 from deepfs.backends.sqlite import SqliteBackend
-from deepfs.testing.tasks import gather
+from deepfs.storage.retries import RetryPolicy
+from deepfs.testing.suite import gather
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_server import ObjectServer, running_object_server
 from support.object_stores import BUCKET, S3Server

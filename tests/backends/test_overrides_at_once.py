@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from deepfs import BackendProtocol, FilesystemBackend, FilesystemState, MemoryBackend, StateBackend, run_sync
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import LatencyBackend
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.types import GrepResult, WriteResult
 from support.waiting import until_tasks_wait
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from deepfs import run_sync
 from deepfs.backends.postgres import PostgresBackend
-from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import DeepFSError
-from deepfs.testing.tasks import gather
+from deepfs.storage.retries import RetryPolicy
+from deepfs.testing.suite import gather
 from deepfs.text.edits import replace
 from support.postgres import PostgresServer
 from support.postgres_files import fresh_namespace, peek, put, sql

@@ -11,9 +11,9 @@ import anyio.to_thread
 import pytest
 
 from deepfs.backends.postgres import PostgresBackend
-from deepfs.backends.retries import RetryPolicy
 from deepfs.errors import BackendError
-from deepfs.testing.tasks import gather
+from deepfs.storage.retries import RetryPolicy
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
 from support.cutting_proxy import CuttingProxy, proxied
 from support.postgres import PostgresServer, restartable_server
@@ -166,7 +166,7 @@ async def test_a_change_that_may_still_be_under_way_is_prevented_or_found(
 ) -> None:
     """The statement waits for a lock when its connection breaks: the server may make it later."""
     # So many changes until it is tidied up.
-    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", entries)
+    monkeypatch.setattr("deepfs.backends.postgres.files._FORGOTTEN_AT_ONCE", entries)
     assert (await backend.awrite("/log", "|")).ok
     space = backend._namespace()
     import asyncpg
@@ -198,7 +198,7 @@ async def test_an_error_after_a_change_was_made_does_not_make_it_again(
 ) -> None:
     """Where the database runs transactions as serializable, even the removal of entries can fail."""
     assert (await backend.awrite("/log", "|")).ok
-    monkeypatch.setattr("deepfs.backends._postgres_changes._FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr("deepfs.backends.postgres.files._FORGOTTEN_AT_ONCE", 1)
     settle = backend._changes._settle
 
     async def collides(*_: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from deepfs.backends import _postgres_search as search
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.postgres import PostgresBackend
+from deepfs.backends.postgres import search as search
 from deepfs.types import GrepResult
 from support.postgres import PostgresServer
 from support.postgres_files import fresh_namespace, sql
@@ -229,7 +229,7 @@ async def test_all_of_a_directory_is_found_by_few_steps(indexed: Place, model: M
 
 
 async def test_the_missing_extension_is_logged_once(plain: PostgresBackend, caplog: pytest.LogCaptureFixture) -> None:
-    from deepfs.backends import _postgres_client as client
+    from deepfs.backends.postgres import client as client
 
     client._WARNED.clear()
     for _ in range(2):

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from deepfs.backends.retries import Requests, RetryPolicy
+from deepfs.storage.retries import Requests, RetryPolicy
 
 pytestmark = pytest.mark.anyio
 

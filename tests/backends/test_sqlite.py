@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import random
 import sqlite3
 import subprocess
@@ -18,12 +19,12 @@ import anyio.to_thread
 import pytest
 
 from deepfs import SqliteBackend, run_sync
-from deepfs.backends import _sqlite_database as databases
-from deepfs.backends import _sqlite_schema as schema
-from deepfs.backends import _sqlite_search as planner
-from deepfs.backends import flat_storage
-from deepfs.backends.retries import RetryPolicy
+from deepfs.backends.sqlite import database as databases
+from deepfs.backends.sqlite import schema as schema
+from deepfs.backends.sqlite import search as planner
 from deepfs.errors import BackendError, ConflictError
+from deepfs.storage import runners
+from deepfs.storage.retries import RetryPolicy
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -512,7 +513,7 @@ def _shrink(file: Path) -> None:
     _index(file)
 
 
-@pytest.mark.parametrize(("step", "change"), [("Candidates._rows", _replace), ("_Indexed.page", _shrink)])
+@pytest.mark.parametrize(("step", "change"), [("Candidates._rows", _replace), ("Candidates._take_indexed", _shrink)])
 def test_a_search_finds_files_that_match_before_and_after_a_change(
     backend: SqliteBackend,
     file: Path,
@@ -641,7 +642,7 @@ def test_a_walk_is_bounded_where_no_index_helps(file: Path) -> None:
 def test_a_search_that_finds_nothing_ends_when_its_time_is_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteBackend(file) as backend:
         backend.upload_files([(f"/{number:03}.txt", b"text") for number in range(400)])
-        monkeypatch.setattr(flat_storage, "search_deadline", lambda: Deadline(0.0))
+        monkeypatch.setattr(runners, "search_deadline", lambda: Deadline(0.0))
         assert backend.grep("q").truncated
         assert backend.glob("*.q").truncated
 
@@ -830,3 +831,11 @@ async def test_many_directories_are_listed_by_skipping(file: Path) -> None:
             "/d05/a/",
             "/d05/b/",
         ]
+
+
+def test_a_backend_that_was_not_used_is_pickled(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "files.db", namespace="one")
+    backend.write("/a", "text")
+    other = pickle.loads(pickle.dumps(SqliteBackend(tmp_path / "files.db", namespace="one")))
+    [found] = other.download_files(["/a"])
+    assert found.content == b"text"

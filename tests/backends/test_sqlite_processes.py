@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from deepfs import SqliteBackend, run_sync
-from deepfs.sandboxes.box import bubblewrap_program
+from deepfs.sandboxes.bubblewrap import bubblewrap_program
 from support.counts import few_or_many
 from support.processes import Process, started
 from support.promises import keeps
@@ -154,7 +154,7 @@ import sys
 import threading
 import time
 from deepfs import SqliteBackend, run_sync
-from deepfs.backends import _sqlite_database
+from deepfs.backends.sqlite import database
 
 def in_child(check):
     child = os.fork()
@@ -202,7 +202,7 @@ print("passed")
 _FORK_OF_A_LONG_OPERATION: Final = (
     _FORKS
     + """
-_sqlite_database._FORK_WAIT = 0.05
+database._FORK_WAIT = 0.05
 begun, may_end = threading.Event(), threading.Event()
 
 def work():

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepfs import BackendProtocol, MemoryBackend, SqliteBackend
-from deepfs.backends import _sqlite_search as planner
+from deepfs.backends.sqlite import search as planner
 
 _NAMES: Final = (
     "src",

@@ -20,7 +20,7 @@ from deepfs.backends.namespace import NamespaceFactory
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import ErrorCode
 from deepfs.sync import run_sync
-from deepfs.testing.expect import succeeded
+from deepfs.testing.suite import succeeded
 from deepfs.threads.locks import path_locks
 from support.files import stored
 

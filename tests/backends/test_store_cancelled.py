@@ -14,8 +14,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from langgraph.store.base import BaseStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from deepfs.backends._store_tables import Put, put_if_unchanged
 from deepfs.backends.store import StoreBackend
+from deepfs.backends.store.tables import Put, put_if_unchanged
 from deepfs.errors import BackendError
 from support.files import stored
 from support.stores import open_sqlite_store

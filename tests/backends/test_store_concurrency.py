@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.threads.locks import path_locks
 from support.counts import few_or_many, telling
 from support.files import stored

@@ -20,11 +20,12 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import dict_row
 
-from deepfs.backends._store_items import change
-from deepfs.backends._store_tables import Put, can_compare, identify, put_if_unchanged, storage_of
+from deepfs._langgraph.private import writes_plainly
 from deepfs.backends.store import StoreBackend
+from deepfs.backends.store.items import change
+from deepfs.backends.store.tables import Put, identify, put_if_unchanged, storage_of
 from deepfs.errors import BackendError
-from deepfs.testing.tasks import gather
+from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import ChangedError
 from support.files import stored
 from support.processes import started
@@ -127,7 +128,7 @@ async def test_another_database_is_another_storage(tmp_path: Path) -> None:
 async def test_rows_are_written_as_the_store_writes_them(opener: Opener) -> None:
     """Compare the rows column by column; of times only whether they are equal and which ones a change updates."""
     store = await opener.open()
-    assert can_compare(store)
+    assert writes_plainly(store)
     record = {"content": "é\n\u2028😀 \\ \" % %s ' ", "encoding": "utf-8", "created_at": "c", "modified_at": "m"}
     await store.aput(SPACE, "/by-store", record)
     backend = over(store)
@@ -242,7 +243,7 @@ async def test_a_database_conflict_raises_changed_error(opener: Opener, where: s
         await connection.execute(FAILING.format(state=state).encode())
     item = await store.aget(SPACE, "/a.txt")
     with pytest.raises(ChangedError):
-        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))], compares=can_compare(store))
+        await change(store, SPACE, [Put("/a.txt", item.value, stored(b"two"))], compares=writes_plainly(store))
     assert await text_in(store, "/a.txt") == "one"
 
 
@@ -283,15 +284,15 @@ def open_reader(file: Path) -> sqlite3.Connection:
 
 async def test_a_store_with_a_vector_index_writes_itself() -> None:
     async with AsyncSqliteStore.from_conn_string(":memory:") as store:
-        assert can_compare(store)
+        assert writes_plainly(store)
         index: Any = {"dims": 2, "embed": Lengths(), "fields": ["content"]}
-        assert not can_compare(AsyncSqliteStore(store.conn, index=index))
+        assert not writes_plainly(AsyncSqliteStore(store.conn, index=index))
 
 
 @pytest.mark.parametrize("kind", ["postgres connection"], indirect=True)
 async def test_a_store_in_pipeline_mode_writes_itself(where: str) -> None:
     async with AsyncPostgresStore.from_conn_string(where, pipeline=True) as store:
-        assert not can_compare(store)
+        assert not writes_plainly(store)
         backend = over(store)
         assert (await backend.awrite("/a", "1")).ok
         assert (await backend.aedit("/a", "1", "2")).ok
@@ -312,7 +313,7 @@ class Encrypting(AsyncSqliteStore):
 async def test_a_store_that_overrides_its_writes_is_not_bypassed(tmp_path: Path) -> None:
     async with Encrypting.from_conn_string(str(tmp_path / "store.db")) as store:
         assert isinstance(store, Encrypting)
-        assert not can_compare(store)
+        assert not writes_plainly(store)
         assert (await over(store).awrite("/a", "1")).ok
         assert (await over(store).aedit("/a", "1", "2")).ok
         assert store.puts == 2

@@ -94,7 +94,7 @@ class OwnDocs(MemoryBackend):
 class TestOverrides:
     def test_a_derived_method_has_the_signature_and_docstring_of_the_override(self) -> None:
         assert inspect.signature(OwnDocs.awrite) == inspect.signature(OwnDocs.write)
-        assert list(inspect.signature(OwnDocs().awrite).parameters) == ["file_path", "content", "overwrite"]
+        assert list(inspect.signature(OwnDocs().awrite).parameters) == ["file_path", "content"]
         assert OwnDocs.awrite.__doc__ == OwnDocs.write.__doc__ == "Write, guarded."
         assert inspect.signature(OwnDocs.read).parameters["limit"].default == 10
         assert inspect.iscoroutinefunction(OwnDocs.awrite)

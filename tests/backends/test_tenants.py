@@ -59,7 +59,7 @@ async def test_a_database_of_postgres(postgres_files_dsn: str) -> None:
 async def test_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always_indexed: bool) -> None:
     if always_indexed:
         for name, value in {"_SAMPLE": 1, "_SHORT_WALK": 0, "_MANY": 10**9}.items():
-            monkeypatch.setattr(f"deepfs.backends._sqlite_search.{name}", value)
+            monkeypatch.setattr(f"deepfs.backends.sqlite.search.{name}", value)
     async with in_sqlite(tmp_path / "files.db") as backends:
         await compare_with_models(backends, OPERATIONS)
 

@@ -21,9 +21,11 @@ from deepfs import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.compat.adapters import adapt_backend_protocol
+from deepfs.errors import ErrorCode
+from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, ReadOnlyBackend, WrapperBackend
-from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
-from support.disks import recorded_modes, tree
+from deepfs.types import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult, WriteResult
+from support.disks import public_directory, recorded_modes, seen_by_nobody, tree
 from support.v1_backend import DuckS3
 
 pytestmark = pytest.mark.anyio
@@ -174,6 +176,19 @@ async def test_transfers_between_disks_keep_empty_directories_and_modes(root: Pa
         assert [status.st_mode & 0o777 for status in found] == [0o755, 0o600, 0o700]
 
 
+def test_a_directory_that_its_owner_cannot_change_is_copied_with_its_content() -> None:
+    with public_directory() as root, seen_by_nobody():
+        (root / "one" / "d").mkdir(parents=True)
+        (root / "one" / "d" / "a").write_bytes(b"a")
+        (root / "one" / "d").chmod(0o555)
+        backend = CompositeBackend(FilesystemBackend(root / "one"), {"/two/": FilesystemBackend(root / "two")})
+        copied = backend.copy("/d", "/two/d")
+        mode = (root / "two" / "d").stat().st_mode & 0o777
+        for name in ("one", "two"):
+            (root / name / "d").chmod(0o700)
+        assert (copied.error, mode, (root / "two" / "d" / "a").read_bytes()) == (None, 0o555, b"a")
+
+
 async def test_large_files_are_moved_between_disk_and_memory(root: Path, tmp_path: Path) -> None:
     large = os.urandom(3 * 1024 * 1024)
     await in_thread(lambda: (root / "d" / "large").write_bytes(large))
@@ -221,11 +236,11 @@ class ChangedBefore(WrapperBackend):
         self.before = before
         self.act = act
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        if operation == self.before:
+    async def run(self, operation: Operation) -> Any:
+        if operation.name == self.before:
             self.before = ""
             await in_thread(self.act)
-        return await call(*args, **options)
+        return await super().run(operation)
 
 
 @pytest.mark.parametrize("before", ["download_files", "delete"])
@@ -346,6 +361,20 @@ async def test_a_failed_copy_keeps_the_source_and_reports_how_many_files_arrived
     assert not result.ok
     assert "All of '/disk/d' is still there, 100 of 202 files are in '/moved' already" in str(result.error)
     assert (await in_thread(tree, root)) == before
+
+
+async def test_a_copy_to_a_storage_that_is_down_ends_soon(root: Path) -> None:
+    asked: list[str] = []
+
+    class Down(MemoryBackend):
+        async def awrite(self, path: str, content: str, overwrite: bool = False, **_: Any) -> WriteResult:
+            asked.append(path)
+            return WriteResult(error="it is down", code=ErrorCode.BACKEND_ERROR)
+
+    for number in range(200):
+        await in_thread((root / "d" / f"{number}.txt").write_text, "text")
+    assert not (await over(root, Down()).acopy("/disk/d", "/copied")).ok
+    assert 0 < len(asked) <= 64
 
 
 async def test_a_failed_delete_reports_the_files_that_exist_twice(root: Path) -> None:

@@ -16,12 +16,12 @@ from langgraph.store.memory import InMemoryStore
 from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, MemoryBackend, StoreBackend
 from deepfs.backends import watching as watches
 from deepfs.backends.flat import AsyncStorage, BlockingStorage, Kind, Listing, StorageBackend
-from deepfs.backends.flat_storage import Storage
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
 from deepfs.policy import HistoryBackend, PermissionedBackend
-from deepfs.testing.conformance.watching import WatchingConformance, WatchReader, watching
+from deepfs.storage.runners import Storage
+from deepfs.testing.conformance.at_once import WatchingConformance, WatchReader, watching
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
 from support.store_suite import NAMESPACE, StoreConformance
@@ -261,14 +261,13 @@ async def test_a_watch_begins_between_two_changes() -> None:
 async def test_a_change_while_a_reader_falls_asleep_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = MemoryBackend()
     async with watching(backend) as reader:
-        (watch,) = watches._watches[backend]
-        make = watch._callbacks.event
+        prepare = watches.loop_callbacks
 
-        def event() -> Any:
+        def prepare_to_wait() -> Any:
             backend.write("/a", "told between the look at the buffer and the wait", overwrite=True)
-            return make()
+            return prepare()
 
-        monkeypatch.setattr(watch._callbacks, "event", event)
+        monkeypatch.setattr(watches, "loop_callbacks", prepare_to_wait)
         await reader.is_told("/a", "created")
 
 
@@ -440,6 +439,24 @@ async def test_a_mount_whose_watch_fails_ends_that_of_the_composite() -> None:
         with pytest.raises(NotFoundError, match="/m/x"), anyio.fail_after(20):
             async for _ in events:
                 pass
+
+
+async def test_a_composite_tells_nothing_before_all_mounts_are_watched() -> None:
+    class Early(MemoryBackend):
+        async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+            yield ChangeEvent(path, "resync")
+            yield ChangeEvent("/early", "created")
+            await anyio.sleep_forever()
+
+    class FailsAtOnce(MemoryBackend):
+        async def awatch(self, path: str = "/") -> AsyncGenerator[ChangeEvent, None]:
+            await until_tasks_wait()
+            raise NotFoundError("/x")
+            yield ChangeEvent(path, "resync")
+
+    tree = CompositeBackend(Early(), {"/m": FailsAtOnce()})
+    with pytest.raises(NotFoundError, match="/m/x"), anyio.fail_after(20):
+        await anext(tree.awatch("/"))
 
 
 async def test_files_that_a_mount_hides_are_not_told() -> None:

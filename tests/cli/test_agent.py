@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deepfs.cli.agent.setup import ThreadLock
 from deepfs.cli.agent.terminal import as_toml
-from deepfs.cli.agent.threads import ThreadLock
 from deepfs.cli.app import app
 
 EDIT = """
@@ -275,7 +275,7 @@ def test_threads_go_on_and_are_listed(agent: Agent) -> None:
 
 def test_another_process_is_kept_from_a_thread(agent: Agent) -> None:
     agent.run("x", "--thread", "one", script='[[turn]]\ntext = "A."\n')
-    holding = "import sys; from deepfs.cli.agent.threads import ThreadLock as L; l = L('threads.db'); l.take('one')"
+    holding = "import sys; from deepfs.cli.agent.setup import ThreadLock as L; l = L('threads.db'); l.take('one')"
     command = [sys.executable, "-c", f"{holding}; print(); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -13,11 +13,11 @@ import pytest
 
 from deepfs import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
+from deepfs.backends.transfer import CopyTotals
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.cli.copy_plans import Terms, Totals, TreePlan, Verify, listed
+from deepfs.cli.copying import CopyOptions, TreeMerge
 from deepfs.cli.session import Place, Session
-from deepfs.cli.transfers import TreeCopy
-from deepfs.config.addresses import Address
+from deepfs.config.urls import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.copies import HOSTILE, command, contents, fill
 
@@ -122,15 +122,11 @@ def session() -> Session:
     return Session(name="cp")
 
 
-async def _copy(session: Session, source: BackendProtocol, target: BackendProtocol, **terms: object) -> Totals:
-    totals = Totals(started=time.monotonic())
+async def _copy(session: Session, source: BackendProtocol, target: BackendProtocol, **options: object) -> CopyTotals:
+    totals = CopyTotals()
     ends = [Place(backend, "/src", Address("memory://", "/src", "/src")) for backend in (source, target)]
-    plan = TreePlan(session, Terms(**terms), totals, *ends)  # type: ignore[arg-type]
-    await plan.make(await listed(source, "/src"))
-    copying = TreeCopy(plan)
-    await copying.run()
-    if plan.terms.moves:
-        await copying.delete_source()
+    chosen = CopyOptions(sources=["/src"], target="/src", **options)  # type: ignore[arg-type]
+    await TreeMerge(session, chosen, totals, *ends).run(await source.alist_tree("/src"), "/src")
     return totals
 
 
@@ -141,9 +137,9 @@ async def _filled(files: dict[str, bytes]) -> MemoryBackend:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("verify", [Verify.READ, Verify.SIZE])
+@pytest.mark.parametrize("verify", ["read", "size"])
 async def test_what_was_not_stored_as_it_is_counts_as_failed(
-    verify: Verify, session: Session, capsys: pytest.CaptureFixture[str]
+    verify: str, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = await _filled({"good": b"good", "bad": b"bad", "bad-large": bytes(9_000_000)})
     target = MemoryBackend()

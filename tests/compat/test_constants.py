@@ -37,8 +37,8 @@ def test_execute_accepts_timeout() -> None:
 
     assert execute_accepts_timeout(LocalShellBackend)
     assert not execute_accepts_timeout(Older)  # type: ignore[arg-type]
-    assert filesystem.supports_execution(LocalShellBackend())  # type: ignore[attr-defined]
-    assert not filesystem.supports_execution(MemoryBackend())  # type: ignore[attr-defined]
+    assert filesystem.supports_execution(LocalShellBackend())
+    assert not filesystem.supports_execution(MemoryBackend())
 
 
 def test_descriptions_and_schemas_are_those_of_the_tools(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_descriptions_and_schemas_are_those_of_the_tools(tmp_path: Path) -> None
         assert tools[name].description.startswith(getattr(filesystem, f"{constant}_TOOL_DESCRIPTION"))
         assert tools[name].args_schema is getattr(filesystem, f"{schema}Schema")
     told = {tool.name: tool.description for tool in FilesystemMiddleware(MemoryBackend()).tools}
-    assert told["ls"] == filesystem.LIST_FILES_TOOL_DESCRIPTION  # type: ignore[attr-defined]
+    assert told["ls"] == filesystem.LIST_FILES_TOOL_DESCRIPTION
 
 
 class Cut(MemoryBackend):
@@ -84,10 +84,5 @@ def test_notes_are_those_of_the_tools(tool: str, given: dict[str, Any], note: st
 
 
 def test_read_defaults_are_those_of_the_tool() -> None:
-    schema = filesystem.ReadFileSchema(file_path="/a")  # type: ignore[attr-defined]
-    assert (schema.offset, schema.limit) == (filesystem.DEFAULT_READ_OFFSET, filesystem.DEFAULT_READ_LIMIT)  # type: ignore[attr-defined]
-
-
-def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        filesystem.nothing  # type: ignore[attr-defined]  # noqa: B018
+    schema = filesystem.ReadFileSchema(file_path="/a")
+    assert (schema.offset, schema.limit) == (filesystem.DEFAULT_READ_OFFSET, filesystem.DEFAULT_READ_LIMIT)

@@ -6,7 +6,7 @@ from support.scripts import run_script
 def test_importing_the_adapters_does_not_load_deepagents() -> None:
     printed = run_script("""
         import sys
-        import deepfs.compat.v1, deepfs.compat.deepagents
+        import deepfs.compat.adapters, deepfs.compat.deepagents
         print(sorted({"deepagents", "langgraph", "langchain_core"} & {name.partition(".")[0] for name in sys.modules}))
     """)
     assert printed == "[]\n"

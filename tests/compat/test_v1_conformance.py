@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
-from deepfs.compat.v1 import adapt_backend_protocol
+from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
 from support.selection import few_on_trio

@@ -273,12 +273,16 @@ def test_a_walk_enters_only_allowed_directories_and_reports_unreadable_ones() ->
         asked: list[str] = []
         closed: list[str] = []
 
-        def enter(path: str) -> bool:
-            asked.append(path)
-            return path != "/pruned"
+        class Pruning:
+            def files(self, _: str, names: list[str], __: Deadline) -> list[str]:
+                return names
 
-        walk = Disk(str(root)).walk("/", enter=enter, unreadable=lambda path, _: closed.append(path))
-        assert [found.path for found in walk] == ["/open/file"]
+            def directories(self, directory: str, names: list[str], _: Deadline) -> list[str]:
+                asked.extend(directory + name for name in names)
+                return [name for name in names if name != "pruned"]
+
+        walk = Disk(str(root)).walk_runs("/", Pruning(), unreadable=lambda path, _: closed.append(path))
+        assert [found.path for run in walk for found in run] == ["/open/file"]
         assert asked == ["/closed", "/open", "/pruned"]
         assert closed == ["/closed"]
         (root / "closed").chmod(0o700)

@@ -16,7 +16,7 @@ from deepfs import FilesystemBackend
 from deepfs.disk import Deadline, Disk
 from deepfs.disk import watching as disk_watching
 from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
-from deepfs.testing.conformance.watching import WatchReader, watching
+from deepfs.testing.conformance.at_once import WatchReader, watching
 from deepfs.types import ChangeEvent
 from support.waiting import until, until_tasks_wait
 
@@ -198,6 +198,46 @@ async def test_a_directory_that_is_deleted_and_made_anew_stays_watched(root: Pat
         await reader.until(lambda: reader.files == {"/dir/more/last.txt"})
         await outside((root / "dir" / "more" / "last.txt").write_text, "x")
         await reader.is_told("/dir/more/last.txt", "modified")
+
+
+@pytest.mark.parametrize("base", ["root", "link"])
+async def test_a_directory_that_a_link_leads_to_may_come_and_go(root: Path, base: str) -> None:
+    def remove() -> None:
+        shutil.rmtree(root / "dir")
+
+    def make() -> None:
+        (root / "dir").mkdir(parents=True)
+        (root / "dir" / "new.txt").touch()
+
+    await outside((root / "to-dir").symlink_to, "dir")
+    await outside((root.parent / "link").symlink_to, root)
+    async with watching(FilesystemBackend(root.parent / base), "/to-dir") as reader:
+        for gone in ("/to-dir/b.txt", "/to-dir/new.txt"):
+            reader.told.clear()
+            await outside(remove)
+            await reader.until(lambda gone=gone: ChangeEvent(gone, "deleted") in reader.told)
+            await outside(make)
+            await reader.until(lambda: ChangeEvent("/to-dir/new.txt", "created") in reader.told)
+
+
+async def test_a_directory_above_may_be_replaced_while_it_is_in_use(root: Path) -> None:
+    def replace() -> None:
+        shutil.rmtree(root)
+        (root / "deep" / "top").mkdir(parents=True)
+
+    await outside((root / "deep" / "top").mkdir, 0o755, True)
+    held = [await anyio.to_thread.run_sync(os.open, path, os.O_RDONLY) for path in (root, root / "deep")]
+    try:
+        async with watching(FilesystemBackend(root / "deep" / "top")) as reader:
+            await outside((root / "deep" / "top").rmdir)
+            await reader.step()
+            await outside(replace)
+            await reader.step()
+            await outside((root / "deep" / "top" / "new.txt").touch)
+            await reader.until(lambda: reader.files == {"/new.txt"})
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 async def test_a_root_that_does_not_exist_can_be_watched(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
-from deepfs.testing.conformance.transfer import TransferConformance
+from deepfs.testing.conformance.surface import TransferConformance
 from support.rooted import RootedBackend
 from support.selection import few_on_trio
 

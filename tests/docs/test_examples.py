@@ -16,7 +16,15 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENTS: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
-each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+NEEDS: Final = {"mcp.md": ("mcp>=2.2",)}
+
+each_document = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=str(path.relative_to(ROOT)), marks=pytest.mark.needs(*NEEDS.get(path.name, ())))
+        for path in DOCUMENTS
+    ],
+)
 _in_comments: Final = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
 _links: Final = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 

@@ -103,9 +103,13 @@ async def test_a_request_with_half_a_surrogate_pair_is_answered(tree: str) -> No
     assert "cannot be read" in answer["error"]["message"]
 
 
+over_http = pytest.mark.needs("mcp>=2.2")
+
+
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
+@over_http
 async def test_http_asks_for_a_token_and_tells_changes(tree: str) -> None:
     async with http_server("--config", tree) as url:
         accepted = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -138,6 +142,7 @@ SLOW: Final = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\
 """A request without a token, of whose body little is sent."""
 
 
+@over_http
 async def test_half_requests_use_up_nothing(tree: str) -> None:
     append(tree, "request_timeout = 2\n")
     async with http_server("--config", tree, descriptors=300) as url, AsyncExitStack() as stack:
@@ -155,6 +160,7 @@ async def test_half_requests_use_up_nothing(tree: str) -> None:
         assert answer.status_code == 401
 
 
+@over_http
 async def test_a_request_that_comes_byte_by_byte_ends(tree: str) -> None:
     append(tree, "request_timeout = 0.5\n")
     async with http_server("--config", tree) as url:
@@ -164,6 +170,7 @@ async def test_a_request_that_comes_byte_by_byte_ends(tree: str) -> None:
                     await send_slowly(stream, begun)
 
 
+@over_http
 async def test_connections_beyond_the_bound_are_refused(tree: str) -> None:
     append(tree, "max_connections = 1\n")
     async with (
@@ -258,6 +265,7 @@ async def test_tokens() -> None:
         assert "port=8000" in shown
 
 
+@over_http
 async def test_an_application_is_mounted() -> None:
     app = http_app(create_server(MemoryBackend(), token_verifier=StaticTokens([TOKEN])))
     assert isinstance(app, Starlette)
@@ -266,6 +274,7 @@ async def test_an_application_is_mounted() -> None:
         assert (await http.post("/mcp", content=INITIALIZE)).status_code == 401
 
 
+@over_http
 async def test_any_host_does_not_mean_any_origin() -> None:
     settings = HttpSettings(allowed_hosts=["*"], allowed_origins=["https://app.example", "http://localhost:*"])
     app = http_app(create_server(MemoryBackend(), token_verifier=StaticTokens([TOKEN])), settings)
@@ -277,6 +286,14 @@ async def test_any_host_does_not_mean_any_origin() -> None:
             ("http://localhost:3000", 401),
         ):
             assert (await http.post("/mcp", content=INITIALIZE, headers={"origin": origin})).status_code == status
+
+
+async def test_http_needs_a_release_that_bounds_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(self: object, *, transport_security: object = None) -> None: ...
+
+    monkeypatch.setattr("mcp.server.mcpserver.MCPServer.streamable_http_app", older)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'mcp>=2\.2'"):
+        await serve(MemoryBackend(), transport="http")
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

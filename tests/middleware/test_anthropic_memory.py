@@ -20,7 +20,7 @@ from deepfs import (
     StoreBackend,
 )
 from deepfs.middleware import memory_function, memory_tool
-from deepfs.middleware.memory_texts import inserted
+from deepfs.middleware.anthropic_memory import insert_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -200,7 +200,7 @@ async def test_inserts_at_once_are_all_kept(files: BackendProtocol) -> None:
     [("", 0, "x", "x\n"), ("a", 1, "b", "a\nb\n"), ("a", 0, "b", "b\na"), ("a\n\n", 2, "b\n", "a\n\nb\n")],
 )
 def test_lines_are_inserted_whole(text: str, line: int, new: str, after: str) -> None:
-    assert inserted(text, line, new) == after
+    assert insert_lines(text, line, new) == after
 
 
 async def test_long_files_are_shown_in_parts() -> None:

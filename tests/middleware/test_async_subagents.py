@@ -22,8 +22,8 @@ from langgraph.store.memory import InMemoryStore
 
 from deepfs import CompositeBackend, FilesystemMiddleware, StateBackend, StoreBackend, create_deep_agent
 from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, BackgroundTasks, SubAgent
+from deepfs.middleware.async_subagents import NOTIFICATION
 from deepfs.middleware.background_tasks import default_tasks
-from deepfs.middleware.task_events import NOTIFICATION
 from deepfs.sync import run_sync
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls

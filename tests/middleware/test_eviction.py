@@ -16,8 +16,8 @@ from deepfs import CompositeBackend, MemoryBackend, WriteResult, run_sync
 from deepfs.backends.protocol import BackendProtocol, ExecuteResponse
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.offloading import Evictor
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission

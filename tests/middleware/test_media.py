@@ -29,10 +29,10 @@ from deepfs import (
 )
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
-from deepfs.middleware import blobs
-from deepfs.middleware._media_blocks import with_parsed_blocks
-from deepfs.middleware.blobs import Blobs
+from deepfs.middleware import offloading as blobs
+from deepfs.middleware._messages import with_parsed_blocks
 from deepfs.middleware.filesystem import FilesystemMiddleware
+from deepfs.middleware.offloading import Blobs
 from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend

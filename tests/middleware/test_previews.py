@@ -24,8 +24,8 @@ from deepfs import (
     run_sync,
 )
 from deepfs.middleware import ApprovalMiddleware, preview_call
-from deepfs.middleware.asked_calls import asks_first
-from deepfs.types import ReadResult, replaced
+from deepfs.middleware.approvals import asks_first
+from deepfs.types import ReadResult, replace_fields
 from support.agents import Invoke, invoke, results
 from support.chat import ScriptedModel, call, calls
 
@@ -313,7 +313,7 @@ class WithoutVersionsOfParts(MemoryBackend):
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         read = await super().aread(path, offset, limit)
-        return read if read.next_offset is None else replaced(read, version=None)
+        return read if read.next_offset is None else replace_fields(read, version=None)
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

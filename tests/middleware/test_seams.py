@@ -14,7 +14,7 @@ from langgraph.types import Command
 from deepfs import FilesystemMiddleware, FilesystemPermission, MemoryBackend, create_deep_agent, run_sync
 from deepfs.errors import BackendError
 from deepfs.middleware import Blobs, memory_function
-from deepfs.middleware._delegation import fork_messages
+from deepfs.middleware.delegation import fork_messages
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, invoke, results

@@ -31,9 +31,10 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import skills as module
-from deepfs.middleware.skill_texts import parsed
+from deepfs.middleware.skill_files import parse_skill
 from deepfs.middleware.skills import SkillsMiddleware, disclosed_skill_tool_names
 from deepfs.middleware.subagents import SubAgentMiddleware
+from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
@@ -88,9 +89,9 @@ class Counted(WrapperBackend):
         super().__init__(inner)
         self.counts: Counter[str] = Counter()
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        self.counts[operation] += 1
-        return await super().dispatch(operation, call, *args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.counts.update(operation.known_as)
+        return await super().run(operation)
 
     def taken(self) -> dict[str, int]:
         counts, self.counts = dict(self.counts), Counter()
@@ -106,7 +107,7 @@ def test_all_fields_of_the_format_are_read() -> None:
         b"compatibility: Linux\r\n"
         b"metadata:\r\n  version: 1.0\r\nallowed-tools: Read, Bash(git:*)\r\n---"
     )
-    assert parsed(content, "/s/pdf/SKILL.md") == (
+    assert parse_skill(content, "/s/pdf/SKILL.md") == (
         {
             "path": "/s/pdf/SKILL.md",
             "name": "pdf",
@@ -141,7 +142,7 @@ BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nname: pdf\ndescription: [*b,*b]\n"
     ],
 )
 def test_what_is_no_skill_says_why(content: bytes, problem: str) -> None:
-    metadata, [warning] = parsed(content, "/s/pdf/SKILL.md")
+    metadata, [warning] = parse_skill(content, "/s/pdf/SKILL.md")
     assert metadata is None
     assert warning.startswith("/s/pdf/SKILL.md is left out: ")
     assert problem in warning
@@ -154,7 +155,7 @@ def test_what_is_no_skill_says_why(content: bytes, problem: str) -> None:
 )
 def test_values_stay_texts(value: str) -> None:
     content = f"---\nname: pdf\nlicense: ~\ndescription: {value}\nmetadata: {{version: {value}}}\n---\n"
-    metadata, _ = parsed(content.encode(), "/s/pdf/SKILL.md")
+    metadata, _ = parse_skill(content.encode(), "/s/pdf/SKILL.md")
     assert metadata is not None
     text = value.rpartition(" ")[2]
     assert (metadata["description"], metadata["metadata"]) == (text[:1024], {"version": text})
@@ -178,7 +179,7 @@ def test_values_stay_texts(value: str) -> None:
 def test_what_the_format_forbids_but_can_be_used_is_a_warning(
     content: bytes, warning: str, key: str, value: Any
 ) -> None:
-    metadata, [told] = parsed(content, "/s/pdf/SKILL.md")
+    metadata, [told] = parse_skill(content, "/s/pdf/SKILL.md")
     assert metadata is not None
     assert metadata[key] == value  # type: ignore[literal-required]
     assert warning in told

@@ -15,7 +15,6 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.errors import UnknownInterruptError
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from langsmith.run_helpers import get_tracing_context, tracing_context
@@ -551,7 +550,10 @@ def test_interrupts_are_answered_by_id(saver: Any, rounds: list[list[str]], nest
     asyncio.run(play())
 
 
+@pytest.mark.needs("langgraph>=1.2.20")
 def test_an_answer_to_an_unknown_interrupt_is_an_error(invoke: Invoke) -> None:
+    from langgraph.errors import UnknownInterruptError
+
     runs: list[str] = []
     lead = ScriptedModel(script=[tasks(*NAMES), AIMessage("done")])
     agent = create_deep_agent(lead, subagents=[asking(runs)], checkpointer=InMemorySaver())

@@ -15,7 +15,7 @@ from pydantic import PrivateAttr
 from deepfs import FilesystemMiddleware, MemoryBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
-from deepfs.middleware.context_size import is_context_overflow
+from deepfs.middleware.compaction import is_context_overflow
 from deepfs.middleware.summarization import SummarizationMiddleware, compute_summarization_defaults
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, invoke, results

@@ -32,11 +32,11 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.middleware import apply_patch_tool
 from deepfs.middleware._base import TRACE_POLICY
-from deepfs.middleware.advice import closest
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES
-from deepfs.middleware.eviction import Evictor
-from deepfs.middleware.rendering import command_output
+from deepfs.middleware.offloading import Evictor
+from deepfs.middleware.rendering import closest, command_output
 from deepfs.middleware.tools import filesystem_tools
+from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
@@ -135,7 +135,7 @@ def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
 
 def test_a_backend_may_read_patterns_in_its_own_way() -> None:
     class Own(WrapperBackend):
-        async def arun_grep(self, request: Any) -> GrepResult:
+        async def agrep(self, *_: Any, **options: Any) -> GrepResult:
             return GrepResult(matches=[GrepMatch("/a", 1, DEEP[:5_000])])
 
     found = says(Own(stored(**{"/a": DEEP})), "grep", pattern="(?=needle)", regex=True, output_mode="content")
@@ -328,9 +328,9 @@ class Counted(WrapperBackend):
         super().__init__(inner)
         self.made: list[str] = []
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        self.made.append(operation)
-        return await call(*args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.made += operation.known_as
+        return await super().run(operation)
 
 
 def test_a_suggestion_takes_few_listings_and_shows_nothing_that_rules_hide() -> None:
@@ -384,7 +384,7 @@ def test_a_command_that_takes_too_long_is_told_the_longest_time(tmp_path: Any) -
     assert run(command="sleep 9") == "[No output]\n[Stopped after 0.3 s, the maximum. Do less at once]"
     assert run(command="true", timeout=9) == "[No output]\n[Exit code 0]\n[The timeout was 0.3 s, the maximum]"
     assert run(command="true", timeout=0.3) == "[No output]\n[Exit code 0]"
-    rounded_up = ExecuteResponse("\n[The command was stopped: its time of 2 s was up]\n")
+    rounded_up = ExecuteResponse("\n[The command was stopped: its time of 2 s was up]\n", timed_out=2)
     assert command_output(rounded_up, 1.5) == "[No output]\n[Stopped after 2 s, the maximum. Do less at once]"
     assert says(Sandbox(), "execute", command="a", timeout=9_999).endswith("[The timeout was 3600 s, the maximum]")
 
@@ -510,6 +510,13 @@ def test_tools_that_the_backend_would_refuse_are_not_offered(invoke: Invoke, bac
     model = ScriptedModel(script=[AIMessage("Done.")])
     invoke(create_deep_agent(model, middleware=[FilesystemMiddleware(backend)]), {"messages": [("user", "go")]})
     assert set(model.offered) & set(TOOL_NAMES) == offered
+
+
+def test_a_list_of_tools_that_is_changed_later_changes_no_middleware() -> None:
+    names: Any = ["read_file", "ls"]
+    middleware = FilesystemMiddleware(stored(), tools=names)
+    names.append("write_file")
+    assert {tool.name for tool in middleware.with_backend(stored()).tools} == {"read_file", "ls"}
 
 
 def test_the_tools_of_the_middleware_can_be_chosen() -> None:

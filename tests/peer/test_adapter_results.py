@@ -166,7 +166,7 @@ def test_binary_files_that_cannot_be_shown_are_errors() -> None:
 
 
 def test_the_shown_extensions_are_those_of_deepagents() -> None:
-    from deepfs.compat.peer_results import SHOWN_EXTENSIONS
+    from deepfs.compat.deepagents_backends import SHOWN_EXTENSIONS
 
     known = {*peer_utils._EXTENSION_TO_FILE_TYPE, *peer_utils._VIDEO_EXTRA_EXTENSIONS}
     assert known == SHOWN_EXTENSIONS

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import FilesystemBackend, create_deep_agent
-from deepfs.middleware import blobs
+from deepfs.middleware import offloading as blobs
 from support.chat import ScriptedModel, call, calls
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(256))).decode()

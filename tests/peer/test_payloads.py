@@ -18,7 +18,7 @@ from langgraph.types import Command
 from pydantic import PrivateAttr
 
 from deepfs import FilesystemMiddleware, MemoryBackend, SubAgent, create_deep_agent
-from deepfs.middleware import blobs
+from deepfs.middleware import offloading as blobs
 from deepfs.middleware.unsupported_content import acceptable
 from support.agents import Sandbox, results
 from support.chat import call, calls

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -43,13 +43,13 @@ class _OverService(BackendConformance):
             yield make
 
     @pytest.fixture
-    async def backend(self, machine: Machine, make: Maker) -> RemoteSandbox:
+    async def backend(self, machine: Machine, make: Maker) -> RemoteSandbox[Any]:
         backend = make(f"/tmp/{next(_numbers)}")
         self.root = machine.at(backend.sandbox_path("/"))
         return backend
 
     @pytest.fixture
-    async def second_backend(self, make: Maker, backend: RemoteSandbox) -> RemoteSandbox:
+    async def second_backend(self, make: Maker, backend: RemoteSandbox[Any]) -> RemoteSandbox[Any]:
         return make(backend.sandbox_path("/"))
 
     def some(self, cases: Iterable[T]) -> list[T]:
@@ -66,7 +66,7 @@ class TestModal(_OverService):
     service = "modal"
 
 
-_TRANSPORT = pytest.mark.suite_parts("cancellation", "concurrency", "paths", "reading", "transfer", "writing")
+_TRANSPORT = pytest.mark.suite_parts("Cancellation", "Concurrency", "Path", "Reading", "Transfer", "Writing")
 """What the SDKs differ in: how commands and bytes get there and back. What runs in the sandbox is the same for all."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -14,7 +15,7 @@ from deno_sandbox.transport import WebSocketTransport
 
 from deepfs.backends import DenoSandbox
 from deepfs.sandboxes.remote import RemoteSandbox, check_installed
-from deepfs.testing.expect import shown, succeeded
+from deepfs.testing.suite import content_of, succeeded
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service
 
@@ -34,19 +35,19 @@ async def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-async def sandbox(make: Maker, tmp_path: Path) -> RemoteSandbox:
+async def sandbox(make: Maker, tmp_path: Path) -> RemoteSandbox[Any]:
     return make(f"/tmp/{tmp_path.name}/work")
 
 
-async def test_files_are_written_edited_and_searched(sandbox: RemoteSandbox) -> None:
+async def test_files_are_written_edited_and_searched(sandbox: RemoteSandbox[Any]) -> None:
     succeeded(await sandbox.awrite("/it's/a.txt", "one\ntwo\n"))
     succeeded(await sandbox.aedit("/it's/a.txt", "two", "three"))
-    assert shown(await sandbox.aread("/it's/a.txt")) == "one\nthree\n"
+    assert content_of(await sandbox.aread("/it's/a.txt")) == "one\nthree\n"
     assert [match.path for match in succeeded(await sandbox.agrep("three")).matches or ()] == ["/it's/a.txt"]
     assert (await sandbox.aread("/missing")).code == "file_not_found"
 
 
-async def test_commands_run(sandbox: RemoteSandbox) -> None:
+async def test_commands_run(sandbox: RemoteSandbox[Any]) -> None:
     await sandbox.awrite("/a.txt", "one")
     response = await sandbox.aexecute("cat; cat a.txt; echo bad >&2; exit 3")
     assert response.exit_code == 3
@@ -55,25 +56,27 @@ async def test_commands_run(sandbox: RemoteSandbox) -> None:
     assert (await sandbox.aexecute("pwd")).output.strip() == sandbox.sandbox_path("/")
 
 
-async def test_a_command_ends_at_its_timeout(sandbox: RemoteSandbox) -> None:
+async def test_a_command_ends_at_its_timeout(sandbox: RemoteSandbox[Any]) -> None:
     response = await sandbox.aexecute("exec sleep 30", timeout=0.5)
     assert response.exit_code is None
     assert "its time of 1 s was up" in response.output
 
 
-async def test_output_is_bounded(sandbox: RemoteSandbox) -> None:
+async def test_output_is_bounded(sandbox: RemoteSandbox[Any]) -> None:
     response = await sandbox.aexecute("head -c 300000 /dev/zero | tr '\\0' x")
     assert response.truncated
     assert len(response.output) < 101_000
 
 
-async def test_large_files_are_transferred_by_the_sdk(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_files_are_transferred_by_the_sdk(
+    sandbox: RemoteSandbox[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     content, commands = os.urandom(3 << 20), []
     run = sandbox._run
 
-    async def counted(command: str, seconds: int) -> object:
+    async def counted(command: str, seconds: int, most: int) -> object:
         commands.append(command)
-        return await run(command, seconds)
+        return await run(command, seconds, most)
 
     monkeypatch.setattr(sandbox, "_run", counted)
     assert [item.error for item in await sandbox.aupload_files([("/a", b"a"), ("/large.bin", content)])] == [None, None]
@@ -83,11 +86,11 @@ async def test_large_files_are_transferred_by_the_sdk(sandbox: RemoteSandbox, mo
 
 
 async def test_a_failure_of_the_service_is_a_backend_error(
-    sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: RemoteSandbox[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = sandbox._errors()[0]
 
-    async def failing(command: str, seconds: int) -> object:
+    async def failing(command: str, seconds: int, most: int) -> object:
         raise error("gone")
 
     monkeypatch.setattr(sandbox, "_run", failing)
@@ -96,7 +99,7 @@ async def test_a_failure_of_the_service_is_a_backend_error(
     assert f"{sandbox.service} did not run the command: gone" in (result.error or "")
 
 
-async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox) -> None:
+async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox[Any]) -> None:
     assert sandbox.id == SERVICES[sandbox.service.lower()].id
 
 
@@ -105,7 +108,7 @@ async def test_the_error_of_a_missing_package_names_the_extra() -> None:
         check_installed("no_such_package", "modal")
 
 
-async def test_calls_from_other_event_loops_and_threads_work(sandbox: RemoteSandbox) -> None:
+async def test_calls_from_other_event_loops_and_threads_work(sandbox: RemoteSandbox[Any]) -> None:
     def elsewhere() -> list[object]:
         sandbox.write("/a.txt", "one")
         return [
@@ -129,7 +132,7 @@ async def test_a_command_cancelled_from_another_event_loop_ends(make: Maker, tmp
 
 
 def test_the_error_reports_an_ended_event_loop() -> None:
-    async def made() -> RemoteSandbox:
+    async def made() -> RemoteSandbox[Any]:
         return DenoSandbox(AsyncSandbox(None, AsyncRpcClient(WebSocketTransport()), "deno-1"))
 
     sandbox = asyncio.run(made())

@@ -75,13 +75,13 @@ def _brief(match: Any) -> tuple[object, ...]:
 @pytest.fixture(scope="module", params=SERVICES)
 async def remote(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RemoteSandbox]:
+) -> AsyncIterator[RemoteSandbox[Any]]:
     async with open_service(request.param, Machine(tmp_path_factory.mktemp(request.param))) as make:
         yield make("/tmp/files")
 
 
 @pytest.mark.needs("boxes of bubblewrap")
-async def test_remote_sandboxes_respect_each_option(remote: RemoteSandbox) -> None:
+async def test_remote_sandboxes_respect_each_option(remote: RemoteSandbox[Any]) -> None:
     memory = await filled(MemoryBackend())
     await filled(remote)
     for case in CASES:

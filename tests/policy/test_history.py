@@ -20,6 +20,7 @@ from deepfs import (
     run_sync,
 )
 from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
+from deepfs.operations import Operation
 from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import EditResult, FileUploadResponse
@@ -137,9 +138,9 @@ class Answering(WrapperBackend):
 
     answer: Exception | None = None
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        result = await call(*args, **options)
-        if operation in ("write", "delete", "edit") and self.answer is not None:
+    async def run(self, operation: Operation) -> Any:
+        result = await super().run(operation)
+        if operation.name in ("write", "delete", "edit") and self.answer is not None:
             raise self.answer
         return result
 
@@ -266,9 +267,9 @@ async def test_a_name_with_a_day_that_does_not_exist_hinders_nothing() -> None:
 
 async def test_histories_over_the_same_versions_share_the_numbering() -> None:
     class Slow(WrapperBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+        async def run(self, operation: Operation) -> Any:
             await anyio.sleep(0.001)
-            return await call(*args, **options)
+            return await super().run(operation)
 
     memory, archive = MemoryBackend(), Slow(MemoryBackend())
     histories = [HistoryBackend(memory, archive), HistoryBackend(WrapperBackend(memory), archive)]
@@ -457,10 +458,10 @@ async def test_a_change_keeps_what_another_process_stored_meanwhile(tmp_path: Pa
     class Late(WrapperBackend):
         """Another process writes between the look at the file and the change."""
 
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            if operation == change and not (await other.aedit("/a", "1", "2")).ok:
+        async def run(self, operation: Operation) -> Any:
+            if operation.name == change and not (await other.aedit("/a", "1", "2")).ok:
                 assert (await other.aread("/a")).ok
-            return await call(*args, **options)
+            return await super().run(operation)
 
     await other.awrite("/a", "1 x")
     history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
@@ -477,10 +478,10 @@ async def test_a_file_that_another_process_makes_meanwhile_is_kept(tmp_path: Pat
     other = FilesystemBackend(tmp_path)
 
     class Late(WrapperBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            if operation == "write":
+        async def run(self, operation: Operation) -> Any:
+            if operation.name == "write":
                 await other.awrite("/a", "theirs")
-            return await call(*args, **options)
+            return await super().run(operation)
 
     history = HistoryBackend(Late(FilesystemBackend(tmp_path)), MemoryBackend())
     assert (await history.awrite("/a", "mine", overwrite=True)).ok

@@ -15,14 +15,13 @@ from deepfs import (
     PermissionedBackend,
     run_sync,
 )
-from deepfs.backends._class_setup import judges_own_results
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
+from deepfs.operations import Glob, Operation, PathFilter
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
-from deepfs.search.request import GlobRequest, PathFilter
 from deepfs.search.results import Grep
-from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult
+from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
 
@@ -280,11 +279,11 @@ class Asked(WrapperBackend):
         super().__init__(inner)
         self.searches = 0
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        if operation in ("grep", "glob"):
+    async def run(self, operation: Operation) -> Any:
+        if operation.name in ("grep", "glob"):
             self.searches += 1
             raise BackendError("Error: No connection")
-        return await super().dispatch(operation, call, *args, **options)
+        return await super().run(operation)
 
 
 async def test_denied_files_are_not_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -337,9 +336,9 @@ async def test_counting_skipped_files_needs_one_search_only() -> None:
     searches: list[str] = []
 
     class Counting(PermissionedBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            searches.append(operation)
-            return await super().dispatch(operation, call, *args, **options)
+        async def run(self, operation: Operation) -> Any:
+            searches.append(operation.name)
+            return await super().run(operation)
 
     backend = Counting(memory, [FilesystemPermission(["read"], ["/denied/**"], "deny")])
     assert (await backend.agrep("x")).skipped == 1
@@ -623,75 +622,14 @@ class DeclaringUnjudged(Unjudged):
         ((Inheriting, DeclaringUnjudged), True),
     ],
 )
-def test_a_declaration_counts_only_for_the_methods_it_was_made_for(
+def test_a_class_judges_if_all_its_bases_do_or_it_declares_so(
     bases: tuple[type, ...], judges: bool, root: Path
 ) -> None:
     kind: Any = type("Kind", bases, {})
-    assert (kind.judges_results, judges_own_results(kind(root))) == (judges, judges)
-    if not judges and kind.arun_glob is Unjudged.arun_glob:
+    assert kind.judges_results == judges
+    if not judges and kind.run is Unjudged.run:
         found = PermissionedBackend(kind(root), [SECRET]).glob("*").matches or ()
         assert [info.path for info in found] == ["/open/file", "/open/to_file"]
-
-
-@pytest.mark.parametrize("where", ["base", "class", "object"])
-def test_methods_that_are_assigned_judge_nothing(where: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Base(FilesystemBackend):
-        judges_results = True
-
-    class Disk(Base):
-        pass
-
-    backend, shown = Disk(root), ["/open/file", "/open/to_file"]
-    target = {"base": Base, "class": Disk, "object": backend}[where]
-    everything = [FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")]
-    resolved: list[str] = []
-
-    async def listing(*_: object) -> LsResult:
-        return LsResult(entries=everything)
-
-    async def globbing(*_: object) -> GlobResult:
-        return GlobResult(matches=everything)
-
-    async def grepping(*_: object) -> GrepResult:
-        return GrepResult(matches=[GrepMatch(info.path, 1, "needle") for info in everything])
-
-    async def resolving(*given: Any) -> list[str | None]:
-        resolved.extend(given[-1])
-        return [*given[-1]]
-
-    policy = PermissionedBackend(backend, [SECRET])
-    for name, method, found in (
-        ("als", listing, lambda: policy.ls("/open").entries),
-        ("arun_glob", globbing, lambda: policy.glob("*").matches),
-        ("arun_grep", grepping, lambda: policy.grep("needle").matches),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(target, name, method)
-            assert [record.path for record in found() or ()] == shown  # type: ignore[attr-defined, no-untyped-call]
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "aresolve_paths", resolving)
-        assert policy.glob("file", "/open").ok
-    assert "/open/file" in resolved
-    assert judges_own_results(backend)
-
-
-def test_what_proxies_return_is_resolved(root: Path) -> None:
-    class Proxy:
-        """Passes for a backend of another class, as the proxies of `wrapt` do."""
-
-        __class__ = FilesystemBackend  # type: ignore[assignment]
-
-        def __init__(self) -> None:
-            self._inner = FilesystemBackend(root)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
-        async def arun_glob(self, request: GlobRequest) -> GlobResult:
-            return GlobResult(matches=[FileInfo(f"/open/{name}", False) for name in ("file", "to_file", "to_key")])
-
-    policy = PermissionedBackend(Proxy(), [SECRET])  # type: ignore[arg-type]
-    assert [info.path for info in policy.glob("*").matches or ()] == ["/open/file", "/open/to_file"]
 
 
 def test_equal_filters_are_one_object(root: Path) -> None:
@@ -699,9 +637,10 @@ def test_equal_filters_are_one_object(root: Path) -> None:
     asked: list[PathFilter | None] = []
 
     class Disk(FilesystemBackend):
-        async def arun_glob(self, request: GlobRequest) -> GlobResult:
-            asked.append(request.hidden)
-            return await super().arun_glob(request)
+        async def run(self, operation: Operation) -> Any:
+            if isinstance(operation, Glob):
+                asked.append(operation.hidden)
+            return await super().run(operation)
 
     backend = PermissionedBackend(Disk(root), [SECRET])
     for _ in range(2):

@@ -16,6 +16,7 @@ from deepfs import CompositeBackend, FilesystemBackend, FilesystemPermission, Me
 from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import BackendError, PermissionDeniedError, QuotaExceededError
+from deepfs.operations import Operation
 from deepfs.policy import (
     ChangePolicy,
     HistoryBackend,
@@ -308,9 +309,9 @@ class Measured(WrapperBackend):
         super().__init__(inner)
         self.most = (0, 0)
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
+    async def run(self, operation: Operation) -> Any:
         await anyio.lowlevel.checkpoint()
-        result = await call(*args, **options)
+        result = await super().run(operation)
         now = await stored(self.inner)
         self.most = max(self.most[0], now[0]), max(self.most[1], now[1])
         await anyio.lowlevel.checkpoint()
@@ -435,16 +436,18 @@ class Unsteady(WrapperBackend):
         self.error = error
         self.changed = False
 
-    async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-        if operation == "ls":
-            self.check(operation, args)
-        result = await call(*args, **options)
-        self.changed |= operation in ("write", "upload_files")
-        self.check(operation, args)
+    async def run(self, operation: Operation) -> Any:
+        [name] = operation.known_as or [operation.name]
+        path = (operation.paths or [""])[0]
+        if name == "ls":
+            self.check(name, path)
+        result = await super().run(operation)
+        self.changed |= name in ("write", "upload_files")
+        self.check(name, path)
         return result
 
-    def check(self, operation: str, args: tuple[Any, ...]) -> None:
-        if self.changed and self.fails(operation, str(args[0])):
+    def check(self, operation: str, path: str) -> None:
+        if self.changed and self.fails(operation, path):
             raise self.error("it is not there for a moment")
 
 

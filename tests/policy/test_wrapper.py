@@ -1,15 +1,19 @@
 """A wrapper forwards every operation once, with the capabilities of the inner backend."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
 
+from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities, SandboxBackendProtocol, supports_execute
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.errors import NotSupportedError
+from deepfs.errors import NotSupportedError, PermissionDeniedError
+from deepfs.operations import Operation
+from deepfs.policy import AuditedBackend, AuditRecord
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance
 from deepfs.types import ChangeEvent, ExecuteResponse, ReadResult, WriteResult
@@ -36,9 +40,9 @@ class Recording(WrapperBackend):
         super().__init__(inner)
         self.passed: list[str] = []
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
-        self.passed.append(operation)
-        return await super().dispatch(operation, call, *args, **options)
+    async def run(self, operation: Operation) -> Any:
+        self.passed.append(operation.name)
+        return await super().run(operation)
 
 
 class Commands(SandboxBackendProtocol, MemoryBackend):
@@ -69,7 +73,7 @@ class Counting(MemoryBackend):
 
 
 @pytest.mark.anyio
-async def test_every_operation_is_dispatched_by_its_name() -> None:
+async def test_every_operation_passes_by_its_name() -> None:
     backend = Recording(Commands())
     arguments: dict[str, tuple[Any, ...]] = {
         "ls": ("/",),
@@ -164,17 +168,18 @@ class Relaying(WrapperBackend):
         self.relays: list[Any] = []
         self.ended: list[str] = []
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
-        opened = await call(*args, **options)
-        if operation not in ("download_stream", "watch"):
+    async def run(self, operation: Operation) -> Any:
+        opened = await super().run(operation)
+        if operation.name not in ("download_stream", "watch"):
             return opened
 
         async def relay() -> AsyncIterator[Any]:
             try:
-                async for each in opened:
-                    yield each
+                async with aclosing(opened):
+                    async for each in opened:
+                        yield each
             finally:
-                self.ended.append(operation)
+                self.ended.append(operation.name)
 
         self.relays.append(relay())
         return self.relays[-1]
@@ -195,3 +200,51 @@ async def test_a_generator_that_replaces_a_stream_is_closed_with_it() -> None:
             break
         await stream.aclose()
     assert layer.ended == ["download_stream", "watch"]
+
+
+async def chunks() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+class NoChangesMixin:
+    async def run(self, operation: Operation) -> Any:
+        if operation.changes:
+            raise PermissionDeniedError("/", "nothing is changed")
+        return await super().run(operation)  # type: ignore[misc]
+
+
+class NoChanges(NoChangesMixin, WrapperBackend):
+    pass
+
+
+class NoChangesReported(NoChangesMixin, AuditedBackend):
+    pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("layer", [NoChanges, lambda files: NoChangesReported(files, lambda record: None)])
+async def test_streams_and_copies_do_not_bypass_a_layer_that_refuses(layer: Any) -> None:
+    files, others = MemoryBackend(), MemoryBackend()
+    guarded = layer(files)
+    assert (await guarded.awrite("/a", "x")).code == "permission_denied"
+    assert (await guarded.aupload_stream("/a", chunks())).error == "permission_denied"
+    await others.aupload_files([("/large", b"x" * 2 * 1024 * 1024)])
+    copied = await CompositeBackend(others, {"/guarded": guarded}).acopy("/large", "/guarded/large")
+    assert copied.code == "permission_denied"
+    assert (await files.als("/")).entries == []
+
+
+@pytest.mark.anyio
+async def test_a_subclass_of_the_audit_log_sees_streams() -> None:
+    class Seen(AuditedBackend):
+        async def run(self, operation: Operation) -> Any:
+            seen.append(operation.name)
+            return await super().run(operation)
+
+    seen: list[str] = []
+    records: list[AuditRecord] = []
+    log = Seen(MemoryBackend(), records.append)
+    await log.aupload_stream("/a", chunks())
+    assert [chunk async for chunk in log.adownload_stream("/a")] == [b"x"]
+    assert seen == [record.operation for record in records] == ["upload_stream", "download_stream"]
+    assert [record.arguments["size"] for record in records] == [1, 1]

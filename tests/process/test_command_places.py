@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import anyio
 import pytest
 
-from deepfs.process.running import _ASSURED, _MAX_ASSURED, MAX_COMMANDS, _Places
+from deepfs.process import _ASSURED, _MAX_ASSURED, MAX_COMMANDS, _Places
 from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio

@@ -353,6 +353,8 @@ async def test_the_disk_cannot_be_filled(box: BubblewrapSandbox, workspace: Path
     response = await box.aexecute("i=0; while :; do head -c 2000000 /dev/zero > f$i; i=$((i+1)); sleep 0.01; done")
     assert response.exit_code is None
     assert "files take more than" in response.output
+    async for file in anyio.Path(workspace).glob("f*"):
+        await file.unlink()
     for directory in ("/tmp", "/dev/shm"):
         response = await box.aexecute(f"head -c 12000000 /dev/zero > {directory}/x")
         assert "No space left" in response.output

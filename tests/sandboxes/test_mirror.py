@@ -167,6 +167,6 @@ async def test_an_archive_that_cannot_be_unpacked_is_removed(tmp_path: Path) -> 
 
 def test_commands_stay_short() -> None:
     names = [f"{'ü' * 100}/{number}" for number in range(3_000)]
-    parts = mirror._prepared(names, names, "nonce")
+    parts = mirror._prepare_commands(names, names, "nonce")
     assert max(len(part.encode()) for part in parts) < 128 * 1024 - 1_000
     assert sum(part.count("\nr") for part in parts) == 3_000

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deepfs.sandboxes.offload import ExecuteOffloadResult
+from deepfs.backends.protocol import ExecuteOffloadResult
 from support.sandboxes import LocalSandbox
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
 from deepfs.errors import BackendError, InvalidPathError
-from deepfs.sandboxes.answers import Records, tree_listing
+from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.testing.expect import shown, succeeded
+from deepfs.sandboxes.wire import Records
+from deepfs.testing.suite import content_of, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.sandboxes import WITH_PYTHON, LocalSandbox
@@ -135,7 +136,7 @@ async def test_unchanged_content_is_not_transferred_again(sandbox: LocalSandbox)
     text = "".join(f"{os.urandom(20).hex()}\n" for _ in range(10_000))
     await sandbox.awrite("/large.txt", text)
     before = sandbox.commands
-    assert shown(await sandbox.aread("/large.txt", 5000, 1)) == text.split("\n")[5000] + "\n"
+    assert content_of(await sandbox.aread("/large.txt", 5000, 1)) == text.split("\n")[5000] + "\n"
     succeeded(await sandbox.aedit("/large.txt", text.split("\n")[7000], "changed"))
     assert sandbox.commands - before == 2
     assert "changed\n" in await anyio.to_thread.run_sync((sandbox.root / "large.txt").read_text)
@@ -145,7 +146,7 @@ async def test_changes_by_other_commands_are_noticed(sandbox: LocalSandbox) -> N
     await sandbox.awrite("/a.txt", "one two three")
     await sandbox.aexecute("printf 'ONE two three' > a.txt")
     succeeded(await sandbox.aedit("/a.txt", "two", "2"))
-    assert shown(await sandbox.aread("/a.txt")) == "ONE 2 three"
+    assert content_of(await sandbox.aread("/a.txt")) == "ONE 2 three"
     await sandbox.aexecute("printf other > a.txt")
     assert (await sandbox.aedit("/a.txt", "2", "3")).code == "no_match"
     await sandbox.aexecute("rm a.txt")
@@ -254,7 +255,7 @@ async def test_file_names_are_never_interpreted(sandbox: LocalSandbox) -> None:
         path = f"/{name}/{name}"
         succeeded(await sandbox.awrite(path, f"in {name}"))
         succeeded(await sandbox.aedit(path, "in", "at"))
-        assert shown(await sandbox.aread(path)) == f"at {name}"
+        assert content_of(await sandbox.aread(path)) == f"at {name}"
         succeeded(await sandbox.acopy(path, f"{path}2"))
     listed = succeeded(await sandbox.als("/")).entries or []
     assert [entry.path for entry in listed] == sorted(f"/{name}/" for name in _ODD)
@@ -274,9 +275,9 @@ async def test_modules_of_the_workspace_are_not_imported(sandbox: LocalSandbox) 
 async def test_symlinks_and_pipes(sandbox: LocalSandbox) -> None:
     await sandbox.awrite("/dir/a.txt", "one")
     await sandbox.aexecute("ln -s dir/a.txt link; ln -s dir dirlink; ln -s nowhere broken; ln -s . loop; mkfifo pipe")
-    assert shown(await sandbox.aread("/link")) == "one"
+    assert content_of(await sandbox.aread("/link")) == "one"
     succeeded(await sandbox.aedit("/link", "one", "two"))
-    assert shown(await sandbox.aread("/dirlink/a.txt")) == "two"
+    assert content_of(await sandbox.aread("/dirlink/a.txt")) == "two"
     entries = {entry.path for entry in succeeded(await sandbox.als("/")).entries or ()}
     assert entries == {"/broken", "/dir/", "/dirlink/", "/link", "/loop/", "/pipe"}
     found = succeeded(await sandbox.agrep("two")).matches or []
@@ -342,7 +343,7 @@ async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
     sandbox, file = Bare(LocalSandbox(tmp_path)), str(tmp_path / "a.txt")
     succeeded(await sandbox.awrite(file, "one\n"))
     succeeded(await sandbox.aedit(file, "one", "two"))
-    assert shown(await sandbox.aread(file)) == "two\n"
+    assert content_of(await sandbox.aread(file)) == "two\n"
     assert [match.path for match in succeeded(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
 
 
@@ -392,7 +393,7 @@ async def test_noise_around_a_response_is_ignored(tmp_path: Path) -> None:
 
     sandbox = Noisy(tmp_path)
     succeeded(await sandbox.awrite("/a.txt", "one"))
-    assert shown(await sandbox.aread("/a.txt")) == "one"
+    assert content_of(await sandbox.aread("/a.txt")) == "one"
 
 
 async def test_a_damaged_response_is_detected(tmp_path: Path) -> None:
@@ -417,7 +418,7 @@ def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
 
 async def test_without_a_suitable_python_the_shell_script_is_used(with_old_python: LocalSandbox) -> None:
     succeeded(await with_old_python.awrite("/a.txt", "one"))
-    assert shown(await with_old_python.aread("/a.txt")) == "one"
+    assert content_of(await with_old_python.aread("/a.txt")) == "one"
     assert with_old_python.commands == 2
 
 

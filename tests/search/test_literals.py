@@ -18,7 +18,7 @@ from deepfs.search.literals import (
     required_text,
 )
 from deepfs.search.query import search
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
 
 KELVIN, LONG_S, BOM = "\u212a", "\u017f", "\ufeff"
 
@@ -161,7 +161,7 @@ def test_k_and_s_match_letters_beyond_ascii(clauses: tuple[Clause, ...], folds: 
 def test_no_other_ascii_letter_matches_letters_beyond_ascii() -> None:
     everything = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x110000)]))
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        found = search(GrepRequest(letter, ignore_case=True).query(), "/f", everything).matches
+        found = search(query_of(GrepRequest(letter, ignore_case=True)), "/f", everything).matches
         assert bool(found) is folds_beyond_ascii(((letter,),)), letter
 
 
@@ -169,7 +169,7 @@ def check(request: GrepRequest, content: bytes) -> bool:
     """Check the clauses if the request finds a match; returns whether it does."""
     clauses = required_text(request)
     try:
-        hits = search(request.query(), "/f", content)
+        hits = search(query_of(request), "/f", content)
     except InvalidPatternError:
         return False
     if not hits.matches and not hits.skipped:

@@ -1,6 +1,6 @@
 import re
 from importlib import import_module
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import assume, given
@@ -216,6 +216,6 @@ def test_the_error_of_a_long_regex_is_short() -> None:
 )
 def test_a_search_is_linear(pattern: str, regex: bool, content: str) -> None:
     query = compile_query(pattern, regex=regex)
-    begun = perf_counter()
+    begun = thread_time()
     search(query, "/f", content.encode())
-    assert perf_counter() - begun < 3
+    assert thread_time() - begun < 3

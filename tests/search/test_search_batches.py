@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepfs.disk import Disk, FoundFile
-from deepfs.errors import DeadlineError, DeepFSError, PermissionDeniedError
+from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.search import disk as engines
-from deepfs.search.disk import Automatic, Engine, InProcess, LocalSearch
+from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
-from deepfs.threads.deadline import Deadline
 from support import trees
 from support.files import everything_in
 from support.searches import Collecting as CollectingCall
@@ -70,8 +69,10 @@ def fields_of(answer: Callable[[], Any]) -> tuple[object, ...]:
     return (result.matches, result.truncated, getattr(result, "skipped", 0))
 
 
-def local_search(root: Path, engine: Engine, *, ignore: IgnoreOption = None, disk: type[Disk] = Disk) -> LocalSearch:
-    return LocalSearch(disk(str(root)), max_bytes=MAX_BYTES, ignore=ignore, engine=engine)
+def local_search(
+    root: Path, *, ripgrep: bool = False, ignore: IgnoreOption = None, disk: type[Disk] = Disk
+) -> LocalSearch:
+    return LocalSearch(disk(str(root)), max_bytes=MAX_BYTES, ignore=ignore, ripgrep=ripgrep)
 
 
 def alone(searcher: LocalSearch, search: SearchRequest, root: str = "/") -> tuple[object, ...]:
@@ -101,26 +102,21 @@ def all_by_ripgrep(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("all_by_ripgrep")
 @pytest.mark.parametrize("ignore", [None, "git", ["*.log"]], ids=str)
 def test_searches_of_a_batch_find_the_same_as_alone(trap: Path, ignore: IgnoreOption) -> None:
-    here, helped = (local_search(trap, engine, ignore=ignore) for engine in (InProcess(), Automatic()))
+    here, helped = (local_search(trap, ripgrep=ripgrep, ignore=ignore) for ripgrep in (False, True))
     for root in ("/", "/sub"):
         searches = [*GREPS, *GLOBS]
         expected = [alone(here, search, root) for search in searches]
         assert len({everything_in(answer) for answer in expected}) > 5
         assert together(here, searches, root) == expected
-        # In the second run, the engine remembers that the tree is large.
-        assert together(helped, searches, root) == expected
         assert together(helped, searches, root) == expected
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
 @settings(max_examples=60)
-@given(searches=st.lists(st.sampled_from([*GREPS, *GLOBS]), min_size=1, max_size=6), is_known=st.booleans())
-def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[SearchRequest], is_known: bool) -> None:
-    engine = Automatic()
-    searcher = local_search(trap, engine)
-    if is_known:
-        engine._remember("/")
-    assert together(searcher, searches) == [alone(local_search(trap, InProcess()), search) for search in searches]
+@given(searches=st.lists(st.sampled_from([*GREPS, *GLOBS]), min_size=1, max_size=6))
+def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[SearchRequest]) -> None:
+    searcher = local_search(trap, ripgrep=True)
+    assert together(searcher, searches) == [alone(local_search(trap), search) for search in searches]
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ class RefusesEverySecond:
 
 
 def test_a_batch_under_a_judge_finds_the_same_as_alone(trap: Path) -> None:
-    searcher, judge = local_search(trap, InProcess()), RefusesEverySecond()
+    searcher, judge = local_search(trap), RefusesEverySecond()
 
     def judged(*searches: SearchRequest) -> list[tuple[object, ...]]:
         calls = [Collecting(search) for search in searches]
@@ -156,7 +152,7 @@ def test_path_filters_need_not_be_hashable(trap: Path) -> None:
         def __call__(self, path: str, *, is_dir: bool) -> bool:
             return path.startswith(self.directory)
 
-    searcher = local_search(trap, InProcess())
+    searcher = local_search(trap)
     searches: list[SearchRequest] = [
         GlobRequest("**", hidden=hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
     ]
@@ -165,7 +161,7 @@ def test_path_filters_need_not_be_hashable(trap: Path) -> None:
 
 
 def test_a_glob_that_starts_at_a_file_fails_alone(trap: Path) -> None:
-    searcher = local_search(trap, InProcess())
+    searcher = local_search(trap)
     glob, grep = together(searcher, [GlobRequest("**"), GrepRequest("needle")], "/plain.txt")
     assert "plain.txt" in str(glob)
     assert grep == alone(searcher, GrepRequest("needle"), "/plain.txt")
@@ -188,9 +184,9 @@ def test_if_ripgrep_fails_for_a_batch_no_match_is_lost(tmp_path: Path, monkeypat
     searches: list[SearchRequest] = [
         GrepRequest(text, max_count=most) for text in ("needle", "a") for most in (None, 9)
     ]
-    expected = [alone(local_search(root, InProcess()), search) for search in searches]
+    expected = [alone(local_search(root), search) for search in searches]
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
-    assert together(local_search(root, Automatic()), [*searches, GlobRequest("**")])[:-1] == expected
+    assert together(local_search(root, ripgrep=True), [*searches, GlobRequest("**")])[:-1] == expected
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
@@ -214,7 +210,7 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
         raise RipgrepError("told to fail")
 
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
-    local_search(root, Automatic()).run_batch([early, late], "/")  # type: ignore[arg-type]
+    local_search(root, ripgrep=True).run_batch([early, late], "/")  # type: ignore[arg-type]
     assert told_early == [everything_in(early.answer)]
     assert "needle" in told_early[0]
 
@@ -234,27 +230,16 @@ def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monke
         return start(run)
 
     monkeypatch.setattr(Run, "__enter__", counted)
-    monkeypatch.setattr(engines, "_PLACE_WAIT_S", 0)
-    searcher, search = local_search(tmp_path, Automatic()), GrepRequest("needle")
+    searcher, search = local_search(tmp_path, ripgrep=True), GrepRequest("needle")
     for _ in range(2):  # A place is given back.
         with ExitStack() as others:
             for _ in range(engines._MOST_PROCESSES):
-                others.enter_context(engines._process_place(Deadline(), iter(())))
+                others.enter_context(engines._processes)
             found = alone(searcher, search)
             assert not started
         assert alone(searcher, search) == found
         assert started.pop()
     assert len(found[0]) == 3  # type: ignore[arg-type]
-
-
-def test_a_search_that_waits_for_ripgrep_can_be_cancelled() -> None:
-    deadline = Deadline()
-    deadline.cancel()
-    with ExitStack() as others:
-        for _ in range(engines._MOST_PROCESSES):
-            others.enter_context(engines._process_place(Deadline(), iter(())))
-        with pytest.raises(DeadlineError):
-            others.enter_context(engines._process_place(deadline, iter(())))
 
 
 def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +258,7 @@ def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(FoundFile, "read", counted_read)
     monkeypatch.setattr(os, "stat", counted_stat)
-    together(local_search(root, InProcess()), [*GREPS, *GLOBS])
+    together(local_search(root), [*GREPS, *GLOBS])
     assert len(looks) == len(set(looks)) == 400
 
 
@@ -290,7 +275,7 @@ class Slow(Disk):
 
 
 def test_a_finished_search_does_not_wait_for_the_others(tmp_path: Path) -> None:
-    searcher = local_search(many(tmp_path, 200), InProcess(), disk=Slow)
+    searcher = local_search(many(tmp_path, 200), disk=Slow)
     asks = [Collecting(GrepRequest("needle", max_count=most)) for most in (1, None)]
     searcher.run_batch(asks, "/")  # type: ignore[arg-type]
     assert asks[1].settled_at - asks[0].settled_at > 0.2
@@ -309,13 +294,13 @@ def test_globs_do_not_wait_for_ripgrep(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(engines, "find_ripgrep", lambda: Late(found._program))
     asks = [Collecting(GlobRequest("**")), Collecting(GrepRequest("needle"))]
-    local_search(many(tmp_path, 200), Automatic()).run_batch(asks, "/")  # type: ignore[arg-type]
+    local_search(many(tmp_path, 200), ripgrep=True).run_batch(asks, "/")  # type: ignore[arg-type]
     assert asks[1].settled_at - asks[0].settled_at > 0.2
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_cancelled_search_does_not_wait_for_the_others(tmp_path: Path, place: int) -> None:
-    searcher = local_search(many(tmp_path, 400), InProcess(), disk=Slow)
+    searcher = local_search(many(tmp_path, 400), disk=Slow)
     asks = [Collecting(GrepRequest("needle")), Collecting(GlobRequest("**"))]
     cancelled = asks[place]
     timer = threading.Timer(0.1, cancelled.deadline.cancel)
@@ -323,7 +308,7 @@ def test_a_cancelled_search_does_not_wait_for_the_others(tmp_path: Path, place: 
     searcher.run_batch(asks, "/")  # type: ignore[arg-type]
     other = asks[1 - place]
     assert other.settled_at - cancelled.settled_at > 0.4
-    assert other.answer == alone(local_search(tmp_path, InProcess()), other.request)
+    assert other.answer == alone(local_search(tmp_path), other.request)
 
 
 def test_a_cancelled_search_does_not_wait_for_a_slow_file(tmp_path: Path) -> None:
@@ -331,5 +316,5 @@ def test_a_cancelled_search_does_not_wait_for_a_slow_file(tmp_path: Path) -> Non
     (tmp_path / "a").write_text("y\n" * 150_000)
     slow, cancelled = (Collecting(GrepRequest(text)) for text in "yz")
     threading.Timer(0.02, cancelled.deadline.cancel).start()
-    LocalSearch(Disk(str(tmp_path)), engine=InProcess()).run_batch([slow, cancelled], "/")  # type: ignore[arg-type]
+    LocalSearch(Disk(str(tmp_path)), ripgrep=False).run_batch([slow, cancelled], "/")  # type: ignore[arg-type]
     assert slow.settled_at > cancelled.settled_at

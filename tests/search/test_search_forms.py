@@ -6,7 +6,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs import BackendProtocol, CompositeBackend, GlobResult, GrepResult, MemoryBackend
-from deepfs.search.request import GlobRequest, GrepRequest
+from deepfs.operations import Glob, Grep, Operation
 
 pytestmark = pytest.mark.anyio
 
@@ -28,9 +28,10 @@ class ByParameters(Noting):
 
 
 class ByRequest(ByParameters):
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        self.passed.append(f"arun_grep {request.pattern}")
-        return await super().arun_grep(request)
+    async def run(self, operation: Operation) -> Any:
+        if isinstance(operation, Grep):
+            self.passed.append(f"run {operation.pattern}")
+        return await super().run(operation)
 
 
 class Synchronous(ByRequest):
@@ -42,7 +43,7 @@ class Synchronous(ByRequest):
 FORMS = {
     "async": lambda backend: backend.agrep("x", regex=True),
     "sync": lambda backend: anyio.to_thread.run_sync(lambda: backend.grep("x", regex=True)),
-    "request": lambda backend: backend.arun_grep(GrepRequest("x", regex=True)),
+    "request": lambda backend: backend.arun(Grep("x", regex=True)),
     "mounted": lambda backend: CompositeBackend(MemoryBackend(), {"/m": backend}).agrep("x", "/m", regex=True),
 }
 
@@ -52,8 +53,8 @@ FORMS = {
     ("kind", "expected"),
     [
         (ByParameters, ["agrep"]),
-        (ByRequest, ["arun_grep", "agrep"]),
-        (Synchronous, ["grep", "arun_grep", "agrep"]),
+        (ByRequest, ["run", "agrep"]),
+        (Synchronous, ["grep", "run", "agrep"]),
     ],
 )
 async def test_each_override_is_called_once_in_any_form(kind: type[Noting], expected: list[str], form: str) -> None:
@@ -66,8 +67,8 @@ async def test_each_override_is_called_once_in_any_form(kind: type[Noting], expe
 
 async def test_a_failing_request_is_a_failed_result() -> None:
     memory = MemoryBackend()
-    assert (await memory.arun_grep(GrepRequest("(", regex=True))).code == "invalid_pattern"
-    assert (await memory.arun_glob(GlobRequest("*", "/none"))).code == "file_not_found"
+    assert (await memory.arun(Grep("(", regex=True))).code == "invalid_pattern"
+    assert (await memory.arun(Glob("*", "/none"))).code == "file_not_found"
 
 
 async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
@@ -77,20 +78,23 @@ async def test_a_missing_option_is_unsupported_but_a_limit_is_applied() -> None:
 
     backend = Short()
     await backend.awrite("/a", "x\nx\n")
-    assert (await backend.arun_grep(GrepRequest("x", regex=True))).code == "unsupported"
-    limited = await backend.arun_grep(GrepRequest("x", max_count=1))
+    assert (await backend.arun(Grep("x", regex=True))).code == "unsupported"
+    limited = await backend.arun(Grep("x", max_count=1))
     assert (len(limited.matches or ()), limited.truncated) == (1, True)
 
 
-def test_a_class_may_define_either_form_of_a_search() -> None:
+def test_a_class_may_define_run_alone() -> None:
     class Half(BackendProtocol):
-        async def arun_grep(self, request: GrepRequest) -> GrepResult:
-            return GrepResult(matches=[])
-
-        async def arun_glob(self, request: GlobRequest) -> GlobResult:
-            return GlobResult(matches=[])
+        async def run(self, operation: Operation) -> Any:
+            match operation:
+                case Grep():
+                    return GrepResult(matches=[])
+                case Glob():
+                    return GlobResult(matches=[])
+            return await super().run(operation)
 
     assert (Half().glob("*").matches, Half().grep("x").matches) == ([], [])
+    assert Half().read("/a").code == "unsupported"
 
 
 @pytest.mark.parametrize(
@@ -98,4 +102,4 @@ def test_a_class_may_define_either_form_of_a_search() -> None:
 )
 def test_wrong_arguments_of_a_request_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        GrepRequest(**wrong)
+        Grep(**wrong)

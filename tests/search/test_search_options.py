@@ -17,10 +17,10 @@ from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.rendering import matches
 from deepfs.middleware.tools import filesystem_tools
-from deepfs.policy import GuardedBackend, HistoryBackend, PermissionedBackend
+from deepfs.operations import Operation, Search
+from deepfs.policy import HistoryBackend, HookedBackend, PermissionedBackend
 from deepfs.search import disk as engines
 from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
-from deepfs.types import GlobResult, GrepResult
 from support.sandboxes import LocalSandbox
 from support.search_options import BACKENDS, CASES, WRAPPERS, Case, filled, options_of, shown
 
@@ -63,7 +63,7 @@ def test_a_request_has_the_parameters_of_the_operation(operation: str) -> None:
         assert made[name].annotation == like[name].annotation or name == "path"
 
 
-_WITH_DEEPAGENTS = ("deepfs.compat.deepagents", "deepfs.compat.peer_results")
+_WITH_DEEPAGENTS = ("deepfs.compat.deepagents", "deepfs.compat.deepagents_backends")
 
 
 def test_every_wrapper_is_in_the_table() -> None:
@@ -96,7 +96,7 @@ async def _check(backend: BackendProtocol, case: Case, expected: tuple[object, .
     operation, pattern, option, value = case
     request = REQUESTS[operation](pattern, **{option: value})
     assert shown(await getattr(backend, f"a{operation}")(pattern, **{option: value})) == expected
-    assert shown(await getattr(backend, f"arun_{operation}")(request)) == expected
+    assert shown(await backend.arun(request)) == expected
     found = await anyio.to_thread.run_sync(lambda: getattr(backend, operation)(pattern, **{option: value}))
     assert shown(found) == expected
 
@@ -158,20 +158,17 @@ class Asked(MemoryBackend):
         super().__init__()
         self.hidden: list[PathFilter | None] = []
 
-    async def arun_glob(self, request: GlobRequest) -> GlobResult:
-        self.hidden.append(request.hidden)
-        return await super().arun_glob(request)
-
-    async def arun_grep(self, request: GrepRequest) -> GrepResult:
-        self.hidden.append(request.hidden)
-        return await super().arun_grep(request)
+    async def run(self, operation: Operation) -> Any:
+        if isinstance(operation, Search):
+            self.hidden.append(operation.hidden)
+        return await super().run(operation)
 
 
 def secret(path: str, *, is_dir: bool) -> bool:
     return path == "/m/secret" or path.startswith("/m/secret/")
 
 
-@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, GuardedBackend]], ids=str)
+@pytest.fixture(params=[*([kind] for kind in WRAPPERS), [PermissionedBackend, HistoryBackend, HookedBackend]], ids=str)
 async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked]:
     asked = Asked()
     backend: BackendProtocol = CompositeBackend(MemoryBackend(), {"/m": asked})
@@ -182,8 +179,8 @@ async def layers(request: pytest.FixtureRequest) -> tuple[BackendProtocol, Asked
 
 async def test_the_path_filter_reaches_the_storage(layers: tuple[BackendProtocol, Asked]) -> None:
     backend, asked = layers
-    await backend.arun_glob(GlobRequest("*", hidden=secret))
-    await backend.arun_grep(GrepRequest("x", hidden=secret))
+    await backend.arun(GlobRequest("*", hidden=secret))
+    await backend.arun(GrepRequest("x", hidden=secret))
     assert len(asked.hidden) == 2
     for hidden in asked.hidden:
         assert hidden is not None
@@ -194,14 +191,13 @@ async def test_the_path_filter_reaches_the_storage(layers: tuple[BackendProtocol
 
 async def test_a_wrapper_that_changes_the_path_drops_the_path_filter() -> None:
     class Beneath(WrapperBackend):
-        async def dispatch(self, operation: str, call: Any, /, *args: Any, **options: Any) -> Any:
-            pattern, path, *rest = args
-            return await call(pattern, f"/in{path or ''}".rstrip("/"), *rest, **options)
+        async def run(self, operation: Operation) -> Any:
+            return await super().run(operation.at(lambda path: f"/in{path}".rstrip("/")))
 
     asked = Asked()
     await asked.aupload_files([("/in/a", b"x")])
-    await Beneath(asked).arun_glob(GlobRequest("*", hidden=secret))
-    await Beneath(asked).arun_grep(GrepRequest("x", hidden=secret))
+    await Beneath(asked).arun(GlobRequest("*", hidden=secret))
+    await Beneath(asked).arun(GrepRequest("x", hidden=secret))
     assert asked.hidden == [None, None]
 
 

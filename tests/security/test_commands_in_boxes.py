@@ -13,8 +13,7 @@ import anyio.to_thread
 import pytest
 
 from deepfs.errors import BackendError, NotSupportedError
-from deepfs.sandboxes.box import private_devices
-from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, private_devices
 from support.accounts import ACCOUNTS, output_as
 from support.promises import keeps
 from support.system_calls import CALLED, EVERY_CALL, NUMBERS, attempts, wrongly_allowed
@@ -25,7 +24,7 @@ accounts = pytest.mark.parametrize("account", ACCOUNTS)
 _IMPORTS = """
 import sys, anyio, anyio._backends._asyncio
 from deepfs import process
-from deepfs.sandboxes.box import private_devices
+from deepfs.sandboxes.bubblewrap import private_devices
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 anyio.run(process.capture, process.Command(["/bin/true"]), 1)
 """
@@ -293,7 +292,7 @@ JOIN, SEARCH, SESSION = 1, 10, -3
 def key(): return libc.syscall({NUMBERS["keyctl"]}, SEARCH, SESSION, b"user", b"deepfs-test", 0)
 """
 _OWN_KEYRING = f"""
-from deepfs.sandboxes.box import join_new_keyring
+from deepfs.sandboxes.bubblewrap import join_new_keyring
 libc.syscall({NUMBERS["keyctl"]}, JOIN, None)
 libc.syscall({NUMBERS["add_key"]}, b"user", b"deepfs-test", b"secret", 6, SESSION)
 command = process.Command([sys.executable, "-c", sys.argv[1]], prepare=join_new_keyring)

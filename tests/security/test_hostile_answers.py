@@ -19,10 +19,10 @@ from anyio.lowlevel import checkpoint
 
 from deepfs import CompositeBackend, FilesystemPermission, MemoryBackend, PermissionedBackend
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.sandboxes.answers import Records
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.sandboxes.remote import Done, Output, RemoteSandbox, exit_code_of, read_all
-from deepfs.testing.expect import shown, succeeded
+from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_of, read_all
+from deepfs.sandboxes.wire import Records
+from deepfs.testing.suite import content_of, succeeded
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
@@ -272,7 +272,7 @@ async def test_a_file_with_a_time_beyond_years_can_be_listed_and_read(engine: st
     await sandbox.aexecute("touch -d @999999999999 a")
     [entry] = succeeded(await sandbox.als("/")).entries or []
     assert entry.modified_at is not None
-    assert shown(await sandbox.aread("/a")) == "one"
+    assert content_of(await sandbox.aread("/a")) == "one"
 
 
 # --- names ---
@@ -308,7 +308,7 @@ async def test_a_forged_listing_reaches_no_other_mount() -> None:
         for transfer in (tree.acopy, tree.amove):
             assert (await transfer("/box/d", "/there")).code == "backend_error"
         assert not (await tree.als("/box/d")).ok
-    assert shown(await memory.aread("/AGENTS.md")) == "mine"
+    assert content_of(await memory.aread("/AGENTS.md")) == "mine"
 
 
 @pytest.mark.parametrize("name", [b"", b"a", b"es/AGENTS.md", b"./a", b"~/a"])
@@ -565,8 +565,8 @@ async def test_rules_judge_what_links_lead_to(linked: LocalSandbox) -> None:
         "/open/b",
         "/open/name",
     }
-    assert shown(await rules.aread("/open/b")) == "hidden no more"
-    assert shown(await linked.aread("/secret/key")) == "hidden"
+    assert content_of(await rules.aread("/open/b")) == "hidden no more"
+    assert content_of(await linked.aread("/secret/key")) == "hidden"
 
 
 async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox) -> None:
@@ -586,14 +586,14 @@ async def test_rules_refuse_where_links_cannot_be_resolved(linked: LocalSandbox)
 # --- services ---
 
 
-class _Service(RemoteSandbox):
+class _Service(RemoteSandbox[None]):
     """A service whose SDK gives what a test says."""
 
     service: str = "Test"
     loop_bound: bool = False
 
     def __init__(self, run: Callable[[], Any]) -> None:
-        super().__init__("/work")
+        super().__init__(None, "/work")
         self._told = run
 
     @property
@@ -603,7 +603,7 @@ class _Service(RemoteSandbox):
     def _errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)
 
-    async def _run(self, command: str, seconds: int) -> Done:
+    async def _run(self, command: str, seconds: int, most: int) -> Done:
         told = self._told()
         return await told if hasattr(told, "__await__") else told  # type: ignore[no-any-return]
 
@@ -615,7 +615,7 @@ class _Service(RemoteSandbox):
 
 
 def test_of_a_stream_its_ends_are_kept() -> None:
-    output = Output(1000)
+    output = StreamEnds(1000)
     tracemalloc.start()
     try:
         for _ in range(2000):

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from deepfs import process
 from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
@@ -17,9 +18,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import AuditedBackend, HistoryBackend, PermissionedBackend, QuotaBackend
-from deepfs.process import Command, capture, child
-from deepfs.process.child import Pipe
-from deepfs.process.output import Captured, Chunk, Stream
+from deepfs.process import Captured, Chunk, Command, Pipe, Stream, capture
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.remote import Done, RemoteSandbox
 from support.agents import Sandbox
@@ -70,28 +69,25 @@ async def test_no_command_in_a_box_gets_more_time_than_its_operator_set() -> Non
         assert run.stopped == STOPPED
 
 
-class Service(RemoteSandbox):
+class Service(RemoteSandbox[None]):
     """A service that runs nothing and notes the seconds that it is asked for."""
 
     service = "Nothing"
     loop_bound = False
 
     def __init__(self, timeout: float) -> None:
-        super().__init__(timeout=timeout)
+        super().__init__(None, timeout=timeout)
         self.seconds: list[int] = []
 
     @property
     def id(self) -> str:
         return "nothing"
 
-    async def _run(self, command: str, seconds: int) -> Done:
+    async def _run(self, command: str, seconds: int, most: int) -> Done:
         self.seconds.append(seconds)
         return Done(b"", b"", None)
 
     async def _send(self, path: str, content: bytes) -> None: ...
-
-    async def _receive(self, path: str) -> bytes:
-        return b""
 
     def _errors(self) -> tuple[type[Exception], ...]:
         return (OSError,)
@@ -214,7 +210,7 @@ def test_a_command_without_descriptors_for_its_output_leaves_none_open(monkeypat
         opened.append(Pipe(stream))
         return opened[0]
 
-    monkeypatch.setattr(child, "Pipe", pipe)
+    monkeypatch.setattr(process, "Pipe", pipe)
     assert anyio.run(capture, Command(["/bin/true"]), 1000).exit_code == 126
     for descriptor in (opened[0].writer, opened[0]._fd):
         with pytest.raises(OSError, match="Bad file descriptor"):

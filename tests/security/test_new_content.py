@@ -9,7 +9,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from deepfs.backends.filesystem import FilesystemBackend
-from deepfs.disk.atomic import copy_access
+from deepfs.disk.writing import copy_access
 
 pytestmark = pytest.mark.anyio
 

@@ -188,11 +188,20 @@ def test_the_interpreter_of_the_workspace_is_not_run(
 
 _WORK = """
 import sys, os, tempfile
+from importlib.machinery import PathFinder
 project = os.path.join(sys.argv[1], "project")
 os.makedirs(os.path.join(sys.argv[1], "libraries"))
 os.makedirs(project)
 os.symlink("../libraries", os.path.join(project, "link"))
 sys.path.insert(0, os.path.join(project, "{entry}"))
+class Absent:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "{absent}":
+            if not os.path.exists(os.path.join(project, f"{{name}}.py")):
+                raise ModuleNotFoundError(name, name=name)
+            return PathFinder.find_spec(name, [project])
+sys.meta_path.insert(0, Absent)
 import anyio
 from {module} import {kind}
 async def main():
@@ -225,7 +234,10 @@ anyio.run(main, backend="{loop}")
 
 
 @keeps("import late is imported before their first change")
-@pytest.mark.parametrize(("loop", "entry"), [("asyncio", ""), ("trio", ""), ("asyncio", "link")])
+@pytest.mark.parametrize(
+    ("loop", "entry", "absent"),
+    [("asyncio", "", ""), ("trio", "", ""), ("asyncio", "link", ""), ("asyncio", "", "re2")],
+)
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
@@ -234,9 +246,9 @@ anyio.run(main, backend="{loop}")
     ],
 )
 def test_no_module_of_the_tree_is_imported_after_the_first_change(
-    tmp_path: Path, module: str, kind: str, loop: str, entry: str
+    tmp_path: Path, module: str, kind: str, loop: str, entry: str, absent: str
 ) -> None:
-    source = _WORK.format(module=module, kind=kind, loop=loop, entry=entry)
+    source = _WORK.format(module=module, kind=kind, loop=loop, entry=entry, absent=absent)
     done = subprocess.run([sys.executable, "-c", source, str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

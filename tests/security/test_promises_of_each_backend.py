@@ -17,6 +17,7 @@ from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.store import StoreBackend
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.operations import Operation
 from deepfs.policy import FilesystemPermission, PermissionedBackend
 from support.processes import gone, pause, started
 from support.promises import keeps
@@ -242,9 +243,9 @@ async def test_every_operation_passes_a_wrapper_once() -> None:
     passed = []
 
     class Recording(WrapperBackend):
-        async def dispatch(self, operation: str, *args: Any, **options: Any) -> Any:
-            passed.append(operation)
-            return await super().dispatch(operation, *args, **options)
+        async def run(self, operation: Operation) -> Any:
+            passed.append(operation.name)
+            return await super().run(operation)
 
     backend = Recording(MemoryBackend())
     await backend.awrite("/a", "x")

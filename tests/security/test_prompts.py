@@ -14,13 +14,13 @@ from deepfs import run_sync
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import ExecuteResponse
 from deepfs.errors import BackendError, TooLargeError
-from deepfs.middleware.eviction import Evictor
 from deepfs.middleware.memory import MemoryMiddleware
+from deepfs.middleware.offloading import Evictor
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.testing import FaultyBackend
-from deepfs.text.visible import escaped, fenced, output_text, shown_path, without_tags
+from deepfs.text.visible import escape_controls, fence, output_text, shown_path, without_tags
 
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
@@ -105,10 +105,10 @@ def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
 
 @given(texts)
 def test_content_has_no_line_that_its_file_has_not(text: str) -> None:
-    assert is_plain(escaped(text))
-    assert escaped(text).count("\n") == text.count("\n")
+    assert is_plain(escape_controls(text))
+    assert escape_controls(text).count("\n") == text.count("\n")
     if all(part not in text for part in [*CONTROLS, *BREAKS, *TURNS, "\ud800"]) and "\0" not in text:
-        assert escaped(text) == text or re.search("[\ud800-\udfff]", text)
+        assert escape_controls(text) == text or re.search("[\ud800-\udfff]", text)
 
 
 @pytest.mark.parametrize("odd", [*BREAKS, *TURNS, "\x1b[2J", "\b", "\x7f"], ids=ascii)
@@ -324,6 +324,6 @@ def test_the_search_for_forged_notes_ends_for_any_text() -> None:
     """A search that is not linear would take hours."""
     for part in ("\n", " ", "<", "< ", "\u200b", "<\n", "</", "f\u200b"):
         text = part * 500_000
-        assert len(fenced("output", text)) == 1
+        assert len(fence("output", text)) == 1
         assert len(without_tags(text, "file")) == len(text)
         assert len(output_text(text)) == len(text)

@@ -14,7 +14,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import TooLargeError
 from deepfs.middleware.tools import filesystem_tools
-from deepfs.search import results, tasks
+from deepfs.search import disk, results
 from deepfs.text.edits import MAX_SPANS, replace
 from deepfs.types import GrepResult
 from support.every_backend import Storage, storage
@@ -185,7 +185,7 @@ def test_no_glob_returns_longer_paths_than_its_limit(backend: BackendProtocol, m
     names = [f"/d/{number:02}{'x' * 200}" for number in range(40)]
     backend.upload_files([(name, b"") for name in names])
     assert [info.path for info in backend.glob("*", "/d").matches or ()] == names
-    for module in (results, tasks):
+    for module in (results, disk):
         monkeypatch.setattr(module, "MAX_GLOB_CHARS", 4_000)
     found = backend.glob("*", "/d")
     assert (found.truncated, found.truncation_reason) == (True, "budget")

@@ -13,7 +13,7 @@ import pytest
 
 from deepfs.disk.usage import DiskUse, disk_use
 from deepfs.errors import QuotaExceededError
-from deepfs.sandboxes import box
+from deepfs.sandboxes import bubblewrap
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
@@ -98,7 +98,7 @@ _LINKS = "import os\nfor n in range(10_000_000): os.symlink('x' * 120, f'{place}
 
 
 @accounts
-@pytest.mark.parametrize("place", box.TEMPORARY)
+@pytest.mark.parametrize("place", bubblewrap.TEMPORARY)
 async def test_files_in_memory_are_bounded_by_their_number(account: str, place: str) -> None:
     program = _RUN.replace("files take", "temporary files take").replace("workspace=8", "temporary=8")
     command = f"python3 -c \"place = '{place}'\n{_LINKS}\""
@@ -322,9 +322,11 @@ def test_devices_that_cannot_be_used_are_made_anew(tmp_path: Path, monkeypatch: 
     def fail(path: str, *_: object) -> None:
         raise PermissionError(1, "no devices here", path)
 
-    monkeypatch.setattr(box.os, "mknod", fail)
-    monkeypatch.setattr(box, "mkdtemp", lambda prefix: os.mkdir(tmp_path / "devices") or str(tmp_path / "devices"))
+    monkeypatch.setattr(bubblewrap.os, "mknod", fail)
+    monkeypatch.setattr(
+        bubblewrap, "mkdtemp", lambda prefix: os.mkdir(tmp_path / "devices") or str(tmp_path / "devices")
+    )
     for _ in range(2):
         with pytest.raises(PermissionError):
-            box.private_devices("test")
+            bubblewrap.private_devices("test")
     assert os.listdir(tmp_path) == []

@@ -22,10 +22,10 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
-from deepfs.policy.audit import AuditedBackend, AuditRecord
 from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.limits import QuotaBackend
+from deepfs.policy.observing import AuditedBackend, AuditRecord
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox

@@ -3,7 +3,7 @@
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.testing import BackendSuite
-from deepfs.testing.expect import failed, succeeded
+from deepfs.testing.suite import failed, succeeded
 
 __all__ = ["FileAndDirectory"]
 

@@ -1,8 +1,8 @@
 """A node of a real graph that stays open while a test uses its state."""
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -13,6 +13,7 @@ from langgraph.graph import START, StateGraph
 
 from deepfs import FilesystemState, StateBackend
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.operations import Operation, Streamed
 
 __all__ = ["InNode", "OpenNode", "open_node"]
 
@@ -42,10 +43,26 @@ class InNode(WrapperBackend):
         super().__init__(inner)
         self._node = node
 
-    async def dispatch(self, operation: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+    async def run(self, operation: Operation) -> Any:
+        with self._in_node():
+            answer = await super().run(operation)
+        return self._stream(answer) if isinstance(operation, Streamed) else answer
+
+    async def _stream(self, source: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        async with aclosing(source):
+            while True:
+                with self._in_node():
+                    try:
+                        item = await anext(source)
+                    except StopAsyncIteration:
+                        return
+                yield item
+
+    @contextmanager
+    def _in_node(self) -> Iterator[None]:
         token = var_child_runnable_config.set(self._node.config)
         try:
-            return await super().dispatch(operation, call, *args, **options)
+            yield
         finally:
             var_child_runnable_config.reset(token)
 

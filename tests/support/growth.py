@@ -1,6 +1,7 @@
 """How the time of a function grows with its input, in CPU time of the thread, so that other load matters little."""
 
 import gc
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,6 +68,7 @@ _CACHING: Final = tuple(f"deepfs.{part}." for part in ("_langgraph", "sandboxes"
 
 
 def _empty_caches() -> None:
+    re.purge()
     re2.purge()
     for name, module in list(sys.modules.items()):
         if name.startswith(_CACHING):

@@ -12,8 +12,8 @@ from typing import Any, Final
 import anyio.to_thread
 from obstore.store import S3Store
 
-from deepfs.backends._object_keys import Keys
 from deepfs.backends.object_store import S3Backend
+from deepfs.backends.object_store.keys import Keys
 
 __all__ = ["BUCKET", "PAGE", "RawObjects", "S3Server", "running_s3"]
 

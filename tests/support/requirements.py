@@ -1,15 +1,18 @@
 """A pytest plugin: tests whose programs are missing on this machine are left out, and counted by name at the end.
 
-A test declares its needs by the mark `needs`, or by a fixture of `_FIXTURES`. The report is printed at the end of the
+A test declares its needs by the mark `needs`, or by a fixture of `_FIXTURES`. A need such as `mcp>=2.2` is a release of
+a package of which older ones are supported too, but not for what is tested. The report is printed at the end of the
 run, and written to the file that `--left-out` names: `nox -s complete` fails if the file is not empty.
 """
 
+import re
 import shutil
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +108,14 @@ def _needs(item: pytest.Item) -> list[str]:
 
 @cache
 def _is_here(program: str) -> bool:
+    name, _, least = program.partition(">=")
+    if least:
+        return _numbers(version(name)) >= _numbers(least)
     return _CHECKS[program]() if program in _CHECKS else shutil.which(program) is not None
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]
 
 
 def _has_boxes() -> bool:

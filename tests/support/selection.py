@@ -11,7 +11,7 @@ import pytest
 
 __all__ = ["few_on_trio", "one_loop", "pytest_collection_modifyitems"]
 
-few_on_trio: Final = pytest.mark.suite_parts("cancellation", "concurrency", "transfer", "watching", loop="trio")
+few_on_trio: Final = pytest.mark.suite_parts("Cancellation", "Concurrency", "Transfer", "Watching", loop="trio")
 """For a class whose suite runs in full on asyncio, and on trio by another class with the same driver or base."""
 
 one_loop: Final = pytest.mark.one_loop
@@ -30,7 +30,7 @@ def _runs(item: Any) -> bool:
     if loop == "trio" and item.get_closest_marker("one_loop"):
         return False
     mark = item.get_closest_marker("suite_parts")
-    package, _, part = item.function.__module__.rpartition(".") if mark else ("", "", "")
-    if not package.startswith("deepfs.testing") or part in mark.args:
+    if mark is None or not item.function.__module__.startswith("deepfs.testing."):
         return True
-    return mark.kwargs.get("loop") not in (None, loop)
+    home = item.function.__qualname__.partition(".")[0]  # The part of the suite that defines it.
+    return any(part in home for part in mark.args) or mark.kwargs.get("loop") not in (None, loop)

@@ -10,7 +10,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.conformance.moving import MovingConformance
+from deepfs.testing.conformance.changing import MovingConformance
 from deepfs.text.flat_tree import Change
 from deepfs.types import (
     DeleteResult,

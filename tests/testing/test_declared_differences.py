@@ -17,40 +17,39 @@ SOURCES: Final = sorted(Path(next(iter(deepfs.testing.__path__))).rglob("*.py"))
 
 DECLARED: Final = {
     *("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches"),
-    "atomic_between_processes",
+    *("has_links", "atomic_between_processes"),
 }
 STREAMS: Final = {"adownload_stream", "aupload_stream"}
 TREES: Final = {"alist_tree", "achange_entries"}
 """Needed of both backends in a transfer between them."""
 LIFETIME: Final = {"aclose", "close"}
-REQUESTS: Final = {"arun_glob", "arun_grep"}
-"""The search operations with one request object instead of parameters."""
-METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *REQUESTS, "awatch"}
-FORMER: Final = {"areal_paths", "never_waits"}
-"""Former names of `aresolve_paths` and `is_synchronous`."""
+VALUES: Final = {"run", "arun"}
+"""The methods that take an operation as a value."""
+METHODS: Final = {*OPERATIONS, *(f"a{name}" for name in OPERATIONS), *STREAMS, *LIFETIME, *VALUES, "awatch"}
 READ_ONLY: Final = "offers_changes"
 """It affects the tools of models; only the suite for backends that change nothing checks it."""
 WHERE_A_SYNC_CALL_RUNS: Final = {"is_synchronous", "bound_to_this_thread"}
 """They do not affect results; only the tests that compare sync with async use them."""
 
 
-def read_of(source: Path, owner: str) -> Iterator[str]:
-    """The attributes that a module reads from any expression whose last name ends with `owner`."""
+def read_of(source: Path, *owners: str) -> Iterator[str]:
+    """The attributes that a module reads from any expression, or an item of one, whose last name ends with an owner."""
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Attribute):
-            name = getattr(node.value, "id", getattr(node.value, "attr", ""))
-            if name.endswith(owner):
+            value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            name = getattr(value, "id", getattr(value, "attr", ""))
+            if name.endswith(owners):
                 yield node.attr
 
 
-def test_there_are_seven_capabilities() -> None:
+def test_there_are_eight_capabilities() -> None:
     assert set(Capabilities.__struct_fields__) == DECLARED
-    assert len(Capabilities.__struct_fields__) == 7
+    assert len(Capabilities.__struct_fields__) == 8
     assert all(field.type is bool for field in msgspec.structs.fields(Capabilities))
 
 
 def test_the_protocol_has_no_other_public_names() -> None:
-    public = {name for name in dir(BackendProtocol) if not name.startswith("_")} - FORMER
+    public = {name for name in dir(BackendProtocol) if not name.startswith("_")}
     assert public - METHODS - TREES == {
         "capabilities",
         "aresolve_paths",
@@ -64,10 +63,10 @@ def test_the_protocol_has_no_other_public_names() -> None:
 
 
 def test_the_suite_uses_only_operations_and_capabilities() -> None:
-    read = {attribute for source in SOURCES for attribute in read_of(source, "backend")}
+    read = {attribute for source in SOURCES for attribute in read_of(source, "backend", "both")}
     assert read - METHODS - WHERE_A_SYNC_CALL_RUNS == {"capabilities", READ_ONLY}
     looking = {source.name for source in SOURCES if WHERE_A_SYNC_CALL_RUNS & set(read_of(source, "backend"))}
-    assert looking <= {"parity.py"}
+    assert looking <= {"surface.py"}
     assert {source.name for source in SOURCES if READ_ONLY in read_of(source, "backend")} == {"read_only.py"}
 
 

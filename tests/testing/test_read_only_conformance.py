@@ -11,9 +11,8 @@ from deepfs import Capabilities, FileDataV2, FlatBackend, MemoryBackend
 from deepfs.errors import PermissionDeniedError
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import BackendConformance, ReadOnlyConformance
-from deepfs.testing.conformance.globbing import GlobConformance
-from deepfs.testing.conformance.grepping import GrepConformance
 from deepfs.testing.conformance.read_only import RefusalConformance
+from deepfs.testing.conformance.searching import GlobConformance, GrepConformance
 from deepfs.text.flat_tree import Change
 from deepfs.text.records import new_file
 from support.raw import RawMemory

@@ -16,8 +16,8 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import Capabilities
 from deepfs.sync import OPERATIONS
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.conformance import cancellation, watching
-from deepfs.testing.statemachine.model import Model
+from deepfs.testing.conformance import at_once
+from deepfs.testing.model import Model
 from deepfs.types import LsResult
 from support.mutants import MUTANTS, Overwrites
 from support.raw import RawMemory
@@ -36,7 +36,8 @@ class Suite(RawMemory, BackendConformance, BackendStateMachine):
     async def run(self, name: str) -> None:
         """Run one of its tests."""
         test = getattr(self, name)
-        await test(**dict.fromkeys(inspect.signature(test).parameters, self.memory))
+        fixtures = {"backend": self.memory, "second_backend": self.memory, "both": (self.memory, self.memory)}
+        await test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
 
 
 class Forgets(MemoryBackend):
@@ -48,8 +49,7 @@ class Forgets(MemoryBackend):
 
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellation, "_PATIENCE", 0.2)
-    monkeypatch.setattr(watching, "_PATIENCE", 0.2)
+    monkeypatch.setattr(at_once, "_PATIENCE", 0.2)
 
 
 @pytest.mark.anyio
@@ -128,7 +128,7 @@ def test_no_part_of_the_suite_overrides_another() -> None:
 
 def test_the_suite_uses_only_declared_capabilities_and_skips_nothing() -> None:
     declared = ("keeps_empty_directories", "keeps_created_at", "durable", "executes", "deletes", "watches")
-    assert Capabilities.__struct_fields__ == (*declared, "atomic_between_processes")
+    assert Capabilities.__struct_fields__ == (*declared, "has_links", "atomic_between_processes")
     source = "".join(path.read_text() for path in Path(deepfs.testing.__file__).parent.rglob("*.py"))
     used = set(re.findall(r"capabilities\.([a-z]\w*)", source))
     assert used <= set(Capabilities.__struct_fields__)

@@ -1,5 +1,5 @@
 import re
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -208,7 +208,7 @@ def test_very_many_places_become_one_span(content: str) -> None:
     ],
 )
 def test_a_failed_edit_of_a_large_file_takes_bounded_time(content: str, old: str) -> None:
-    begun = perf_counter()
+    begun = thread_time()
     with pytest.raises((NoMatchError, AmbiguousMatchError)):
         replace("/f", content, old, "new")
-    assert perf_counter() - begun < 5
+    assert thread_time() - begun < 5

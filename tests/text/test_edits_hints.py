@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.text.edits import hint
+from deepfs.text import edits
 
 SOURCE = dedent(
     """\
@@ -19,6 +19,10 @@ SOURCE = dedent(
             return self.size * 2
     # the end"""
 )
+
+
+def hint(content: str, old: str) -> str:
+    return edits.hint(content, old).text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from deepfs.sync import shielded
+from deepfs.sync import run_shielded
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
 
@@ -35,7 +35,7 @@ async def test_a_cancelled_call_is_cancelled_there_and_its_end_awaited() -> None
     async def call() -> None:
         steps.append("began")
         try:
-            await shielded(change)
+            await run_shielded(change)
             await anyio.sleep(60)
         finally:
             steps.append("ended")

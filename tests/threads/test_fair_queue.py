@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.threads.fair_queue import FairQueue
+from deepfs.threads.pool import FairQueue
 
 
 class Item(NamedTuple):
     group: str
     number: int
+    turn: int = 0
 
 
 def items(text: str) -> list[Item]:
@@ -49,7 +50,7 @@ def test_a_group_at_its_limit_holds_up_no_other() -> None:
     queue = filled("a1 a2 a3 b1 b2 b3", most=2)
     assert served(queue) == items("a1 b1 a2 b2")
     assert not queue
-    queue.ended(Item("a", 1))
+    queue.end(Item("a", 1))
     assert queue
     assert served(queue) == items("a3")
 
@@ -61,7 +62,7 @@ def test_interrupted_items_come_before_new_ones_of_their_group_and_count_as_serv
         queue.put_back(item)
     assert served(queue) == items("a2 b1 a1")
     for item in items("a1 a2 b1"):
-        queue.ended(item)
+        queue.end(item)
     assert served(queue) == items("a3")
 
 
@@ -79,11 +80,23 @@ def test_items_can_be_taken_out() -> None:
     assert queue.pop() == Item("a", 1)
     queue.put_back(Item("a", 1))
     queue.remove(Item("a", 1))
-    queue.withdraw(Item("b", 1))
+    queue.remove(Item("b", 1))
     assert served(queue) == items("a2")
-    for take_out in (queue.remove, queue.withdraw):
-        with pytest.raises(ValueError, match="not in deque"):
-            take_out(Item("b", 1))
+    for item in items("a3 b1"):
+        queue.put(item)
+    with pytest.raises(ValueError, match="not in deque"):
+        queue.remove(Item("b", 2))
+    with pytest.raises(KeyError):
+        queue.remove(Item("c", 1))
+
+
+def test_turns_of_a_group_are_served_in_rotation() -> None:
+    queue: FairQueue[Item] = FairQueue(most=5)
+    for number, turn in enumerate([1, 1, 1, 2, 2, 3]):
+        queue.put(Item("a", number, turn))
+    assert [item.number for item in served(queue)] == [0, 3, 5, 1, 4]
+    queue.end(Item("a", 0, 1))
+    assert served(queue) == [Item("a", 2, 1)]
 
 
 @given(
@@ -124,4 +137,4 @@ def test_no_item_is_lost_or_served_twice_and_no_group_waits_for_more_than_the_ot
                 queue.put_back(item)
                 interrupted.add(item)
             else:
-                queue.ended(item)
+                queue.end(item)

@@ -294,10 +294,10 @@ LEFT_TO_THEIR_OWNERS = {
     "locks.py": "the gate of a request",
     "search/disk.py": "made anew after a fork",
     "background_tasks.py": "made anew after a fork",
-    "worker_pool.py": "pools are made anew after a fork",
+    "threads/pool.py": "pools are made anew after a fork",
     "mcp/resources.py": "of one event loop",
     "threads/native.py": "where the others get theirs",
-    "_sqlite_database.py": "has hooks of its own",
+    "sqlite/database.py": "has hooks of its own",
     "testing/": "of one test",
 }
 

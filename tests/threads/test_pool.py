@@ -1,6 +1,7 @@
 """Blocking calls in worker threads: results, cancellation, fairness, several loops, forks and interpreter exit."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -15,9 +17,8 @@ import pytest
 from deepfs.errors import DeadlineError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.fair_queue import FairQueue
 from deepfs.threads.loop_bridge import loop_callbacks
-from deepfs.threads.pool import Job, WorkerPool
+from deepfs.threads.pool import FairQueue, Job, WorkerPool
 from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
@@ -349,7 +350,7 @@ async def test_slow_calls_get_more_workers_which_end_when_idle() -> None:
     others = threading.active_count()
     await pool.run_each(slow, range(100))
     assert most > 3
-    # One worker and the watcher thread remain.
+    # One worker remains, and one that looks on.
     await until(lambda: threading.active_count() <= others + 2)
 
 
@@ -380,7 +381,7 @@ async def test_two_long_calls_always_run_concurrently() -> None:
 
 
 async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool._pools, "long", WorkerPool("test", core=2, limit=5, most=2, threads=20))
+    monkeypatch.setattr(pool._pools, "long", WorkerPool("test", core=2, limit=5, most=2, threads=20, takes_turns=True))
     stuck = [Gate() for _ in range(6)]
     try:
         for number, gate in enumerate(stuck):
@@ -401,7 +402,7 @@ async def test_a_storage_that_does_not_answer_blocks_only_its_own_calls(monkeypa
 
 
 async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = WorkerPool("test", core=2, limit=16, most=2, threads=64)
+    workers = WorkerPool("test", core=2, limit=16, most=2, threads=64, takes_turns=True)
     monkeypatch.setattr(pool._pools, "long", workers)
     running: list[str] = []
     most: list[int] = []
@@ -419,7 +420,7 @@ async def test_many_jobs_of_few_storages_all_run_within_the_limit_of_each(monkey
     for _ in range(600):
         await until(lambda: left.acquire(blocking=False))
     assert max(most) <= 2
-    await until(lambda: not workers._turns._served)
+    await until(lambda: not workers._queue.served)
 
 
 # --- loops, forks, exit ----------------------------------------------------------------------------------------------
@@ -437,10 +438,11 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
         with pytest.raises(RuntimeError):
             await pool.run_long(lambda _: 1)
     assert await pool.run_long(lambda _: 2) == 2
+    left = len(workers._unstarted)
     with monkeypatch.context() as patch, anyio.fail_after(10):
         patch.setattr(threading.Thread, "start", refuse)
         assert await pool.run_long(lambda _: 3) == 3
-    assert workers._workers == 1
+    assert len(workers._unstarted) == left
 
 
 def test_asyncio_and_trio_loops_in_many_threads_get_their_own_results() -> None:
@@ -562,7 +564,7 @@ def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:
     assert time.monotonic() - begun < 20
 
 
-# --- the thread that adds workers ------------------------------------------------------------------------------------
+# --- no thread on which the others depend -----------------------------------------------------------------------------
 
 
 def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,7 +572,7 @@ def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.Monk
     seen: list[bool] = []
 
     def looked_at(queue: FairQueue[Job[None]]) -> bool:
-        if queue is workers._turns:
+        if queue is workers._queue:
             seen.append(workers._lock._is_owned())  # type: ignore[attr-defined] # Not in the stubs.
         return is_filled(queue)
 
@@ -578,30 +580,70 @@ def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(FairQueue, "__bool__", looked_at)
     ended = threading.Semaphore(0)
     for number in range(6):
-        workers.submit(Job(number, ended.release, time.sleep, (0.1,)))
+        workers.submit(Job(number, None, ended.release, time.sleep, (0.1,)))
     for _ in range(6):
         assert ended.acquire(timeout=20)
     assert seen
     assert all(seen)
 
 
-def test_the_thread_that_adds_workers_goes_on_after_an_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers = WorkerPool("test", core=1, limit=2)
-    stuck, ended, failed = threading.Event(), threading.Event(), list[None]()
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("failing", ["_give_places", "_wake_loops", "_stop"])
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_no_job_is_lost_with_a_thread_that_fails(failing: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = WorkerPool("test", core=1, limit=3)
+    calls = itertools.count()
+    step = getattr(workers, failing)
 
-    def fail_once() -> None:
-        if not failed:
-            failed.append(None)
+    def fail_once(*args: object) -> object:
+        if next(calls) == number:
             raise ZeroDivisionError("an error of ours")
-        add_worker()
+        return step(*args)
 
-    add_worker = workers._add_worker
-    monkeypatch.setattr(workers, "_add_worker", fail_once)
-    workers.submit(Job(1, lambda: None, stuck.wait, (20,)))
-    workers.submit(Job(2, lambda: None, ended.set, ()))
-    assert ended.wait(10)
+    monkeypatch.setattr(workers, failing, fail_once)
+    stuck, ended = threading.Event(), threading.Semaphore(0)
+    workers.submit(Job(0, None, lambda: None, stuck.wait, (20,)))
+    for turn in range(5):
+        workers.submit(Job(1, turn, ended.release, time.sleep, (0.001,)))
+    time.sleep(0.02)
+    workers.submit(Job(2, None, ended.release, len, ("",)))
+    for _ in range(6):
+        assert ended.acquire(timeout=10)
     stuck.set()
-    assert failed
-    assert "begins anew" in caplog.text
+
+
+async def test_calls_for_dead_storages_leave_threads_to_others(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+    monkeypatch.setattr(pool._pools, "short", WorkerPool("test", core=1, limit=6, most=2))
+    begun: list[str] = []
+
+    def wait(name: str) -> None:
+        begun.append(name)
+        gate()
+
+    async with anyio.create_task_group() as tasks:
+        for name in "aaaabbbb":
+            tasks.start_soon(partial(pool.run, wait, name, storage=name))
+        with anyio.fail_after(10):
+            await until(lambda: sorted(begun) == ["a", "a", "b", "b"])
+            for _ in range(5):
+                assert await pool.run(len, "abc", storage="c") == 3
+                assert await pool.run_each(len, ["ab"] * 10) == [2] * 10
+        assert sorted(begun) == ["a", "a", "b", "b"]
+        gate.opened.set()
+    assert len(begun) == 8
+
+
+async def test_results_are_delivered_before_the_last_of_several_calls_gets_stuck(gate: Gate) -> None:
+    """The worker does not wake the loop after each call if others wait, but another thread does so soon."""
+    results: list[int] = []
+
+    async def quick() -> None:
+        results.append(await pool.run(len, "abc"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(quick)
+        tasks.start_soon(lambda: pool.run(gate, abandon_on_cancel=True))
+        with anyio.fail_after(10):
+            await until(lambda: len(results) == 50)
+        gate.opened.set()

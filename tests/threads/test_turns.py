@@ -1,7 +1,7 @@
 """Long calls take turns: the order of their steps; cancellation, errors and clocks of interrupted calls; threads."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ from deepfs import FilesystemBackend
 from deepfs.errors import DeadlineError
 from deepfs.search.request import GrepRequest
 from deepfs.threads import deadline as module_of_deadline
-from deepfs.threads import pool, worker_pool
+from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.threads.worker_pool import WorkerPool
+from deepfs.threads.pool import WorkerPool
 from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
@@ -43,16 +43,21 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """A pool with one worker, whose turns are over at each check of a deadline."""
-    monkeypatch.setattr(worker_pool, "_TURN_S", 0)
-    workers = WorkerPool("test", core=1, limit=1, most=2, threads=4)
+    monkeypatch.setattr(pool, "_TURN_S", 0)
+    monkeypatch.setattr(pool, "_PATIENCE_S", 60)
+    workers = WorkerPool("test", core=1, limit=1, most=2, threads=4, takes_turns=True)
     monkeypatch.setattr(pool._pools, "long", workers)
     return workers
 
 
 def is_at_rest(workers: WorkerPool) -> bool:
     """Whether all places are given back."""
-    counts = workers._workers, workers._idle, workers._interrupted, workers._placed, workers._turns._served
-    return counts == (1, 1, {}, set(), {})
+    return (len(workers._idle), workers._running, workers._queue.served) == (1, {}, 0)
+
+
+def is_interrupted(workers: WorkerPool) -> bool:
+    """Whether a call that has begun waits for its turn."""
+    return workers._queue.served > len(workers._running)
 
 
 def walk(log: list[str], name: str, steps: int, deadline: Deadline) -> str:
@@ -156,7 +161,7 @@ class Interrupted:
     async def wait(self, workers: WorkerPool) -> None:
         await until(self.begun.is_set)
         pool.start_long("gate", self._gate)
-        await until(lambda: self._gate.begun.is_set() and workers._interrupted)
+        await until(lambda: self._gate.begun.is_set() and is_interrupted(workers))
 
 
 async def test_an_interrupted_call_ends_at_once_when_its_caller_is_cancelled(workers: WorkerPool, gate: Gate) -> None:
@@ -167,7 +172,7 @@ async def test_an_interrupted_call_ends_at_once_when_its_caller_is_cancelled(wor
             await call.wait(workers)
             tasks.cancel_scope.cancel()
     assert not gate.opened.is_set()
-    assert not workers._turns
+    assert not workers._queue
     gate.opened.set()
     await until(lambda: is_at_rest(workers))
     assert await pool.run_long(lambda _: 1) == 1
@@ -207,18 +212,17 @@ async def test_a_call_goes_on_if_no_thread_can_be_started_for_another(
     calls = Calls(gate)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pool.run_long, lambda _: None)
-        await until(lambda: workers._workers)
+        await until(lambda: workers._entered)
         monkeypatch.setattr(threading.Thread, "start", refuse)
         tasks.start_soon(calls.run, ("a", "a", 3), ("b", "b", 3))
     assert "".join(calls.log) == "aaabbb"
     await until(lambda: is_at_rest(workers))
 
 
-async def test_workers_beyond_the_first_ones_give_up_their_places_while_the_interpreter_is_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    workers = WorkerPool("test", core=1, limit=3, most=2, threads=10)
-    workers._has_watcher = workers._is_watched = True  # It would say whether the interpreter is busy.
+async def test_places_that_were_added_are_given_up_when_turns_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_TURN_S", 0)
+    monkeypatch.setattr(pool, "_PATIENCE_S", 60)
+    workers = WorkerPool("test", core=1, limit=1, most=2, threads=10, takes_turns=True)
     monkeypatch.setattr(pool._pools, "long", workers)
     stopped, steps = threading.Event(), dict.fromkeys("abc", 0)
 
@@ -228,111 +232,59 @@ async def test_workers_beyond_the_first_ones_give_up_their_places_while_the_inte
             deadline.check()
 
     async with anyio.create_task_group() as tasks:
+        workers._places = 3
         for name in steps:
             tasks.start_soon(lambda name=name: pool.run_long(partial(work, name), storage=name))
-        await until(lambda: workers._workers)
-        workers._hire()
-        workers._hire()
-        await until(lambda: len(workers._placed) == 3)
-        workers._is_contended = True
-        await until(lambda: workers._workers == 1)
+        await until(lambda: workers._queue.served == 3)
+        with workers._lock:
+            workers._places = 1
+        await until(lambda: len(workers._running) <= 1)
         before = {**steps}
         await until(lambda: all(steps[name] > before[name] for name in steps))
         stopped.set()
     await until(lambda: is_at_rest(workers))
 
 
+async def test_a_call_that_checks_no_deadline_loses_its_place(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+    workers = WorkerPool("test", core=1, limit=1, most=2, threads=4, takes_turns=True)
+    monkeypatch.setattr(pool._pools, "long", workers)
+    pool.start_long("gate", gate)
+    await until(gate.begun.is_set)
+    calls = Calls(gate)
+    with anyio.fail_after(10):
+        await pool.run_long(partial(walk, calls.log, "a", 3), storage="a")
+    assert not gate.opened.is_set()
+    gate.opened.set()
+    await until(lambda: is_at_rest(workers))
+
+
 # --- calls that go on without a place ---------------------------------------------------------------------------------
 
 
-class Unplaced:
-    """A call that was interrupted, then cancelled, and goes on without a place while the only worker has no call."""
-
-    def __init__(self, workers: WorkerPool, gate: Gate) -> None:
-        self.begun, self.cancelled, self.resumed = threading.Event(), threading.Event(), threading.Event()
-        self.deadline = Deadline()
-        self._workers, self._gate = workers, gate
-
-    def work(self) -> None:
-        self.begun.set()
-        with suppress(DeadlineError):
-            while True:
-                self.deadline.check()
-        self.cancelled.set()
-        assert self.resumed.wait(20)
-
-    async def run(self, call: Callable[[], None], *others: Callable[[], None]) -> None:
-        """Start a call that calls `work` of this object, and `others` of its storage, and cancel it."""
-        pool.start_long("unplaced", call)
-        await until(self.begun.is_set)
-        pool.start_long("gate", self._gate)
-        await until(lambda: self._gate.begun.is_set() and self._workers._interrupted)
-        for other in others:
-            pool.start_long("unplaced", other)
-        self.deadline.cancel()
-        await until(self.cancelled.is_set)
-        self._gate.opened.set()
-
-
-class Waiting:
-    """Holds a worker that has found no call, before it waits for one."""
-
-    def __init__(self, workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.allowed = threading.Event(), threading.Event()
-        self._wait = workers._wait
-        monkeypatch.setattr(workers, "_wait", self)
-
-    def __call__(self) -> bool:
-        self.begun.set()
-        assert self.allowed.wait(20)
-        return self._wait()
-
-
-@pytest.fixture
-def one_each(workers: WorkerPool) -> WorkerPool:
-    """One call of a storage has begun at a time."""
-    workers._turns._most = 1
-    return workers
-
-
-@pytest.mark.parametrize("is_idle", [True, False])
-async def test_a_call_takes_the_place_in_its_storage_of_one_that_ends_without_a_worker(
-    one_each: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_idle: bool
-) -> None:
-    call, waiting, other = Unplaced(one_each, gate), Waiting(one_each, monkeypatch), threading.Event()
-    await call.run(call.work, other.set)
-    await until(waiting.begun.is_set)
-    assert not one_each._turns
-    if is_idle:
-        waiting.allowed.set()
-        await until(lambda: one_each._idle)
-    call.resumed.set()
-    await until(lambda: one_each._spare)
-    waiting.allowed.set()
-    await until(other.is_set)
-    await until(lambda: is_at_rest(one_each))
-
-
-@pytest.mark.parametrize("is_idle", [True, False])
-async def test_a_call_that_is_interrupted_again_has_its_turn(
-    workers: WorkerPool, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_idle: bool
-) -> None:
-    call, waiting, ended = Unplaced(workers, gate), Waiting(workers, monkeypatch), threading.Event()
+async def test_a_cancelled_call_goes_on_and_may_be_interrupted_again(workers: WorkerPool, gate: Gate) -> None:
+    begun, cancelled, resumed, ended = (threading.Event() for _ in range(4))
+    deadline, other = Deadline(), threading.Event()
 
     def work() -> None:
-        call.work()
+        begun.set()
+        with suppress(DeadlineError):
+            while True:
+                deadline.check()
+        cancelled.set()
+        assert resumed.wait(20)
         Deadline().check()  # Of other work of the same call, which is not cancelled.
         ended.set()
 
-    await call.run(work)
-    await until(waiting.begun.is_set)
-    if is_idle:
-        waiting.allowed.set()
-        await until(lambda: workers._idle)
-    call.resumed.set()
-    await until(lambda: workers._interrupted or ended.is_set())
-    waiting.allowed.set()
-    await until(ended.is_set)
+    pool.start_long("work", work)
+    await until(begun.is_set)
+    pool.start_long("gate", gate)
+    await until(lambda: gate.begun.is_set() and is_interrupted(workers))
+    pool.start_long("work", other.set)
+    deadline.cancel()
+    await until(cancelled.is_set)
+    gate.opened.set()
+    resumed.set()
+    await until(lambda: ended.is_set() and other.is_set())
     await until(lambda: is_at_rest(workers))
 
 
@@ -358,7 +310,7 @@ async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
 
     async def search(pattern: str, scope: anyio.CancelScope) -> None:
         with scope:
-            found[pattern] = len((await backend.arun_grep(GrepRequest(pattern, hidden=hidden))).matches or ())
+            found[pattern] = len((await backend.arun(GrepRequest(pattern, hidden=hidden))).matches or ())
 
     first, second = anyio.CancelScope(), anyio.CancelScope()
     async with anyio.create_task_group() as tasks, anyio.create_task_group() as both:
@@ -370,7 +322,7 @@ async def test_one_of_two_searches_of_an_interrupted_batch_can_be_cancelled(
         held.opened.set()
         await until(begun.is_set)
         pool.start_long("gate", gate)
-        await until(lambda: workers._interrupted and gate.begun.is_set())
+        await until(lambda: is_interrupted(workers) and gate.begun.is_set())
         first.cancel()
         with anyio.fail_after(10):
             await until(lambda: first.cancelled_caught)

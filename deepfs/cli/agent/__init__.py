@@ -4,8 +4,6 @@ from typing import Any
 
 import click
 
-__all__ = ["agent"]
-
 
 @click.command()
 @click.argument("task", required=False)

@@ -12,23 +12,8 @@ from typing import Any, Final, TextIO
 from msgspec import to_builtins
 
 from deepfs.cli.agent.turns import Answer, Ended, Event, Message, Note, Started, Text, ToolCall, ToolResult
-from deepfs.cli.screen import counted
+from deepfs.cli.screen import count_noun
 from deepfs.text.visible import visible
-
-__all__ = [
-    "LONGEST_LINE",
-    "JsonOutput",
-    "Output",
-    "PlainOutput",
-    "argument_rows",
-    "escaping_streams",
-    "on_one_line",
-    "outcome",
-    "shown",
-    "subject",
-    "told",
-    "unfolded",
-]
 
 LONGEST_LINE: Final = 4_000
 """The characters of an unfinished line or block after which it is written without waiting for its end."""
@@ -39,29 +24,21 @@ _REJECTED: Final = "User rejected the tool call for "
 """How LangChain tells a model that a call was rejected."""
 
 
-def shown(text: str) -> str:
-    """A text of others for a terminal: lines and tabs stay, other control characters and invisible ones are escapes.
-
-    Args:
-        text: The text.
-    """
+def for_terminal(text: str) -> str:
+    """A text of others for a terminal: lines and tabs stay, other control characters and invisible ones are escapes."""
     return visible(text.replace("\r\n", "\n"))
 
 
 def on_one_line(text: str, most: int = _SUMMARY) -> str:
     text = text[: most + 1].replace("\n", " ").replace("\t", " ")
-    return shown(text if len(text) <= most else f"{text[:most]}…")
+    return for_terminal(text if len(text) <= most else f"{text[:most]}…")
 
 
 # --- what a line says of a call --------------------------------------------------------------------------------------
 
 
 def subject(args: Mapping[str, Any]) -> str:
-    """What a call is about, on one line.
-
-    Args:
-        args: The arguments of the call.
-    """
+    """What a call is about, on one line."""
     match args:
         case {"source": str(source), "destination": str(destination)}:
             text = f"{source} → {destination}"
@@ -82,7 +59,7 @@ def _rows(text: str) -> int:
 
 def _replacements(text: str, args: Mapping[str, Any]) -> str:
     found = re.search(r"^Replaced (\d+) ", text, re.MULTILINE)
-    return counted(int(found[1]), "replacement") if found else _first_line(text)
+    return count_noun(int(found[1]), "replacement") if found else _first_line(text)
 
 
 def _exit_code(text: str, args: Mapping[str, Any]) -> str:
@@ -106,12 +83,12 @@ _OUTCOMES: Final[Mapping[str, _Describe]] = {
     "delete": lambda text, args: "",
     "edit_file": _replacements,
     "execute": _exit_code,
-    "glob": lambda text, args: counted(_rows(text), "path"),
-    "grep": lambda text, args: counted(_rows(text), "line"),
-    "ls": lambda text, args: counted(_rows(text), "path"),
+    "glob": lambda text, args: count_noun(_rows(text), "path"),
+    "grep": lambda text, args: count_noun(_rows(text), "line"),
+    "ls": lambda text, args: count_noun(_rows(text), "path"),
     "move": lambda text, args: "",
-    "read_file": lambda text, args: counted(_rows(text), "line"),
-    "write_file": lambda text, args: counted(len(str(args.get("content", "")).splitlines()), "line"),
+    "read_file": lambda text, args: count_noun(_rows(text), "line"),
+    "write_file": lambda text, args: count_noun(len(str(args.get("content", "")).splitlines()), "line"),
     "write_todos": _todos,
 }
 
@@ -142,16 +119,12 @@ class Output:
         """The unfinished line of each subagent."""
 
     def show(self, event: Event) -> None:
-        """Show what has happened.
-
-        Args:
-            event: The event.
-        """
+        """Show what has happened."""
         match event:
             case Text(agent=None):
-                self._say(shown(event.text))
+                self._say(for_terminal(event.text))
             case Text(agent=str(agent)):
-                self._lines(agent, shown(event.text))
+                self._lines(agent, for_terminal(event.text))
             case Message():
                 self._end_line(event.agent)
             case ToolCall():
@@ -165,7 +138,7 @@ class Output:
             case Started():
                 self._note(on_one_line(f"{event.model} · {event.tree} · thread {event.thread}"))
             case Note():
-                self._note(shown(event.text))
+                self._note(for_terminal(event.text))
             case Ended():
                 for agent in [*self._unfinished]:
                     self._end_line(agent)
@@ -231,11 +204,7 @@ class JsonOutput(Output):
         self._output = output
 
     def show(self, event: Event) -> None:
-        """Write an event.
-
-        Args:
-            event: The event.
-        """
+        """Write an event."""
         # ASCII, so that no control character of a text reaches a terminal, and lone surrogates do no harm.
         self._output.write(json.dumps(to_builtins(event, enc_hook=str)) + "\n")
         self._output.flush()
@@ -268,7 +237,7 @@ class PlainOutput(Output):
 
     def _line(self, agent: str, line: str) -> None:
         if self._beside is not None:
-            self._beside.write(f"[{shown(agent)}] {line}\n")
+            self._beside.write(f"[{for_terminal(agent)}] {line}\n")
             self._beside.flush()
 
     def _write(self, agent: str | None, line: str) -> None:
@@ -309,7 +278,7 @@ def unfolded(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     """The arguments of a call, and its result, as rows."""
     text = "\n".join([*argument_rows(args), result.text])
     left_out = len(text) - _UNFOLDED
-    rows = shown(text[:_UNFOLDED]).split("\n")
+    rows = for_terminal(text[:_UNFOLDED]).split("\n")
     return [*rows, f"[{left_out:,} more characters]"] if left_out > 0 else rows
 
 

@@ -8,23 +8,241 @@ import atexit
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec import json
+from rich.console import Console
 
-from deepfs.cli.agent.output import escaping_streams, shown
-from deepfs.cli.agent.program import Program, has_person, where_stopped
-from deepfs.cli.agent.setup import AgentOptions, Opened, absolute_url, opened_agent
-from deepfs.cli.agent.threads import Thread, ThreadLock, default_file, new_name, open_threads
-from deepfs.cli.agent.turns import Ended, Note
+from deepfs._brief import address as shown_url
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escaping_streams, for_terminal
+from deepfs.cli.agent.setup import (
+    AgentOptions,
+    Opened,
+    Thread,
+    ThreadLock,
+    absolute_url,
+    checked_name,
+    default_file,
+    new_name,
+    open_threads,
+    opened_agent,
+)
+from deepfs.cli.agent.terminal import KeyedApprovals, TerminalOutput
+from deepfs.cli.agent.turns import (
+    APPROVE,
+    Conversation,
+    Decision,
+    Ended,
+    Event,
+    Note,
+    Question,
+    Started,
+    Stopped,
+    refusal,
+)
 from deepfs.cli.screen import discard_output
+from deepfs.config.urls import TREE
 from deepfs.types import error_told
 
-__all__ = ["run_agent"]
+# --- events in this thread -------------------------------------------------------------------------------------------
+
+
+class _RunningTurn:
+    """A turn that runs on the event loop, and whose events this thread takes. Made on the loop."""
+
+    def __init__(self, events: AsyncIterator[Event]) -> None:
+        self._events = events
+        self._send, self._receive = anyio.create_memory_object_stream[Event](1_000)
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+
+    @classmethod
+    async def begun(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
+        return cls(events)
+
+    async def run(self) -> None:
+        try:
+            with self._scope, self._send:
+                async for event in self._events:
+                    await self._send.send(event)
+        finally:
+            self._ended.set()
+
+    async def some(self) -> list[Event]:
+        """The events that are there, at least one; none at the end."""
+        found: list[Event] = []
+        with suppress(anyio.EndOfStream, anyio.WouldBlock):
+            found.append(await self._receive.receive())
+            while len(found) < 100:
+                found.append(self._receive.receive_nowait())
+        return found
+
+    async def stop(self) -> None:
+        self._scope.cancel()
+        await self._ended.wait()
+        self._receive.close()
+
+
+def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Generator[list[Event]]:
+    """The events of a turn, as many at once as there are.
+
+    If the iterator is closed before its end, or by Ctrl-C, the turn is cancelled.
+    """
+    turn = portal.call(_RunningTurn.begun, events)
+    running = portal.start_task_soon(turn.run)
+    try:
+        while found := portal.call(turn.some):
+            yield found
+        running.result()
+    finally:
+        try:
+            portal.call(turn.stop)
+        except KeyboardInterrupt:
+            _leave()
+
+
+def _leave() -> NoReturn:
+    """End this process though a turn does not stop: what is stored is as after a crash, which is harmless."""
+    sys.stdout.write("\x1b[?25h\n" if sys.stdout.isatty() else "")  # The cursor may be hidden.
+    sys.stdout.flush()
+    os._exit(130)
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """An agent with its output and who answers its questions.
+
+    Args:
+        portal: Leads to the event loop.
+        opened: What is open.
+        options: The options.
+        url: The URL of the files.
+        lock: Keeps other processes from the thread.
+    """
+
+    def __init__(
+        self, portal: BlockingPortal, opened: Opened, options: AgentOptions, url: str, lock: ThreadLock
+    ) -> None:
+        self.portal = portal
+        self.opened = opened
+        self.options = options
+        self.url = url
+        self.tree: str = _tree_shown(options.on)
+        self._lock = lock
+        self.was_refused: bool = False
+        self.thread: str = ""
+        self.output: Output
+        self.output, self._decide = self._ways()
+        self.asks: bool = isinstance(self._decide, KeyedApprovals)
+        """Whether a person answers questions."""
+
+    def _ways(self) -> tuple[Output, Callable[[Question], Decision]]:
+        """How events are shown, and how questions are answered."""
+        options = self.options
+        if options.as_json:
+            return JsonOutput(sys.stdout), self._answer_unasked
+        if not has_person() or options.quiet:
+            beside = None if options.quiet else sys.stderr
+            return PlainOutput(sys.stdout, beside, verbose=options.verbose), self._answer_unasked
+        colours: Any = None if os.environ.get("NO_COLOR") else "auto"
+        console = Console(highlight=False, markup=False, emoji=False, color_system=colours)
+        output = TerminalOutput(console, verbose=options.verbose)
+        return output, self._answer_unasked if options.yes else KeyedApprovals(output, console, self._preview)
+
+    def _answer_unasked(self, question: Question) -> Decision:
+        """The answer where no person is asked."""
+        if self.options.yes and "approve" in question.allowed:
+            return APPROVE
+        return refusal(question, "Nobody is here to approve this call, so it was not run.")
+
+    def _preview(self, name: str, args: Mapping[str, Any]) -> str:
+        from deepfs.middleware.previews import preview_call
+
+        preview = self.portal.call(preview_call, self.opened.backend, name, args)
+        return preview.text if preview else ""
+
+    # --- threads ---
+
+    def open_thread(self, name: str) -> Conversation:
+        """Work on a thread.
+
+        Raises:
+            ValueError: Another process works on it, or the name cannot be used.
+        """
+        self._lock.take(checked_name(name))
+        self.thread = name
+        self.conversation: Conversation = Conversation(self.opened.graph, name)
+        self.output.show(Started(thread=name, model=self.opened.model, tree=self.tree))
+        return self.conversation
+
+    # --- turns ---
+
+    def work(self, task: str) -> None:
+        """Give the agent a task, and answer its questions until it is done."""
+        stopped = self.portal.call(self.conversation.stopped)
+        if stopped is not None:
+            self.output.show(Note(text=f"{where_stopped(stopped)}. The new task leaves that."))
+        self.portal.call(self.opened.threads.used, self.thread, task, self.tree, self.url)
+        self._finish(self.conversation.task(task))
+
+    def go_on(self) -> bool:
+        """Go on with the turn that was cut off; False if there is none."""
+        stopped = self.portal.call(self.conversation.stopped)
+        if stopped is not None:
+            self._finish(self.conversation.go_on(stopped, self._answers(stopped)))
+        return stopped is not None
+
+    def _finish(self, events: AsyncIterator[Event]) -> None:
+        while True:
+            with closing(_stream_events(self.portal, events)) as streamed:
+                for found in streamed:
+                    for event in found:
+                        self.output.show(event)
+                    self.output.refresh()
+            stopped = self.conversation.pending
+            if stopped is None:
+                return
+            events = self.conversation.go_on(stopped, self._answers(stopped))
+
+    def _answers(self, stopped: Stopped) -> dict[str, list[Decision]]:
+        if stopped.foreign:
+            raise ValueError(
+                "the agent asks for something else than the approval of a call, which this program cannot answer"
+            )
+        return {name: [self._answer(each) for each in asked] for name, asked in stopped.questions.items()}
+
+    def _answer(self, question: Question) -> Decision:
+        decision = self._decide(question)
+        self.was_refused |= decision["type"] not in ("approve", "edit")
+        self.output.show(question.answered(decision))
+        return decision
+
+
+def _tree_shown(on: str | None) -> str:
+    """What a user calls the files, without secrets."""
+    given = (on or os.getcwd()).removeprefix(TREE)
+    return shown_url(given) if "://" in given else given
+
+
+def where_stopped(stopped: Stopped) -> str:
+    asked = [each.name for questions in stopped.questions.values() for each in questions]
+    if asked:
+        return f"The last turn waits for approval of {', '.join(asked)}"
+    calls = ", ".join(call.name for call in stopped.calls)
+    return f"The last turn was cut off{f' within {calls}' if calls else ''}"
+
+
+def has_person() -> bool:
+    """Whether a person reads along and can answer."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
@@ -36,12 +254,12 @@ PIPE_CLOSED: Final = 141
 def _message(error: BaseException, options: AgentOptions) -> str:
     """An error on one line, or with its traceback."""
     if options.verbose:
-        return shown("".join(traceback.format_exception(error))).strip()
+        return for_terminal("".join(traceback.format_exception(error))).strip()
     known = isinstance(error, ValueError | OSError | ImportError) and type(error).__module__ in (
         "builtins",
         "deepfs.errors",
     )
-    return shown(str(error) if known else f"{type(error).__name__}: {error}")
+    return for_terminal(str(error) if known else f"{type(error).__name__}: {error}")
 
 
 # --- one task --------------------------------------------------------------------------------------------------------
@@ -112,7 +330,7 @@ class _Talk:
             if line in ("/quit", "/exit"):
                 return 0
             if line:
-                self._guarded(partial(self._do, line))
+                self._guard(partial(self._do, line))
 
     def _do(self, line: str) -> None:
         if line.startswith("/"):
@@ -120,7 +338,7 @@ class _Talk:
         else:
             self._program.work(line)
 
-    def _guarded(self, action: Callable[[], object]) -> None:
+    def _guard(self, action: Callable[[], object]) -> None:
         """Act, and tell errors: the talk goes on."""
         output = self._program.output
         try:
@@ -144,7 +362,7 @@ class _Talk:
             self._say(f"The thread has {messages} messages. The last task: {' '.join(task.split())[:200]}")
         stopped = program.portal.call(program.conversation.stopped)
         if stopped is not None and stopped.questions:
-            self._guarded(program.go_on)
+            self._guard(program.go_on)
         elif stopped is not None:
             self._say(f"{where_stopped(stopped)}. /continue goes on; a new task leaves that.")
 
@@ -216,16 +434,16 @@ def _rows_of(threads: list[Thread]) -> list[str]:
     rows = [
         f"{each.name:<{width}}  {each.updated_at[:16].replace('T', ' ')}  {each.tree}  {each.title}" for each in threads
     ]
-    return [shown(row) for row in rows] or ["There are no threads."]
+    return [for_terminal(row) for row in rows] or ["There are no threads."]
 
 
-async def _listed(file: str) -> list[Thread]:
+async def _fetch_threads(file: str) -> list[Thread]:
     async with open_threads(file) as threads:
         return await threads.list()
 
 
 def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> int:
-    threads = portal.call(_listed, file)
+    threads = portal.call(_fetch_threads, file)
     rows = [json.encode(each).decode() for each in threads] if options.as_json else _rows_of(threads)
     print("\n".join(rows))
     return 0
@@ -235,11 +453,7 @@ def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> i
 
 
 def run_agent(**given: Any) -> NoReturn:
-    """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved.
-
-    Args:
-        given: What the user said: the attributes of AgentOptions.
-    """
+    """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
     escaping_streams()
     try:

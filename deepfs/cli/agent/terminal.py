@@ -21,17 +21,15 @@ from deepfs.cli.agent.output import (
     LONGEST_LINE,
     Output,
     argument_rows,
+    for_terminal,
     on_one_line,
     outcome,
-    shown,
     subject,
     told,
     unfolded,
 )
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
-from deepfs.cli.screen import counted
-
-__all__ = ["KeyedApprovals", "TerminalOutput", "as_toml"]
+from deepfs.cli.screen import count_noun
 
 _PREVIEW_ROWS: Final = 24
 """The rows of a change that are shown before a person asks for all."""
@@ -113,7 +111,7 @@ class TerminalOutput(Output):
         self._set_apart()
         rendered: Styled | Segments = Styled(f"{block.strip()}\n")
         with suppress(Exception):  # What Markdown cannot show is shown as it is.
-            rendered = _rendered(self._console, block)
+            rendered = _render(self._console, block)
         self._console.print(rendered, end="")
         self._is_apart = False
 
@@ -161,12 +159,7 @@ class TerminalOutput(Output):
     # --- questions ---
 
     def question(self, question: Question, *, whole: bool = False) -> None:
-        """Show a call that waits for approval, and what it would change.
-
-        Args:
-            question: The question.
-            whole: Whether all rows of the change are shown.
-        """
+        """Show a call that waits for approval, and what it would change."""
         self.finish()
         self._set_apart()
         name = (on_one_line(question.name), "bold")
@@ -174,12 +167,12 @@ class TerminalOutput(Output):
         rows = (question.preview or "\n".join(argument_rows(question.args))).split("\n")
         left_out = 0 if whole else max(0, len(rows) - _PREVIEW_ROWS)
         for row in rows[: len(rows) - left_out]:
-            self._rows(Styled("  "), _diff_row(shown(row)))
+            self._rows(Styled("  "), _diff_row(for_terminal(row)))
         if left_out:
-            self._console.print(Styled(f"  … {counted(left_out, 'more row')}: ? shows all", "dim"))
+            self._console.print(Styled(f"  … {count_noun(left_out, 'more row')}: ? shows all", "dim"))
 
 
-def _rendered(console: Console, block: str) -> Segments:
+def _render(console: Console, block: str) -> Segments:
     """A block of Markdown, without empty rows at its ends."""
     # Links are shown with their targets: a terminal's own links would hide them.
     markdown = Markdown(block, code_theme="ansi_dark", hyperlinks=False)
@@ -237,12 +230,6 @@ class KeyedApprovals:
     def __call__(self, question: Question) -> Decision:
         """Ask until there is an answer.
 
-        Args:
-            question: The question.
-
-        Returns:
-            The answer.
-
         Raises:
             KeyboardInterrupt: The person does not want to answer now.
         """
@@ -254,7 +241,7 @@ class KeyedApprovals:
             key = self._key(question)
             shows_all = key == "?"
             if key == "e":
-                asked, edited = self._edited(asked), True
+                asked, edited = self._edit(asked), True
             elif key == "r":
                 return refusal(question, self._reason())
             elif key in ("a", "A"):
@@ -270,7 +257,7 @@ class KeyedApprovals:
         offered = {key: text for key, text in keys.items() if key not in needs or needs[key] in question.allowed}
         line = Styled()
         for key, text in offered.items():
-            line.append("  " if key == "a" else "   ").append(key, "bold").append(f" {shown(text)}")
+            line.append("  " if key == "a" else "   ").append(key, "bold").append(f" {for_terminal(text)}")
         with _keys() as next_key:
             self._console.print(line, no_wrap=True, overflow="ellipsis")
             while (key := next_key()) not in offered:
@@ -285,13 +272,13 @@ class KeyedApprovals:
             reason = ""
         return reason or "The user rejected this call."
 
-    def _edited(self, question: Question) -> Question:
+    def _edit(self, question: Question) -> Question:
         """The question about the call with the arguments that the person gives it in an editor."""
         try:
             args = _in_editor(question.args)
             return replace(question, args=args, preview=self._preview(question.name, args))
         except (ValueError, OSError) as error:
-            self._console.print(Styled(f"  Nothing was changed: {shown(str(error))}", "red"))
+            self._console.print(Styled(f"  Nothing was changed: {for_terminal(str(error))}", "red"))
             return question
 
 
@@ -342,9 +329,6 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u
 
 def as_toml(args: Mapping[str, Any]) -> str:
     """Arguments as a text that a person can edit. An argument that is None is left out.
-
-    Args:
-        args: The arguments, values of JSON.
 
     Raises:
         ValueError: They cannot be written as TOML.

@@ -11,23 +11,6 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt
 from msgspec import Struct, field
 
-__all__ = [
-    "APPROVE",
-    "Answer",
-    "Conversation",
-    "Ended",
-    "Event",
-    "Message",
-    "Note",
-    "Question",
-    "Started",
-    "Stopped",
-    "Text",
-    "ToolCall",
-    "ToolResult",
-    "refusal",
-]
-
 Decision = Mapping[str, Any]
 """The answer to one question, as LangChain's middleware takes it."""
 
@@ -120,11 +103,7 @@ class Question(Struct, frozen=True):
     allowed: Sequence[str]
 
     def answered(self, decision: Decision) -> Answer:
-        """The event of an answer.
-
-        Args:
-            decision: The answer.
-        """
+        """The event of an answer."""
         edited = decision.get("edited_action", {})
         return Answer(
             agent=self.agent,
@@ -151,12 +130,7 @@ class Stopped(Struct, frozen=True):
 
 
 def refusal(question: Question, reason: str) -> Decision:
-    """The answer that runs nothing.
-
-    Args:
-        question: The question.
-        reason: What the model reads.
-    """
+    """The answer that runs nothing."""
     return {"type": "reject" if "reject" in question.allowed else "respond", "message": reason}
 
 
@@ -182,21 +156,12 @@ class Conversation:
     # --- turns ---
 
     def task(self, text: str) -> AsyncIterator[Event]:
-        """Give the agent a task.
-
-        Args:
-            text: The task.
-        """
+        """Give the agent a task."""
         self._agents = _Agents()
         return self._run({"messages": [HumanMessage(text)]})
 
     def go_on(self, stopped: Stopped, answers: Mapping[str, Sequence[Decision]]) -> AsyncIterator[Event]:
-        """Go on with a turn that stopped. A call that was cut off runs again.
-
-        Args:
-            stopped: Where it stopped.
-            answers: By the id of the interrupt, a decision for each of its questions.
-        """
+        """Go on with a turn that stopped. A call that was cut off runs again."""
         given: Any = (
             Command(resume={name: {"decisions": [*each]} for name, each in answers.items()}) if answers else None
         )
@@ -253,11 +218,11 @@ class Conversation:
             for message in _messages_of(update):
                 agent = self._agents.named(namespace, message.name if isinstance(message, AIMessage) else None)
                 if isinstance(message, AIMessage):
-                    yield from self._made(agent, message, is_new=node == "model")
+                    yield from self._message_events(agent, message, is_new=node == "model")
                 elif isinstance(message, ToolMessage) and (node == "tools" or node.endswith(".after_model")):
-                    yield from self._ended(agent, message)
+                    yield from self._result_events(agent, message)
 
-    def _made(self, agent: str | None, message: AIMessage, *, is_new: bool) -> Iterator[Event]:
+    def _message_events(self, agent: str | None, message: AIMessage, *, is_new: bool) -> Iterator[Event]:
         """What a message says, if it is new, and the calls of it that are unknown: another process may have made it."""
         if is_new and agent is None:
             self.answer = message.text
@@ -272,7 +237,7 @@ class Conversation:
                 self._calls[key] = call.name
                 yield call
 
-    def _ended(self, agent: str | None, message: ToolMessage) -> Iterator[Event]:
+    def _result_events(self, agent: str | None, message: ToolMessage) -> Iterator[Event]:
         # A turn that goes on repeats the results that it had.
         key = agent, message.tool_call_id
         if key in self._calls or key not in self._told:

@@ -1,22 +1,17 @@
 """The contract, sentence by sentence, as tests that a backend's own test class inherits."""
 
-from deepfs.testing.conformance.cancellation import CancellationConformance
-from deepfs.testing.conformance.concurrency import ConcurrencyConformance
-from deepfs.testing.conformance.deleting import DeletingConformance
-from deepfs.testing.conformance.editing import EditingConformance
-from deepfs.testing.conformance.globbing import GlobConformance
-from deepfs.testing.conformance.grepping import GrepConformance
-from deepfs.testing.conformance.lines import LineConformance
-from deepfs.testing.conformance.listing import ListingConformance
-from deepfs.testing.conformance.moving import MovingConformance
-from deepfs.testing.conformance.paths import PathConformance
+from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance, WatchingConformance
+from deepfs.testing.conformance.changing import (
+    DeletingConformance,
+    EditingConformance,
+    MovingConformance,
+    WritingConformance,
+)
+from deepfs.testing.conformance.paths import ListingConformance, PathConformance
 from deepfs.testing.conformance.read_only import ReadOnlyConformance
-from deepfs.testing.conformance.reading import ReadingConformance
-from deepfs.testing.conformance.surface import SurfaceConformance
-from deepfs.testing.conformance.transfer import TransferConformance
-from deepfs.testing.conformance.watching import WatchingConformance
-from deepfs.testing.conformance.writing import WritingConformance
-from deepfs.testing.parity import SyncParity
+from deepfs.testing.conformance.reading import LineConformance, ReadingConformance
+from deepfs.testing.conformance.searching import GlobConformance, GrepConformance
+from deepfs.testing.conformance.surface import SurfaceConformance, SyncParity, TransferConformance
 
 __all__ = ["BackendConformance", "ReadOnlyConformance"]
 

@@ -5,20 +5,17 @@ from typing import Any, Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.conformance.cancellation import ReadOnlyCancellation
-from deepfs.testing.conformance.globbing import GlobConformance
-from deepfs.testing.conformance.grepping import GrepConformance
-from deepfs.testing.conformance.lines import LineConformance
-from deepfs.testing.conformance.listing import ReadOnlyListing
-from deepfs.testing.conformance.paths import HOSTILE_PATHS, ReadOnlyPaths, spellings
-from deepfs.testing.conformance.reading import ReadOnlyReading
-from deepfs.testing.conformance.surface import ReadOnlySurface
-from deepfs.testing.conformance.transfer import ReadOnlyTransfer
-from deepfs.testing.expect import failed, text_of
-from deepfs.testing.parity import ReadOnlyParity, assert_sync_results_equal
-from deepfs.testing.suite import BackendSuite
-
-__all__ = ["ReadOnlyConformance", "RefusalConformance"]
+from deepfs.testing.conformance.at_once import ReadOnlyCancellation
+from deepfs.testing.conformance.paths import HOSTILE_PATHS, ReadOnlyListing, ReadOnlyPaths, spellings
+from deepfs.testing.conformance.reading import LineConformance, ReadOnlyReading
+from deepfs.testing.conformance.searching import GlobConformance, GrepConformance
+from deepfs.testing.conformance.surface import (
+    ReadOnlyParity,
+    ReadOnlySurface,
+    ReadOnlyTransfer,
+    assert_sync_results_equal,
+)
+from deepfs.testing.suite import BackendSuite, failed, text_of
 
 _REFUSALS: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.UNSUPPORTED)
 _FILES: Final = {"/kept.txt": b"kept", "/dir/kept.bin": b"\x00kept", "/dir/deep/kept.txt": b"kept"}

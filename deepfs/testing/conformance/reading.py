@@ -1,17 +1,113 @@
-"""`read` and `read_raw`: text, binary, versions, timestamps, records."""
+"""`read` and `read_raw`: lines, windows, binary, versions, timestamps, records."""
 
 import re
 from base64 import b64decode
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.expect import failed, shown, succeeded, text_of
-from deepfs.testing.suite import BackendSuite
+from deepfs.testing.suite import BackendSuite, content_of, failed, succeeded, text_of
 from deepfs.types import FileDataV2, ReadRawResult, ReadResult
 
-__all__ = ["ReadOnlyReading", "ReadingConformance"]
+TEXTS: Final = (
+    "",
+    "\n",
+    "\n\n",
+    "one",
+    "one\n",
+    "one\ntwo",
+    "one\ntwo\n",
+    "one\n\nthree\n\n",
+    "one\r\ntwo\r\n",
+    "one\r\ntwo",
+    "one\r\ntwo\nthree\r\nfour",
+    "lone\rcarriage\rreturn\nnext",
+    "carriage return at the end\r",
+    "\r\n\r\n",
+    "form\x0cfeed\nvertical\x0btab\nfile\x1cseparator\n",
+    "line\u2028separator\nparagraph\u2029separator\nnext\x85line\n",
+    "héllo\nwörld 😀\n日本語",
+    "\ufeffwith a mark\nsecond\n",
+    "\ufeff",
+    "trailing space \n\ttab\n",
+    "\n".join(str(number) for number in range(30)),
+)
+"""Texts that are easily split into lines in the wrong places."""
+
+
+def lines_with_ends(text: str) -> list[str]:
+    """The lines of a text according to the contract, with their terminators, without a BOM."""
+    pieces = text.removeprefix("\ufeff").split("\n")
+    lines = [f"{piece}\n" for piece in pieces[:-1]]
+    return [*lines, pieces[-1]] if pieces[-1] else lines
+
+
+async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]:
+    """Read a file by windows of `limit` lines, check the line numbers of each, and return their texts."""
+    windows: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        window = succeeded(await backend.aread(path, offset, limit))
+        text = content_of(window)
+        count = len(lines_with_ends("x" + text)) if text else 0
+        if count:
+            assert (window.start_line, window.end_line) == (offset + 1, offset + count)
+            assert count == limit or window.next_offset is None, "a window is full, or the last"
+        assert window.next_offset is None or window.next_offset == offset + count, "next_offset follows the window"
+        windows.append(text)
+        offset = window.next_offset
+    return windows
+
+
+class LineConformance(BackendSuite):
+    """`read` and `grep` split a text into the same lines."""
+
+    async def _store_texts(self) -> Mapping[str, str]:
+        texts = {f"/lines/{number}.txt": text for number, text in self.some(enumerate(TEXTS))}
+        await self.put(texts)
+        return texts
+
+    async def test_reading_line_by_line_shows_each_line(self, backend: BackendProtocol) -> None:
+        for path, text in (await self._store_texts()).items():
+            assert await _windows(backend, path, 1) == (lines_with_ends(text) or [""]), repr(text)
+
+    async def test_following_next_offset_reproduces_the_file(self, backend: BackendProtocol) -> None:
+        for path, text in (await self._store_texts()).items():
+            for limit in (2, 3, 7, 2000):  # 1 has a stricter test of its own.
+                windows = await _windows(backend, path, limit)
+                assert "".join(windows) == text.removeprefix("\ufeff"), (repr(text), limit)
+
+    async def test_the_last_window_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
+        for path, text in (await self._store_texts()).items():
+            lines = lines_with_ends(text)
+            read = succeeded(await backend.aread(path, max(len(lines) - 1, 0), 1))
+            assert (read.next_offset, read.total_lines or 0) == (None, len(lines)), repr(text)
+
+    async def test_grep_numbers_lines_as_read_shows_them(self, backend: BackendProtocol) -> None:
+        texts = await self._store_texts()
+        for regex in (False, True):
+            for path, text in texts.items():
+                found = succeeded(await backend.agrep("", path, regex=regex)).matches or []
+                lines = lines_with_ends(text)
+                plain = [re.sub("\r?\n$", "", line) if line.endswith("\n") else line for line in lines]
+                assert [(match.line, match.text) for match in found] == [*enumerate(plain, 1)], (repr(text), regex)
+
+    async def test_the_error_of_an_offset_past_the_end_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
+        await self.put({"/seven.txt": "1\n2\n3\n4\n5\n6\n7\n", "/three.txt": "1\n2\n3"})
+        for path, offset, length in (("/seven.txt", 7, "7"), ("/seven.txt", 100, "7"), ("/three.txt", 3, "3")):
+            error = failed(await backend.aread(path, offset), ErrorCode.INVALID_CONTENT).error or ""
+            assert length in error.replace(str(offset), "", 1), f"the error tells the {length} lines: {error}"
+
+    async def test_an_empty_file_is_empty_at_any_offset(self, backend: BackendProtocol) -> None:
+        await self.put({"/empty.txt": ""})
+        for offset in (0, 5):
+            read = succeeded(await backend.aread("/empty.txt", offset))
+            assert (content_of(read), read.start_line, read.next_offset) == ("", None, None)
+
+
+# --- reading ---
 
 _MEGABYTE: Final = 1024 * 1024
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(\+00:00|Z)")
@@ -59,16 +155,16 @@ class ReadOnlyReading(BackendSuite):
     async def test_a_window_has_its_line_numbers(self, backend: BackendProtocol) -> None:
         await self.put({"/ten.txt": "".join(f"line {number}\n" for number in range(1, 11))})
         read = succeeded(await backend.aread("/ten.txt", 3, 2))
-        assert shown(read) == "line 4\nline 5\n"
+        assert content_of(read) == "line 4\nline 5\n"
         assert (read.start_line, read.end_line, read.next_offset) == (4, 5, 5)
         assert read.total_lines in (10, None)
 
     async def test_the_default_window_is_2000_lines(self, backend: BackendProtocol) -> None:
         await self.put({"/long.txt": "x\n" * 2001})
         read = succeeded(await backend.aread("/long.txt"))
-        assert (shown(read), read.end_line, read.next_offset) == ("x\n" * 2000, 2000, 2000)
+        assert (content_of(read), read.end_line, read.next_offset) == ("x\n" * 2000, 2000, 2000)
         rest = succeeded(await backend.aread("/long.txt", 2000))
-        assert (shown(rest), rest.start_line, rest.end_line, rest.next_offset) == ("x\n", 2001, 2001, None)
+        assert (content_of(rest), rest.start_line, rest.end_line, rest.next_offset) == ("x\n", 2001, 2001, None)
 
     async def test_an_empty_file_is_empty_content(self, backend: BackendProtocol) -> None:
         await self.put({"/empty.txt": ""})
@@ -78,7 +174,7 @@ class ReadOnlyReading(BackendSuite):
     async def test_a_byte_order_mark_is_not_shown(self, backend: BackendProtocol) -> None:
         await self.put({"/mark.txt": "\ufefffirst\nsecond"})
         assert await text_of(backend, "/mark.txt") == "first\nsecond"
-        assert shown(await backend.aread("/mark.txt", 0, 1)) == "first\n"
+        assert content_of(await backend.aread("/mark.txt", 0, 1)) == "first\n"
 
     async def test_a_missing_file_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
@@ -113,7 +209,7 @@ class ReadOnlyReading(BackendSuite):
         content = b"\x00\n" * 100
         await self.put({"/data.bin": content})
         read = succeeded(await backend.aread("/data.bin", 50, 1))
-        assert b64decode(shown(read)) == content
+        assert b64decode(content_of(read)) == content
         assert read.next_offset is None
 
     async def test_svg_is_text_with_its_type(self, backend: BackendProtocol) -> None:

@@ -12,13 +12,13 @@ from support.services import daytona, deno, modal
 
 __all__ = ["SERVICES", "Maker", "open_service"]
 
-Maker = partial[RemoteSandbox]
+Maker = partial[RemoteSandbox[Any]]
 """Makes a backend over the single sandbox of a service; takes the arguments that all backends have."""
 
 
 class _Service(NamedTuple):
     open: Callable[[Machine], AbstractAsyncContextManager[Any]]
-    backend: type[RemoteSandbox]
+    backend: type[RemoteSandbox[Any]]
     id: str
     """The id of its sandbox."""
 

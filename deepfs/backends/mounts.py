@@ -1,0 +1,306 @@
+"""The mounts of a composite: a table that finds the backend of a path, and searches of several mounts at once."""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, get_args
+
+import anyio
+from msgspec.structs import replace
+
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.errors import BackendError, DeadlineError, DeepFSError, ErrorCode, InvalidPathError, error_about
+from deepfs.operations import Operation, locate_error
+from deepfs.search.globs import compile_glob
+from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRequest
+from deepfs.storage.gathering import gather
+from deepfs.sync import is_inline
+from deepfs.text import paths
+from deepfs.text.arguments import check_string
+from deepfs.text.judging import rebased
+from deepfs.threads.loop_bridge import is_stray
+from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replace_fields
+
+T = TypeVar("T")
+P = ParamSpec("P")
+RequestT = TypeVar("RequestT", bound=SearchRequest)
+ResultT = TypeVar("ResultT", bound=Result)
+SearchT = TypeVar("SearchT", GlobResult, GrepResult)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A backend and its prefix, the path where its root appears; the default backend has an empty prefix."""
+
+    prefix: str
+    backend: BackendProtocol
+
+    def inner(self, path: str) -> str:
+        """The path in the backend for `path` in the tree."""
+        return path[len(self.prefix) :] or "/"
+
+    def outer(self, path: str) -> str:
+        """The path in the tree for `path` in the backend."""
+        return self.prefix + path if path != "/" else self.prefix or "/"
+
+    async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
+        with rebased(self.prefix):
+            return await call(*args, **options)
+
+    def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
+        """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
+        if hidden is None or not self.prefix:
+            return hidden
+        return lambda path, *, is_dir: hidden(self.outer(path), is_dir=is_dir)
+
+    def outward(self, operation: Operation, answer: Any) -> Any:
+        """The answer of the backend to an operation with paths in it, with paths in the tree."""
+        return operation.outward(answer, self.outer) if self.prefix else answer
+
+    def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
+        """`error` of an operation on the paths `inner`, with paths in the tree."""
+        return locate_error(error, inner).renamed(self.outer)
+
+
+class MountTable:
+    """Mounts by prefix; the longest prefix of whole segments wins."""
+
+    def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
+        self.default = Mount("", default)
+        self._mounts: dict[str, Mount] = {}
+        for route, backend in routes.items():
+            prefix = _prefix(route)
+            if prefix in self._mounts:
+                raise ValueError(f"Route {route!r} is given twice")
+            self._mounts[prefix] = Mount(prefix, backend)
+        self._prefixes = sorted(self._mounts)
+
+    def find(self, path: str) -> Mount:
+        """The mount that `path` belongs to."""
+        for prefix in (path, *reversed(paths.ancestors(path))):
+            if prefix in self._mounts:
+                return self._mounts[prefix]
+        return self.default
+
+    def beneath(self, directory: str) -> list[Mount]:
+        """The mounts under `directory`, not at it, sorted by prefix."""
+        # Their prefixes are adjacent in sorted order; `0` is the character after `/`.
+        above = "" if directory == "/" else directory
+        first, end = bisect_left(self._prefixes, f"{above}/"), bisect_left(self._prefixes, f"{above}0")
+        return [self._mounts[prefix] for prefix in self._prefixes[first:end]]
+
+    def children(self, directory: str) -> set[str]:
+        """The direct children of `directory` that are mounts or lead to one."""
+        below = (paths.relative(mount.prefix, directory) for mount in self.beneath(directory))
+        return {paths.join(directory, relative.partition("/")[0]) for relative in below}
+
+    def owns(self, mount: Mount, path: str) -> bool:
+        """Whether what `mount` stores at `path` is visible there: no other mount lies at it or above it."""
+        return self.find(path.rstrip("/") or "/") is mount
+
+
+def _prefix(route: str) -> str:
+    """The normal form of a route. Raises ValueError if it is relative, malformed or the root."""
+    check_string("a route", route)
+    if not route.startswith("/"):
+        raise ValueError(f"Route {route!r} must start with '/'")
+    try:
+        prefix = paths.normalize(route)
+    except InvalidPathError as error:
+        raise ValueError(f"Route {route!r} is not a path: {error}") from error
+    if prefix == "/":
+        raise ValueError("Route '/' would hide the default backend; make that backend the default")
+    return prefix
+
+
+# --- asking several at once ------------------------------------------------------------------------------------------
+
+
+async def await_uncancelled(answer: Awaitable[T]) -> T:
+    """Await `answer`. Raises BackendError if it ends with a cancellation although this task is not cancelled."""
+    try:
+        return await answer
+    except BaseException as error:
+        if is_stray(error):
+            raise BackendError(None, f"{type(error).__name__}") from error
+        raise
+
+
+@dataclass(frozen=True)
+class MountQuery(Generic[RequestT]):
+    """A search of one mount; the request has paths of its backend."""
+
+    mount: Mount
+    request: RequestT
+
+
+class MountSearch:
+    """The searches of a composite, which wait at most `timeout` seconds for one mount."""
+
+    def __init__(self, table: MountTable, timeout: float | None) -> None:
+        self._table = table
+        self._timeout = timeout
+
+    async def glob(self, request: GlobRequest) -> GlobResult:
+        """Find files in the mount of the start path, and in all mounts beneath it."""
+        queries = self._queries(request)
+        results = await gather(
+            [partial(_ask_guarded, self._glob, query, GlobResult, self._timeout) for query in queries]
+        )
+        return _merge_globs(queries, results)
+
+    async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
+        found: GlobResult = await query.mount.ask(query.mount.backend.arun, query.request)
+        return self._outward(query, found)
+
+    async def grep(self, request: GrepRequest) -> GrepResult:
+        """Find lines in the mount of the start path, and in all mounts beneath it."""
+        queries = self._queries(request)
+        calls = [partial(_ask_guarded, self._grep, query, GrepResult, self._timeout) for query in queries]
+        results = await gather(calls, lambda done: _suffices(queries, done, request.max_count))
+        return _merge_greps(queries, results, request.max_count)
+
+    async def _grep(self, query: MountQuery[GrepRequest]) -> GrepResult:
+        found: GrepResult = await query.mount.ask(query.mount.backend.arun, query.request)
+        shown = self._outward(query, found)
+        is_limited = found.truncated and query.request.max_count is not None
+        if is_limited and len(shown.matches or ()) < len(found.matches or ()):
+            # Matches that other mounts hide have used up the limit.
+            return await self._grep(MountQuery(query.mount, replace(query.request, max_count=None)))
+        return shown
+
+    def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
+        """The queries of the mounts that `request` has to search; the mount of its start path comes first."""
+        path = paths.normalize(request.path or "/")
+        mount = self._table.find(path)
+        glob, hidden = request.file_glob, request.hidden
+        # A search without a path has none in a mount either: rules of the mount may deny its root.
+        start, top = (mount.inner(path), "/") if request.path else (None, None)
+        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.hidden(hidden)))]
+        for below in self._table.beneath(path):
+            if hidden is None or not hidden(below.prefix, is_dir=True):
+                rests = _beneath(glob, paths.relative(below.prefix, path))
+                queries += [MountQuery(below, request.elsewhere(top, rest, below.hidden(hidden))) for rest in rests]
+        return queries
+
+    def _outward(self, query: MountQuery[Any], result: SearchT) -> SearchT:
+        """A search result with paths in the tree, without matches that other mounts hide."""
+        leads_to_mounts = self._table.children(query.mount.outer(query.request.path or "/"))
+        if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+            return type(result)(matches=[])
+        shown: SearchT = query.mount.outward(query.request, result)
+        if leads_to_mounts and shown.matches is not None:
+            return replace_fields(
+                shown, matches=[each for each in shown.matches if self._table.owns(query.mount, each.path)]
+            )
+        return shown
+
+
+def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
+    """The remainders of `pattern` for the files in a mount at `directory`; none if the pattern cannot match there.
+
+    Without a pattern, a mount in a dot-directory is left out.
+    """
+    if pattern is not None:
+        return compile_glob(pattern).beneath(directory)
+    return () if directory.startswith(".") or "/." in directory else (None,)
+
+
+async def _ask_guarded(
+    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
+    query: MountQuery[RequestT],
+    result: type[ResultT],
+    seconds: float | None,
+) -> ResultT:
+    """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
+    try:
+        if seconds is None or is_inline():
+            return await await_uncancelled(look(query))
+        with anyio.move_on_after(seconds):
+            return await await_uncancelled(look(query))
+        return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
+    except DeepFSError as error:
+        return failure(result, query.mount.outer_error(error, query.request.path or "/"))
+    except Exception as error:
+        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
+        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
+        return failure(result, error_about(code, None, type(error).__name__))
+
+
+def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+    """Whether the matches that sort before all pending mounts fill `max_count`, and it is known that there are more."""
+    if max_count is None or done[0] is None:
+        return False
+    pending = min(
+        (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
+    )
+    came = [result for result in done if result is not None]
+    count = sum(match.path < pending for result in came for match in result.matches or ())
+    return count > max_count or (count == max_count and any(result.truncated for result in came))
+
+
+def _merge_greps(
+    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
+) -> GrepResult:
+    """Merge the results that have arrived."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    # Two queries of one mount, for two remainders of a glob, may find the same line.
+    found = {(match.path, match.line): match for result in came for match in result.matches or ()}
+    matches = [found[place] for place in sorted(found)]
+    limit = len(matches) if max_count is None else max_count
+    truncated = len(matches) > limit or any(result.truncated for result in came) or len(came) < len(results)
+    skipped = sum(result.skipped for result in came)
+    merged = GrepResult(matches=matches[:limit], truncated=truncated, skipped=skipped, as_of=_find_oldest(came))
+    return _with_failures(merged, queries, results)
+
+
+def _merge_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
+    """Merge the results that have arrived."""
+    came = [result for result in results if result is not None]
+    if all(result.error and not result.matches for result in came):
+        return came[0]
+    found = {info.path: info for result in came for info in result.matches or ()}
+    reasons = {result.truncation_reason for result in came if result.truncated}
+    merged = GlobResult(
+        matches=[found[path] for path in sorted(found)],
+        truncated=bool(reasons),
+        # The reason "unreadable" comes before limits, since no narrower search would show what cannot be read.
+        truncation_reason=next((reason for reason in get_args(TruncationReason) if reason in reasons), None),
+        as_of=_find_oldest(came),
+    )
+    return _with_failures(merged, queries, results)
+
+
+def _find_oldest(results: Sequence[GrepResult] | Sequence[GlobResult]) -> str | None:
+    """The time of the oldest listing that one of `results` rests on."""
+    return min((result.as_of for result in results if result.as_of is not None), default=None)
+
+
+def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
+    """`merged`, with an error that names the mounts that failed."""
+    failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
+    if not failed:
+        return merged
+    error = _failures(failed)
+    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
+
+
+def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
+    """One error for all mounts that failed, with the code of the first."""
+    named: dict[str, str | DeepFSError] = {}
+    texts: dict[tuple[str, str], str] = {}
+    for index, (query, result) in enumerate(failed):
+        prefix, hidden = query.mount.prefix, query.request.hidden
+        if hidden is not None and hidden("/", is_dir=False):
+            texts["", ""] = "Not everything could be searched"
+        elif (key := (prefix, result.error or "")) not in texts:
+            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
+            texts[key] = f"{{error{index}}} (in '{{mount{index}}}')"
+    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)

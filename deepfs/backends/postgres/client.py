@@ -1,0 +1,425 @@
+"""Connections to a PostgreSQL database: a pool for each event loop, requests sent again, and the errors of asyncpg."""
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from deepfs.backends.postgres.schema import Abilities, Names, prepare
+from deepfs.errors import BackendError, DeepFSError
+from deepfs.storage.retries import Requests, RetryPolicy, until_accepted
+from deepfs.sync import run_sync
+from deepfs.text.flat_tree import ChangedError
+from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop
+
+if TYPE_CHECKING:
+    from deepfs.threads.loop_bridge import AsyncioLoop
+
+
+T = TypeVar("T")
+
+_log = logging.getLogger("deepfs")
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+_CHANGED: Final = ("23505", "40001", "40P01")
+"""SQLSTATEs of changes that collided with others: unique violation, serialization failure, deadlock."""
+_PASSING: Final = ("08", "25006", "53300", "57P01", "57P02", "57P03")
+"""Beginnings of the SQLSTATEs that may pass: lost connections, a standby, too many connections, a restart."""
+_REASONS: Final = (
+    ("28", "The database refused the login"),
+    ("3D", "The database does not exist"),
+    ("42501", "The role lacks a right in the database"),
+    ("53100", "The disk of the database is full"),
+    ("25006", "The database takes no changes now"),
+    ("54", "The database refused a row that is too large"),
+)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether an error of asyncpg is one that may pass."""
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return state.startswith(_PASSING)
+    return isinstance(error, OSError) or _is_broken(error)
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether asyncpg says that a connection or pool cannot be used."""
+    import asyncpg
+
+    if isinstance(error, asyncpg.DataError | asyncpg.ClientConfigurationError):
+        return False
+    return isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError)
+
+
+def failure_of(error: Exception) -> Exception:
+    """The error of deepfs for an error of asyncpg; other errors are returned as they are.
+
+    No text has more than the name of the error: what asyncpg says may quote an address or data.
+    """
+    if isinstance(error, DeepFSError):
+        return error
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str) and state in _CHANGED:
+        failure: DeepFSError = ChangedError("/")
+    elif isinstance(state, str) or isinstance(error, TimeoutError) or is_transient(error):
+        reasons = (reason for prefix, reason in _REASONS if str(state).startswith(prefix))
+        failure = BackendError(None, f"{next(reasons, 'The storage failed')} ({type(error).__name__})")
+    else:
+        return error
+    failure.__cause__ = error
+    return failure
+
+
+def check_dsn(database: object) -> None:
+    """Raise ModuleNotFoundError, TypeError or ValueError unless asyncpg is there, and `database` a DSN or a pool."""
+    if "asyncpg" not in sys.modules and find_spec("asyncpg") is None:
+        raise ModuleNotFoundError("PostgresBackend needs asyncpg: pip install 'deepfs[postgres]'", name="asyncpg")
+    if isinstance(database, str):
+        if not database.startswith(("postgresql://", "postgres://")):
+            raise ValueError("a DSN of PostgreSQL starts with postgresql://")  # It may hold a password.
+    elif not hasattr(database, "acquire") or not hasattr(database, "_loop"):
+        raise TypeError(f"database must be a DSN or a pool of asyncpg, not a {type(database).__name__}")
+
+
+# --- pools -----------------------------------------------------------------------------------------------------------
+
+
+def _login(dsn: str) -> dict[str, Any]:
+    """What asyncpg would look up in files for each connection, while the event loop waits: the password and the TLS.
+
+    Raises BackendError for a DSN that cannot be parsed.
+    """
+    import asyncpg
+    from asyncpg import connect_utils
+
+    try:
+        parse = connect_utils._parse_connect_dsn_and_args
+        unknown: dict[str, Any] = dict.fromkeys(inspect.signature(parse).parameters)
+        _, found = parse(**{**unknown, "dsn": dsn})
+    except (asyncpg.ClientConfigurationError, ValueError) as error:
+        # What asyncpg says of a DSN may quote its password.
+        raise BackendError(None, f"The DSN is not valid ({type(error).__name__})") from None
+    except (AttributeError, TypeError):
+        return {}  # Another version of asyncpg: it then looks for itself.
+    known: dict[str, Any] = {"password": found.password or ""}
+    if found.sslmode.name not in ("allow", "prefer"):  # For these, asyncpg must know that it may do without.
+        known["ssl"] = found.ssl or False
+    return known
+
+
+class Sent:
+    """Whether anything of a request may have reached the server."""
+
+    began: bool = False
+
+
+class _Pool:
+    """The pool of one event loop, opened when it is first needed."""
+
+    def __init__(self, given: Any, make: Callable[[], Awaitable[Any]]) -> None:
+        self.pool = given
+        self.make = make
+        self.is_ours: bool = given is None
+        self.lock = anyio.Lock()
+        self.keeper: AsyncGenerator[None, None] | None = None
+
+    async def opened(self) -> Any:
+        if self.is_ours and self.keeper is None:
+            async with self.lock:
+                if self.keeper is None:
+                    self.pool = await self.make()
+                    keeper = _open_until_closed(self.pool)
+                    await anext(keeper)
+                    self.keeper = keeper
+        return self.pool
+
+    async def close(self) -> None:
+        with anyio.move_on_after(_SECONDS_TO_CLOSE, shield=True):
+            await self.pool.close()
+        if self.keeper is not None:
+            await self.keeper.aclose()
+
+
+async def _open_until_closed(pool: Any) -> AsyncGenerator[None, None]:
+    """Ends the connections of a pool when its event loop ends, as loops then close their generators."""
+    try:
+        yield
+    finally:
+        pool.terminate()
+
+
+_SECONDS_TO_CLOSE: Final = 5.0
+_WARNED: Final[set[str]] = set()
+"""The tables whose missing index was logged."""
+
+
+async def _reset_nothing(connection: Any) -> None:
+    """Replaces asyncpg's reset of a returned connection, which takes a round trip: nothing here needs it."""
+
+
+async def _this_loop() -> "AsyncioLoop | None":
+    return running_asyncio_loop()
+
+
+class Client:
+    """Sends statements to one database, from tasks of any event loop.
+
+    asyncpg runs on asyncio only, so calls from trio run on deepfs's background loop. A pool that the caller made
+    belongs to its loop; calls from other loops run there.
+    """
+
+    def __init__(
+        self,
+        dsn: Any,
+        names: Names,
+        policy: RetryPolicy,
+        *,
+        row_level_security: bool,
+        max_connections: int,
+        statement_cache_size: int,
+    ) -> None:
+        self._dsn: str | None = dsn if isinstance(dsn, str) else None
+        self._given: Any = None if isinstance(dsn, str) else dsn
+        self.names: Names = names
+        self.requests: Requests = Requests(policy, is_transient)
+        self.abilities: Abilities | None = None
+        self._wants_security = row_level_security
+        self._options = {"max_size": max_connections, "statement_cache_size": statement_cache_size}
+        self._pools: dict[AsyncioLoop, _Pool] = {}
+        self._background: AsyncioLoop | None = None
+        self._preparing: dict[AsyncioLoop, anyio.Lock] = {}
+        self._process = os.getpid()
+        self._of_parent: list[object] = []
+
+    @property
+    def given_loop(self) -> "AsyncioLoop | None":
+        """The loop of the pool that the caller gave; None without one."""
+        return None if self._given is None else self._given._loop
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether the database shows a connection only the rows of one tenant."""
+        return self.abilities is not None and self.abilities.row_level_security
+
+    # --- loops ---
+
+    async def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make an async call on the event loop where the connections are. Raises BackendError if that has ended."""
+        if self._process != os.getpid():
+            self._after_fork()
+        loop = self.given_loop
+        here = running_asyncio_loop()
+        if loop is None:
+            if here is not None and on_asyncio():
+                return await call()
+            loop = await self._background_loop()
+        elif not loop.is_running():
+            raise BackendError(None, "The event loop that the pool is bound to no longer runs: open a pool anew.")
+        elif self._of_parent and self._given in self._of_parent:
+            raise BackendError(
+                None, "The pool is that of the process from which this one was forked: open a pool anew."
+            )
+        elif loop is here:
+            return await call()
+        return await call_on(loop, partial(_run_named, call))
+
+    def _after_fork(self) -> None:
+        """Leave all connections to the parent: loops look as if they ran here, and connections must not be closed."""
+        self._of_parent += [self._pools, self._background, self._given]
+        self._pools, self._background, self._preparing = {}, None, {}
+        self._process = os.getpid()
+
+    async def _background_loop(self) -> "AsyncioLoop":
+        if self._background is None or not self._background.is_running():
+            self._background = await anyio.to_thread.run_sync(run_sync, _this_loop)
+        if self._background is None:
+            raise BackendError(None, "PostgresBackend needs asyncio")
+        return self._background
+
+    # --- connections ---
+
+    def _pool(self) -> _Pool:
+        """The pool of the running loop."""
+        loop = running_asyncio_loop()
+        assert loop is not None
+        if (found := self._pools.get(loop)) is None:
+            for other in [other for other in self._pools if other.is_closed()]:
+                self._pools.pop(other, None)
+            found = self._pools[loop] = _Pool(self._given, self._new_pool)
+        return found
+
+    async def _new_pool(self) -> Any:
+        import asyncpg
+
+        assert self._dsn is not None
+        options = {**self._options, **await anyio.to_thread.run_sync(_login, self._dsn)}
+        return await asyncpg.create_pool(self._dsn, min_size=0, init=_without_jit, reset=_reset_nothing, **options)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection from the pool of the running loop; the tables are ready."""
+        pool = await self._pool().opened()
+        connection = await pool.acquire()
+        try:
+            if self.abilities is None:
+                await self._prepare(connection)
+            yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _release(pool, connection)
+
+    async def _prepare(self, connection: Any) -> None:
+        loop = running_asyncio_loop()
+        assert loop is not None
+        async with self._preparing.setdefault(loop, anyio.Lock()):
+            if self.abilities is not None:
+                return
+            abilities = await prepare(connection, self.names, row_level_security=self._wants_security)
+        if not abilities.has_trigrams and self.names.files not in _WARNED:
+            _WARNED.add(self.names.files)
+            _log.warning("The database has no extension pg_trgm: searches read every file, which takes longer")
+        self.abilities = abilities
+
+    @asynccontextmanager
+    async def tenant(self, namespace: str, *, changes: bool = False) -> AsyncIterator[Any]:
+        """A connection that may see the rows of `namespace`; with `changes`, in a transaction."""
+        async with self.connection() as connection, self.acting_for(namespace, connection, changes=changes):
+            yield connection
+
+    @asynccontextmanager
+    async def acting_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
+        """Let a connection see the rows of `namespace`; with `changes`, in a transaction."""
+        if not self.is_secured and not changes:
+            yield
+            return
+        async with _transaction(connection):
+            if self.is_secured:
+                await connection.execute("SELECT set_config('deepfs.namespace', $1, true)", namespace)
+            yield
+
+    @asynccontextmanager
+    async def listener(self) -> AsyncIterator[Any]:
+        """A connection for notifications: one of its own, or one of the pool that was given."""
+        import asyncpg
+
+        if self._given is not None:
+            if self._given.get_max_size() < 2:
+                raise BackendError(
+                    None, "A watch keeps a connection of the pool, which has one only: open a larger pool"
+                )
+            connection = await self._given.acquire()
+        else:
+            connection = await asyncpg.connect(self._dsn, **await anyio.to_thread.run_sync(_login, self._dsn or ""))
+        try:
+            yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._given is not None:
+                    await _release(self._given, connection)
+                else:
+                    connection.terminate()
+
+    async def known(self, namespace: str) -> Abilities:
+        """What the database can do."""
+        if self.abilities is None:
+            await self.ask(namespace, _nothing)
+        assert self.abilities is not None
+        return self.abilities
+
+    # --- requests ---
+
+    async def ask(self, namespace: str, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask the database, again if the connection breaks: `work` changes no file, and may be done again."""
+
+        async def attempt() -> T:
+            async with self.tenant(namespace) as connection:
+                return await work(connection)
+
+        # What changes nothing cannot collide with what was read before, so a deadlock or a failed serialization passes.
+        return await until_accepted(
+            lambda: self._ask_mapped(lambda: self.requests.send(attempt)), self.requests.policy.contention
+        )
+
+    async def change(
+        self,
+        namespace: str,
+        work: Callable[[Any], Awaitable[T]],
+        sent: Sent,
+        *,
+        in_transaction: bool = False,
+    ) -> T:
+        """Send a change once. The error is that of asyncpg, which may leave open whether it was made.
+
+        `sent` notes whether the server may know of it; with `in_transaction` it consists of several statements.
+        """
+
+        async def attempt() -> T:
+            sent.began = False
+            async with self.tenant(namespace, changes=in_transaction) as connection:
+                sent.began = True
+                return await work(connection)
+
+        return await self.on_loop(lambda: self.requests.send(attempt, attempts=1))
+
+    async def _ask_mapped(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await self.on_loop(call)
+        except Exception as error:
+            if (failure := failure_of(error)) is error:
+                raise
+            raise failure from error
+
+    async def aclose(self) -> None:
+        """Close the pools that were opened here."""
+        for loop, pool in list(self._pools.items()):
+            self._pools.pop(loop, None)
+            if not pool.is_ours or pool.keeper is None or loop.is_closed():
+                continue
+            if loop is running_asyncio_loop():
+                await pool.close()
+            elif loop.is_running():
+                await call_on(loop, partial(_run_named, pool.close))
+
+
+@asynccontextmanager
+async def _transaction(connection: Any) -> AsyncIterator[None]:
+    """A transaction that is also rolled back if its task is cancelled, which asyncpg leaves to the pool, and logs."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE, shield=True):
+            await transaction.rollback()
+        raise
+    await transaction.commit()
+
+
+async def _nothing(connection: Any) -> None:
+    """Asks for nothing: the tables are ready when there is a connection."""
+
+
+async def _without_jit(connection: Any) -> None:
+    """Compiling a search takes longer than the search."""
+    await connection.execute("SET jit = off")
+
+
+async def _release(pool: Any, connection: Any) -> None:
+    # asyncpg ends a connection that it cannot return, and the outcome of the request is known by now.
+    with suppress(Exception), anyio.move_on_after(_SECONDS_TO_CLOSE):
+        await pool.release(connection)
+
+
+async def _run_named(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    name_asyncio()
+    return await call()

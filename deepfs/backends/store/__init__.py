@@ -1,0 +1,306 @@
+"""Files in a LangGraph store, and an index of them that this process keeps between operations.
+
+A store finds items by namespace only, so it takes a listing of everything to find out whether a path is a directory.
+This process lists once, then applies its own changes to the index; a directory that another process made meanwhile is
+not known here until the next listing. A listing reads all values: for large trees there are `SqliteBackend` and
+`PostgresBackend`.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from deepfs._deprecated import warn_deprecated
+from deepfs._langgraph import private as _langgraph
+from deepfs.backends.flat import RecordStorageBackend, records_of
+from deepfs.backends.namespace import (
+    Namespace,
+    NamespaceFactory,
+    checked_legacy_namespace,
+    checked_namespace,
+    namespace_from,
+    stored_namespace,
+)
+from deepfs.backends.older_protocols import adapters
+from deepfs.backends.protocol import Capabilities
+from deepfs.backends.store.items import change as change_items
+from deepfs.backends.store.items import fetch, fetch_in_batch, list_all
+from deepfs.backends.store.tables import (
+    Put,
+    identify,
+    is_identified,
+    select_inside,
+    select_keys,
+    select_values,
+    storage_of,
+)
+from deepfs.errors import BackendError
+from deepfs.storage.requests import Plan
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Storage
+from deepfs.sync import is_inline
+from deepfs.text import paths
+from deepfs.text.entries import StoragePlace, flat_place
+from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, stats_of
+from deepfs.threads.forks import ForkSafeLock
+from deepfs.threads.locks import path_locks
+from deepfs.types import FileFormat
+
+__all__ = ["NamespaceFactory", "StoreBackend"]
+
+T = TypeVar("T")
+
+_MOST_IN_BATCH = 500
+"""The most single reads that are made together: each is a parameter of one statement, and databases limit these."""
+_MAX_NAMESPACES = 1024
+"""Namespaces remembered for one storage; the one that was first seen longest ago is forgotten first."""
+
+
+class _Index:
+    """The known directories of one namespace, shared by all backends over it; None while they are not known."""
+
+    def __init__(self) -> None:
+        self.directories: Directories | None = None
+        self.changes = 0
+        """How often something changed here. A listing that began before the last change may lack it."""
+
+
+class _Indexes:
+    """The indexes of one storage, a store or a database."""
+
+    def __init__(self) -> None:
+        self.used: WeakValueDictionary[Namespace, _Index] = WeakValueDictionary()
+        """All that are remembered here or used by a backend: there must not be two for one namespace."""
+        self.recent: deque[_Index] = deque(maxlen=_MAX_NAMESPACES)
+
+    def index(self, namespace: Namespace) -> _Index:
+        index = self.used.get(namespace)
+        if index is None:
+            index = self.used.setdefault(namespace, _Index())
+            self.recent.append(index)
+        return index
+
+
+_indexes: WeakKeyDictionary[Any, _Indexes] = WeakKeyDictionary()
+_guards: WeakKeyDictionary[BaseStore, ForkSafeLock] = WeakKeyDictionary()
+"""The lock of each store that never suspends: several threads may use it at once, each without an event loop."""
+
+
+class _StoreFiles(AsyncStorage):
+    """The items of one namespace of a store, as files; what is found out here would cost too much in each operation."""
+
+    def __init__(self, store: BaseStore, namespace: Namespace, file_format: FileFormat) -> None:
+        storage = storage_of(store)
+        self.store = store
+        self.namespace = namespace
+        self.is_identified = is_identified(store)
+        self.locks = path_locks((storage, namespace))
+        self.apply_waits = not _langgraph.never_suspends(store)
+        self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
+        self._stored_namespace = stored_namespace(namespace)
+        self._format = file_format
+        # SQL may read the tables of LangGraph's own stores, unmodified, and change them as they do.
+        self._selects = _langgraph.reads_plainly(store)
+        self._compares = _langgraph.writes_plainly(store)
+        self._guard: AbstractContextManager[None] = (
+            nullcontext() if self.apply_waits else _guards.setdefault(store, ForkSafeLock())
+        )
+        self._reads: list[None] = []
+        """An item for each read of a single file by SQL that is under way."""
+
+    async def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+        found = await self.get(paths)
+        return stats_of(found) if found else {}
+
+    async def get(self, paths: Sequence[str]) -> DecodedFiles:
+        store, namespace, reads = self.store, self._stored_namespace, self._reads
+        found: dict[str, Any] | None = None
+        if self._selects and len(paths) == 1 and 0 < len(reads) < _MOST_IN_BATCH:
+            # While others read, the queue of the store makes one statement of what several want.
+            found = await fetch_in_batch(store, namespace, paths[0])
+        elif self._selects:
+            reads.append(None)  # Atomic, as is the removal: several threads may use the store.
+            try:
+                found = await select_values(store, namespace, paths)
+            finally:
+                reads.pop()
+        if found is None:
+            with self._guard:
+                found = await fetch(store, namespace, paths)
+        return DecodedFiles(found)
+
+    async def list(self, prefix: str, limit: int | None = None) -> Listing:
+        index = self._index
+        if limit is not None:
+            # Whether the directory exists, which costs nothing where the index has no such directory.
+            if index.directories is None and self._selects:
+                changes = index.changes
+                directories = Directories(await select_keys(self.store, self._stored_namespace))
+                if index.changes == changes:
+                    index.directories = directories
+            if index.directories is not None and prefix[:-1] not in index.directories:
+                return {}
+            if self._selects:
+                return dict.fromkeys(await select_keys(self.store, self._stored_namespace, prefix, limit), FileStat())
+        if self._selects:
+            changes = index.changes
+            inside = "" if prefix == "/" else prefix  # At the root, keys that are no paths are listed as well.
+            found = await select_inside(self.store, self._stored_namespace, inside)
+            if found is not None:
+                return self._tree(found, changes, is_whole=not inside)
+        with self._guard:
+            changes = index.changes
+            return self._tree(await list_all(self.store, self._stored_namespace), changes, is_whole=True)
+
+    def _tree(self, found: Mapping[Any, Any], changes: int, *, is_whole: bool) -> FileTree:
+        """The tree of a listing that began after `changes` changes; its directories are remembered."""
+        tree = FileTree(DecodedFiles(found))
+        if is_whole and self._index.changes == changes:
+            self._index.directories = tree.directories
+        elif self._index.directories is not None:
+            for key in found:
+                self._index.directories.add(key)
+        return tree
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        records = records_of(changes, self._format)
+        puts = [Put(change.path, change.origin, records[change.path]) for change in changes]
+        index = self._index
+        try:
+            with self._guard:
+                await change_items(self.store, self._stored_namespace, puts, compares=self._compares)
+                index.changes += 1
+                if index.directories is not None:
+                    index.directories.apply(changes)
+        except BaseException:
+            index.changes += 1
+            index.directories = None  # Something may be stored that is not in it.
+            raise
+
+
+class StoreBackend(RecordStorageBackend):
+    """Files in a LangGraph `BaseStore`, by its async methods only.
+
+    Over `AsyncPostgresStore` and `AsyncSqliteStore` changes are conditional on what was read, so no edit is lost,
+    whichever process or store object made it. Other stores have no compare-and-set: there edits exclude one another
+    only within this process and for one store object.
+
+    Args:
+        store: The store; None is the one that the graph was compiled with. Older code passes the runtime, whose store
+            is used, with a DeprecationWarning.
+        namespace: A tuple, or a factory that gets the `Runtime` of the running node (None outside a graph). Its
+            components hold letters, digits and `-_.@+:~`. Only items of exactly this namespace are seen. None is the
+            assistant's legacy namespace, with a DeprecationWarning.
+        file_format: `"v2"`, or `"v1"` for the older form that holds text only. Both are read.
+        max_file_size_mb: The largest file, in units of 1,048,576 bytes, that is read whole or searched.
+
+    Raises:
+        TypeError: `store` is no store, or `max_file_size_mb` is no number.
+        ValueError: For a namespace or a format that cannot be used.
+    """
+
+    capabilities: Capabilities = Capabilities(durable=True)
+    _shown = ("store=_store_class", "namespace=_given_namespace")
+    is_synchronous: bool = True
+    _reads_before_change = True
+
+    def __init__(
+        self,
+        store: BaseStore | object | None = None,
+        *,
+        namespace: Namespace | NamespaceFactory | None = None,
+        file_format: FileFormat = "v2",
+        max_file_size_mb: int = 10,
+    ) -> None:
+        super().__init__(file_format=file_format, max_file_size_mb=max_file_size_mb)
+        if namespace is None:
+            warn_deprecated(
+                "StoreBackend without a namespace is deprecated: all users of an assistant share its files. "
+                "Pass namespace=(...) or a factory.",
+                is_risk=True,
+            )
+        self._given_store = _store_of(store)
+        given = self._given_store
+        self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
+        self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
+        self._last: _StoreFiles | None = None
+        self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
+
+    def _store(self) -> BaseStore:
+        return self._given_store if self._given_store is not None else _langgraph.current_store()
+
+    def _namespace(self) -> Namespace:
+        given = self._given_namespace
+        if given is None:
+            return checked_legacy_namespace(_langgraph.legacy_namespace())
+        return namespace_from(given, adapters().context()) if callable(given) else given
+
+    def _scope(self) -> tuple[Hashable, Namespace]:
+        return storage_of(self._store()), self._namespace()
+
+    async def astorage_place(self, path: str) -> StoragePlace:
+        if not is_identified(self._store()):
+            await identify(self._store())
+        scope = self._scope()
+        # The items of an InMemoryStore are in no other store, but several stores may use one database.
+        in_memory = isinstance(self._store(), InMemoryStore)
+        return flat_place(scope, paths.normalize(path), storage=("store", scope[0]), is_sole=in_memory)
+
+    def bound_to_this_thread(self) -> bool:
+        try:
+            store = self._store()
+        except BackendError:
+            return False
+        return _langgraph.runs_loop_of(store)
+
+    def _files(self) -> _StoreFiles:
+        """The files of one operation: those of the last one, if it had the same store and namespace."""
+        store, namespace, last = self._store(), self._namespace(), self._last
+        if last is not None and last.store is store and last.namespace == namespace:
+            return last
+        files = _StoreFiles(store, namespace, self._file_format)
+        if files.is_identified:
+            self._last = files
+        return files
+
+    async def _identified_files(self) -> _StoreFiles:
+        """The files of one operation, in an identified store: all backends over one database share locks and index."""
+        files = self._files()
+        if files.is_identified:
+            return files
+        await identify(files.store)
+        return _StoreFiles(files.store, files.namespace, self._file_format)
+
+    @asynccontextmanager
+    async def _hold(self, *held: str) -> AsyncIterator[None]:
+        async with (await self._identified_files()).locks.hold(*held):
+            yield
+
+    async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
+        return await (await self._identified_files()).carry_out(plan(), kind)
+
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+        files = await self._identified_files()
+        if is_inline():
+            with files.locks.hold_blocking(*held):
+                return await self._carry_out(files, plan())
+        async with files.locks.hold(*held):
+            return await self._carry_out(files, plan())
+
+    def _storage(self) -> Storage:
+        return self._files()
+
+
+def _store_of(given: BaseStore | object | None) -> BaseStore | None:
+    """`given` if it is a store, or the store of a runtime; None if there is none."""
+    if given is None or isinstance(given, BaseStore):
+        return given
+    if isinstance(given, type) or not hasattr(given, "store"):
+        raise TypeError(f"store must be a BaseStore of LangGraph, not {given!r}")
+    warn_deprecated("StoreBackend(runtime) is deprecated: StoreBackend() finds the runtime by itself")
+    store = getattr(given, "store", None)
+    return store if isinstance(store, BaseStore) else None

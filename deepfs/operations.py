@@ -1,0 +1,682 @@
+"""Every operation of a filesystem as a value.
+
+A call of `backend.read("/a")` makes the value `Read("/a")`, and `run` carries it out. A layer before a backend handles
+all operations in this one method:
+
+    class Refusing(Layer):
+        async def run(self, op):
+            if op.changes:
+                raise PermissionDeniedError(op.paths[0], "nothing may be changed here")
+            return await self.inner.arun(op)
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import fields, force_setattr, replace
+
+from deepfs._brief import struct_repr
+from deepfs.errors import DeepFSError, error_of
+from deepfs.text import paths
+from deepfs.text.arguments import Argument, argument_of, chunk_bytes, path_list, upload_list
+from deepfs.text.entries import EntryChange
+from deepfs.types import (
+    ChangeEvent,
+    DeleteResult,
+    EditResult,
+    FileDownloadResponse,
+    FileUploadResponse,
+    GlobResult,
+    GrepResult,
+    LsResult,
+    ReadRawResult,
+    ReadResult,
+    Result,
+    WriteResult,
+    error_told,
+    failure,
+    rename_paths,
+    replace_fields,
+)
+
+__all__ = [
+    "CHUNK_BYTES",
+    "KINDS",
+    "SPELLINGS",
+    "ChangeEntries",
+    "Copy",
+    "Delete",
+    "DownloadFiles",
+    "DownloadStream",
+    "Edit",
+    "Execute",
+    "Glob",
+    "Grep",
+    "ListTree",
+    "Ls",
+    "Move",
+    "Operation",
+    "PathFilter",
+    "Read",
+    "ReadRaw",
+    "ResolvePaths",
+    "Search",
+    "StoragePlaceOf",
+    "Streamed",
+    "UploadFiles",
+    "UploadStream",
+    "Watch",
+    "Write",
+    "arguments_to_check",
+    "locate_error",
+]
+
+CHUNK_BYTES: Final = 1024 * 1024
+Rename: TypeAlias = Callable[[str], str]
+
+SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
+"""Parameters that code written for deepagents names differently."""
+
+
+class Operation(Struct, frozen=True):
+    """One call of an operation: a field for each parameter of the method `a<name>`."""
+
+    __repr__ = struct_repr
+
+    name: ClassVar[str]
+    """The sync name."""
+    result: ClassVar[type[Result] | None] = None
+    """The type of the result, failed or not. None where the result is of another type, and an error is raised."""
+    changes: ClassVar[bool] = False
+    """Whether it changes files."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The parameters that are given by keyword. All others are positional, in the order of the fields."""
+    extras: ClassVar[tuple[str, ...]] = ()
+    """Fields that are no parameters: a method that a class overrides by name does not get them."""
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    """The fields that are paths."""
+
+    parameters: ClassVar[tuple[str, ...]]
+    """The names of the positional parameters."""
+    _defaults: ClassVar[Sequence[tuple[str, Any]]]
+
+    def __post_init__(self) -> None:
+        _CHECKS[type(self)](self)
+
+    @classmethod
+    def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        """Make the value from the arguments of a call of the method.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The others; the names that deepagents has for them are allowed as well.
+
+        Raises:
+            TypeError: The method has no such parameters, or one is of another type.
+        """
+        if len(args) > len(cls.parameters):
+            raise TypeError(f"{cls.name} takes {len(cls.parameters)} arguments by position, but {len(args)} were given")
+        if kwargs:
+            kwargs = {SPELLINGS.get(name, name): given for name, given in kwargs.items()}
+            if not kwargs.keys().isdisjoint(cls.extras):
+                raise TypeError(f"{cls.name} has no parameter {next(iter(kwargs.keys() & {*cls.extras}))!r}")
+        return cls(*args, **kwargs)
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments of the method."""
+        return [getattr(self, name) for name in self.parameters]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The options that differ from their defaults, so that a method without the others can be called."""
+        return {name: value for name, default in self._defaults if (value := getattr(self, name)) != default}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, without options that have their defaults, and without the chunks of a stream."""
+        return dict(zip(self.parameters, self.args, strict=True)) | self.kwargs
+
+    @property
+    def known_as(self) -> list[str]:
+        """The names under which hooks, audits and limits know it: its own; none if it only prepares another one."""
+        return [self.name]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that the operation is about, as they were given."""
+        return [getattr(self, name) for name in self.path_fields]
+
+    @property
+    def changed_paths(self) -> list[str]:
+        """The paths where it replaces, removes or adds something."""
+        return self.paths if self.changes else []
+
+    def at(self, rename: Rename) -> Self:
+        """The same operation about other paths.
+
+        Args:
+            rename: Returns the other path for a path.
+        """
+        others = {name: other for name in self.path_fields if (other := rename(path := getattr(self, name))) != path}
+        return replace(self, **others) if others else self
+
+    def failed(self, error: DeepFSError) -> Any:
+        """The failed result.
+
+        Args:
+            error: Why the operation failed.
+
+        Raises:
+            DeepFSError: `error` itself, where there is no failed result.
+        """
+        if self.result is None:
+            raise error
+        return failure(self.result, error)
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        """The answer of a backend that was asked about other paths, with the paths of the caller.
+
+        Args:
+            answer: What `run` returned for this operation.
+            rename: Returns the caller's path for a path of that backend.
+        """
+        if not isinstance(answer, Result):
+            return answer
+        if answer.error is not None:
+            answer = rename_paths(answer, locate_error(error_told(answer), self.paths), rename)
+        return self._rename_answer(answer, rename)
+
+    def _rename_answer(self, answer: Any, rename: Rename) -> Any:
+        return replace_fields(answer, path=rename(self.changed_paths[-1])) if self.changes and answer.ok else answer
+
+
+_NAMES_A_PATH: Final = re.compile(
+    r"((?:Error: )?(?:[^'\n]*\b(?:file|path|directory|folder|for|on) )?)'([^'\n]*)'", re.IGNORECASE
+)
+"""Matches a text up to its first quoted part, if the words before that show that it can only be a path."""
+
+
+def locate_error(error: DeepFSError, inner: Sequence[str]) -> DeepFSError:
+    """`error` of an operation on the paths `inner`; one that a backend of others has as a text only gets its path.
+
+    The path is the first quoted part of the text, if that is one of `inner` or above them. Other quoted parts may be
+    the content of a file, and stay unchanged.
+    """
+    if not error.is_foreign:
+        return error
+    text = str(error)
+    named = _NAMES_A_PATH.match(text)
+    if named is None or not any(named[2] in (path, *paths.ancestors(path), "/") for path in inner):
+        return error
+    return error_of(error.code, named[1], named[2], text[named.end() :])
+
+
+class Ls(Operation, frozen=True):
+    """`als`."""
+
+    name = "ls"
+    result = LsResult
+    path: str
+
+    def _rename_answer(self, answer: LsResult, rename: Rename) -> LsResult:
+        if answer.entries is None:
+            return answer
+        return replace_fields(
+            answer, entries=[replace(info, path=_rename_entry(rename, info.path)) for info in answer.entries]
+        )
+
+
+def _rename_entry(rename: Rename, path: str) -> str:
+    """`rename` of a path in a listing, where that of a directory ends in `/`."""
+    is_directory = len(path) > 1 and path.endswith("/")
+    return f"{rename(path[:-1]).rstrip('/')}/" if is_directory else rename(path)
+
+
+class Read(Operation, frozen=True):
+    """`aread`."""
+
+    name = "read"
+    result = ReadResult
+    path: str
+    offset: int = 0
+    limit: int = 2000
+
+
+class ReadRaw(Operation, frozen=True):
+    """`aread_raw`."""
+
+    name = "read_raw"
+    result = ReadRawResult
+    path: str
+
+
+class Write(Operation, frozen=True):
+    """`awrite`."""
+
+    name = "write"
+    result = WriteResult
+    changes = True
+    options = ("overwrite", "if_match")
+    path: str
+    content: str
+    overwrite: bool = False
+    if_match: str | None = None
+
+
+class Edit(Operation, frozen=True):
+    """`aedit`."""
+
+    name = "edit"
+    result = EditResult
+    changes = True
+    options = ("if_match",)
+    path: str
+    old: str
+    new: str
+    replace_all: bool = False
+    if_match: str | None = None
+
+
+class Delete(Operation, frozen=True):
+    """`adelete`."""
+
+    name = "delete"
+    result = DeleteResult
+    changes = True
+    options = ("if_match",)
+    path: str
+    if_match: str | None = None
+
+
+class Copy(Operation, frozen=True):
+    """`acopy`."""
+
+    name = "copy"
+    result = WriteResult
+    changes = True
+    options = ("overwrite",)
+    path_fields = ("src", "dst")
+    src: str
+    dst: str
+    overwrite: bool = False
+
+    @property
+    def changed_paths(self) -> list[str]:
+        return [self.dst]
+
+
+class Move(Copy, frozen=True):
+    """`amove`."""
+
+    name = "move"
+
+    @property
+    def changed_paths(self) -> list[str]:
+        return [self.src, self.dst]
+
+
+# --- searches ---
+
+
+class PathFilter(Protocol):
+    """Returns whether to leave out a path: a file, or with `is_dir` everything beneath a directory."""
+
+    def __call__(self, path: str, *, is_dir: bool) -> bool: ...
+
+
+class _Searched(Operation, frozen=True):
+    pattern: str
+    path: str | None = None
+    """Where to start, as the caller wrote it; None stands for the root."""
+
+
+class Search(_Searched, frozen=True, kw_only=True):
+    """`aglob` or `agrep`.
+
+    Two fields are no parameters. `hidden` selects paths that the caller of a backend will not show, so that the search
+    need not look there. It is only a hint, which a layer may drop, so the caller must also filter the result. `fresh`
+    makes a backend that searches by an index bring that up to date first; the others always search what is there.
+    """
+
+    extras = ("hidden", "fresh")
+    _glob_field: ClassVar[str] = "glob"
+    hidden: PathFilter | None = None
+    fresh: bool = False
+
+    @property
+    def root(self) -> str:
+        """The normalised path of the directory or file that is searched. Raises InvalidPathError if it is not valid."""
+        return paths.normalize(self.paths[0])
+
+    @property
+    def paths(self) -> list[str]:
+        """Where the search starts; without a path that is the root."""
+        return [self.path or "/"]
+
+    def at(self, rename: Rename) -> Self:
+        """The same search of other paths, without `hidden`, which may not fit the paths there."""
+        return replace(self, path=rename(self.paths[0]), hidden=None)
+
+    @property
+    def file_glob(self) -> str | None:
+        """The pattern that chooses the files; None for all visible files."""
+        pattern: str | None = getattr(self, self._glob_field)
+        return pattern
+
+    def elsewhere(self, path: str | None, file_glob: str | None, hidden: PathFilter | None) -> Self:
+        """The same search with another start.
+
+        Args:
+            path: Where to start; None is the root.
+            file_glob: The pattern that chooses the files.
+            hidden: The filter for paths there.
+        """
+        return replace(self, path=path, **{self._glob_field: file_glob}, hidden=hidden)
+
+    def _rename_answer(self, answer: Any, rename: Rename) -> Any:
+        if answer.matches is None:
+            return answer
+        return replace_fields(answer, matches=[replace(match, path=rename(match.path)) for match in answer.matches])
+
+
+class Glob(Search, frozen=True):
+    """`aglob`."""
+
+    name = "glob"
+    result = GlobResult
+    _glob_field = "pattern"
+    path: str | None = "/"
+
+
+class Grep(Search, frozen=True):
+    """`agrep`."""
+
+    name = "grep"
+    result = GrepResult
+    options = ("regex", "ignore_case", "context_lines", "max_count")
+    glob: str | None = None
+    regex: bool = False
+    ignore_case: bool = False
+    context_lines: int = 0
+    max_count: int | None = None
+
+
+# --- batches ---
+
+
+class Batch(Operation, frozen=True):
+    """An operation on many items, with one outcome for each, in order."""
+
+    item: ClassVar[type[FileUploadResponse] | type[FileDownloadResponse]] = FileUploadResponse
+
+    @property
+    def items(self) -> Sequence[Any]:
+        """The items."""
+        items: Sequence[Any] = getattr(self, self.__struct_fields__[0])
+        return items
+
+    def only(self, items: Sequence[Any]) -> Self:
+        """The same operation on other items.
+
+        Args:
+            items: The items.
+        """
+        return replace(self, **{self.__struct_fields__[0]: list(items)})
+
+    def failed(self, error: DeepFSError) -> Any:
+        return [self.item(path, error=error.code.value) for path in self.paths]
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        return [replace(outcome, path=rename(outcome.path)) for outcome in answer]
+
+    async def where(
+        self, check: Callable[[Self], Awaitable[object]], call: Callable[[Self], Awaitable[list[Any]]]
+    ) -> list[Any]:
+        """Carry out the items that are not refused.
+
+        Args:
+            check: Called with each item, as a batch of one; it raises to refuse it.
+            call: Carries out a batch.
+
+        Returns:
+            One outcome for each item, in order.
+        """
+        outcomes: list[Any] = []
+        passed: list[Any] = []
+        for item in self.items:
+            one = self.only([item])
+            try:
+                await check(one)
+            except DeepFSError as error:
+                outcomes += one.failed(error)
+            else:
+                outcomes.append(None)
+                passed.append(item)
+        done = iter(await call(self.only(passed)) if passed else ())
+        return [next(done) if outcome is None else outcome for outcome in outcomes]
+
+
+class UploadFiles(Batch, frozen=True):
+    """`aupload_files`."""
+
+    name = "upload_files"
+    changes = True
+    files: list[tuple[str, bytes]]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "files", upload_list(self.files))
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.files]
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([(rename(path), content) for path, content in self.files])
+
+
+class DownloadFiles(Batch, frozen=True):
+    """`adownload_files`."""
+
+    name = "download_files"
+    item = FileDownloadResponse
+    paths: list[str]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "paths", path_list(self.paths))
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([rename(path) for path in self.paths])
+
+
+class ChangeEntries(Batch, frozen=True):
+    """`achange_entries`."""
+
+    name = "change_entries"
+    changes = True
+    entries: Sequence[EntryChange]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.entries[0].path}
+
+    @property
+    def known_as(self) -> list[str]:
+        names = {"make_directory": "write", "remove_directory": "delete"}
+        return [names[change.change] for change in self.entries if change.change in names]
+
+    @property
+    def paths(self) -> list[str]:
+        return [change.path for change in self.entries]
+
+    def at(self, rename: Rename) -> Self:
+        return self.only([replace(change, path=rename(change.path)) for change in self.entries])
+
+
+# --- streams ---
+
+
+class UploadStream(Operation, frozen=True):
+    """`aupload_stream`."""
+
+    name = "upload_stream"
+    changes = True
+    path: str
+    chunks: AsyncIterable[bytes]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.chunks, AsyncIterable):
+            raise TypeError(f"chunks must be an async iterable of bytes, not {self.chunks!r:.100}")
+
+    def failed(self, error: DeepFSError) -> FileUploadResponse:
+        return FileUploadResponse(self.path, error.code.value)
+
+    def outward(self, answer: FileUploadResponse, rename: Rename) -> FileUploadResponse:
+        return replace(answer, path=rename(answer.path))
+
+
+class Streamed(Operation, frozen=True):
+    """An operation whose result is an async generator. It opens nothing before its first step."""
+
+    async def outward(self, answer: AsyncGenerator[Any, None], rename: Rename) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(answer) as items:
+                async for item in items:
+                    yield replace(item, path=rename(item.path)) if isinstance(item, ChangeEvent) else item
+        except DeepFSError as error:
+            raise locate_error(error, self.paths).renamed(rename) from error
+
+
+class DownloadStream(Streamed, frozen=True):
+    """`adownload_stream`."""
+
+    name = "download_stream"
+    options = ("chunk_size",)
+    path: str
+    chunk_size: int = CHUNK_BYTES
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        force_setattr(self, "chunk_size", chunk_bytes(self.chunk_size))
+
+
+class Watch(Streamed, frozen=True):
+    """`awatch`."""
+
+    name = "watch"
+    path: str = "/"
+
+
+# --- commands, and what transfers and access checks ask ---
+
+
+class Execute(Operation, frozen=True):
+    """`aexecute`."""
+
+    name = "execute"
+    options = ("timeout",)
+    path_fields = ()
+    command: str
+    timeout: float | None = None
+
+
+class ListTree(Operation, frozen=True):
+    """`alist_tree`."""
+
+    name = "list_tree"
+    options = ("deleting",)
+    path: str
+    deleting: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    @property
+    def known_as(self) -> list[str]:
+        return ["ls"]
+
+    def outward(self, answer: Any, rename: Rename) -> Any:
+        return replace(answer, entries=[replace(entry, path=rename(entry.path)) for entry in answer.entries])
+
+
+class ResolvePaths(Operation, frozen=True):
+    """`aresolve_paths`."""
+
+    name = "resolve_paths"
+    paths: list[str]
+
+    @property
+    def known_as(self) -> list[str]:
+        return []
+
+    def at(self, rename: Rename) -> Self:
+        return replace(self, paths=[rename(path) for path in self.paths])
+
+    def outward(self, answer: list[str | None], rename: Rename) -> list[str | None]:
+        return [None if path is None else rename(path) for path in answer]
+
+
+class StoragePlaceOf(Operation, frozen=True):
+    """`astorage_place`."""
+
+    name = "storage_place"
+    path: str
+
+    @property
+    def known_as(self) -> list[str]:
+        return []
+
+
+KINDS: Final[Mapping[str, type[Operation]]] = {
+    kind.name: kind
+    for kind in (
+        *(Ls, Read, ReadRaw, Write, Edit, Glob, Grep, Delete, Move, Copy, UploadFiles, DownloadFiles, Execute),
+        *(UploadStream, DownloadStream, Watch, ListTree, ChangeEntries, ResolvePaths, StoragePlaceOf),
+    )
+}
+"""The operations by their sync names. The first thirteen have a sync method."""
+
+
+def arguments_to_check(kind: type[Operation]) -> list[tuple[str, Argument]]:
+    """The arguments with a plain type, each with its check."""
+    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
+
+
+def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
+    """A function that raises unless the arguments of an operation have the right types."""
+    arguments = arguments_to_check(kind)
+    if not arguments:
+        return lambda operation: None
+    given = attrgetter(*(name for name, _ in arguments), "__class__")  # Always several, so that it returns a tuple.
+    known: set[tuple[type, ...]] = set()
+
+    def check(operation: Operation) -> None:
+        types = tuple(map(type, given(operation)))
+        if types in known:
+            return
+        for name, argument in arguments:
+            argument.look(getattr(operation, name))
+        if all(found in argument.plain for found, (_, argument) in zip(types, arguments, strict=False)):
+            known.add(types)
+
+    return check
+
+
+for _kind in KINDS.values():
+    _kind.parameters = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
+    _kind._defaults = [(each.name, each.default) for each in fields(_kind) if each.name in _kind.options]
+_CHECKS: Final = {kind: _check_of(kind) for kind in KINDS.values()}

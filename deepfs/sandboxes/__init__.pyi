@@ -1,0 +1,10 @@
+from deepfs.sandboxes.base import BaseSandbox as BaseSandbox
+from deepfs.sandboxes.bubblewrap import BubblewrapSandbox as BubblewrapSandbox
+from deepfs.sandboxes.landlock import LandlockSandbox as LandlockSandbox
+from deepfs.sandboxes.limits import Limits as Limits
+from deepfs.sandboxes.mirror import MirroredFile as MirroredFile
+from deepfs.sandboxes.mirror import SandboxMirror as SandboxMirror
+from deepfs.sandboxes.network import AllowedHosts as AllowedHosts
+from deepfs.sandboxes.remote import DaytonaSandbox as DaytonaSandbox
+from deepfs.sandboxes.remote import DenoSandbox as DenoSandbox
+from deepfs.sandboxes.remote import ModalSandbox as ModalSandbox

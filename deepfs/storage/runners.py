@@ -1,0 +1,269 @@
+"""Flat storages, and how plans run on each kind: inline, in a worker thread, or awaited.
+
+A storage maps path → file and has four primitives: `stat`, `get`, `list` and `apply`. Derive from `InlineStorage` if
+they never wait, from `BlockingStorage` if they block (sqlite3, boto3), from `AsyncStorage` if they are coroutines
+(asyncpg). `StorageBackend` in `backends/flat.py` builds every operation of the contract on a storage.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from deepfs.errors import BackendError, DeepFSError
+from deepfs.search.flat import run_search, search_deadline
+from deepfs.search.request import FileFilter, SearchRequest
+from deepfs.storage.gathering import gather_each
+from deepfs.storage.requests import Apply, Plan, Request, Together, Work
+from deepfs.storage.retries import until_accepted
+from deepfs.sync import is_inline, run_shielded
+from deepfs.text.flat_tree import Change, FileStat, FileTree
+from deepfs.threads import pool
+from deepfs.threads.deadline import Deadline
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["look", "search", "change"]
+Listing: TypeAlias = Mapping[str, FileStat] | FileTree
+
+
+class Storage(ABC):
+    """Files by path, for one operation. The primitives of an `AsyncStorage` return awaitables of these results."""
+
+    failures: ClassVar[tuple[type[Exception], ...]] = ()
+    """The exceptions of the driver that callers get as `backend_error`. Errors of `deepfs.errors` pass unchanged."""
+
+    scope: Hashable = None
+    """Identifies the storage: storages take turns in searching. Set for searches only."""
+
+    _awaits: ClassVar[bool] = True
+    """Whether answers are awaitables."""
+
+    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        """Run a plan to its end.
+
+        Args:
+            plan: The plan of one operation.
+            kind: Whether it looks at files, searches them or changes them.
+
+        Returns:
+            The result of the operation.
+        """
+        result: T
+        try:
+            request = plan.send(None)
+            while True:
+                try:
+                    answer = self._answer(request)
+                    if self._awaits or type(request) is Work:
+                        answer = await answer
+                except Exception as error:
+                    request = plan.throw(self.failed(error))
+                else:
+                    request = plan.send(answer)
+        except StopIteration as end:
+            result = end.value
+        return result
+
+    def _answer(self, request: Request) -> Any:
+        """The answer to a request, or what is awaited for it."""
+        if type(request) is Work:
+            return run_search(request.run, deadline=request.deadline, is_short=request.is_short, storage=self.scope)
+        if type(request) is Together:
+            return [each.ask(self) for each in request.requests]
+        return request.ask(self)
+
+    def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:
+        """Run a plan that changes nothing. Only a transaction can refuse it.
+
+        Args:
+            plan: Makes the plan, anew for each attempt.
+            kind: Whether it looks at files or searches them.
+
+        Returns:
+            The result of the operation.
+        """
+        return self.carry_out(plan(), kind)
+
+    def failed(self, error: Exception) -> Exception:
+        """Return the error to raise for an error of a primitive or a transaction.
+
+        Args:
+            error: The error.
+
+        Returns:
+            An error of `deepfs.errors` if the error is expected, else the error itself. After a ChangedError the
+            operation is planned anew.
+        """
+        if isinstance(error, DeepFSError) or not isinstance(error, self.failures):
+            return error
+        failure = BackendError(None, f"The storage failed ({type(error).__name__})")
+        failure.__cause__ = error
+        return failure
+
+    @abstractmethod
+    def stat(self, paths: Sequence[str]) -> Any:
+        """Look at files without fetching content.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            A `FileStat` for each path that has a file.
+        """
+
+    @abstractmethod
+    def get(self, paths: Sequence[str]) -> Any:
+        """Fetch files.
+
+        Args:
+            paths: The paths.
+
+        Returns:
+            The file at each path that has one; `TaggedFiles` if each file has a tag.
+        """
+
+    def get_each(self, paths: Sequence[str], ahead: Sequence[str]) -> Any:
+        """Fetch files, of which some may be unreadable, and perhaps begin to fetch others. By default this is `get`.
+
+        Args:
+            paths: The paths of the files to return.
+            ahead: The paths that are probably asked for next, in this order.
+
+        Returns:
+            What `get` returns for `paths`. Access to a file that cannot be read raises an error about it.
+        """
+        return self.get(paths)
+
+    @abstractmethod
+    def list(self, prefix: str, limit: int | None = None) -> Any:
+        """List files without fetching content.
+
+        Args:
+            prefix: The prefix of their paths; it ends in `/`. The result may hold other files as well.
+            limit: How many files are needed; None is all.
+
+        Returns:
+            A `FileStat` for each file by path. A storage that already has the contents returns a `FileTree` of them.
+        """
+
+    def children(self, prefix: str) -> Any:
+        """List what is directly in a directory. By default this is what `list` returns.
+
+        Args:
+            prefix: The path of the directory, with `/` at the end.
+
+        Returns:
+            What `list` returns, but of the files deeper down it needs only one for each directory in this one. That
+            need not be a path that exists, and its stat does not matter.
+        """
+        return self.list(prefix)
+
+    def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Any:
+        """Name the next files that a search may find; for backends that declare `_finds`.
+
+        The files come in the order of their paths, in pages of a size that the storage chooses. A file that the search
+        would find must not be left out, while the others need not be.
+
+        Args:
+            request: The search, a `GlobRequest` or a `GrepRequest`.
+            files: The files that it selects, by path. For a grep, `files.root` may be a file itself.
+            after: The last path of the page before; None asks for the first page.
+
+        Returns:
+            A `Page`.
+
+        Raises:
+            NotImplementedError: By default.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def apply(self, changes: Sequence[Change]) -> Any:
+        """Store all changes, or none. Those that add files come before those that remove files.
+
+        Args:
+            changes: The changes.
+
+        Returns:
+            The `files_update` of the result, if the storage is graph state.
+
+        Raises:
+            ChangedError: The `condition` of a change does not hold. The operation is planned anew.
+        """
+
+
+class InlineStorage(Storage):
+    """A storage whose primitives never wait: only a search suspends, or the pause before a retry."""
+
+    _awaits = False
+
+
+class BlockingStorage(Storage):
+    """A storage whose primitives block: each operation runs as a whole, in one transaction, in a worker thread.
+
+    Each object serves one operation, so what `transaction` opens belongs to this operation alone.
+    """
+
+    def transaction(self, kind: Kind) -> AbstractContextManager[object]:
+        """The context in which the primitives of an operation are called, entered in the thread that calls them.
+
+        It commits at the end and rolls back on an error.
+
+        Args:
+            kind: "change" if the operation may apply changes.
+
+        Raises:
+            ChangedError: Another process blocks the transaction. Do not wait for it here: that would occupy the thread.
+        """
+        return nullcontext()
+
+    def look(self, plan: Callable[[], Plan[T]], kind: Kind) -> Awaitable[T]:
+        return until_accepted(lambda: self.carry_out(plan(), kind))
+
+    async def carry_out(self, plan: Plan[T], kind: Kind) -> T:
+        if is_inline():
+            return self._in_transaction(search_deadline() if kind == "search" else Deadline(), plan, kind)
+        if kind == "search":
+            return await pool.run_long(self._in_transaction, plan, kind, deadline=search_deadline(), storage=self.scope)
+        return await pool.run(self._in_transaction, Deadline(), plan, kind, storage=self.scope)
+
+    def _in_transaction(self, deadline: Deadline, plan: Plan[T], kind: Kind) -> T:
+        try:
+            with self.transaction(kind):
+                return self._run_plan(plan, deadline)
+        except self.failures as error:
+            if (failure := self.failed(error)) is error:
+                raise
+            raise failure from error
+
+    def _run_plan(self, plan: Plan[T], deadline: Deadline) -> T:
+        result: T
+        try:
+            request = plan.send(None)
+            while True:
+                deadline.check_cancelled()
+                try:
+                    answer = request.run(deadline) if type(request) is Work else self._answer(request)
+                except Exception as error:
+                    request = plan.throw(self.failed(error))
+                else:
+                    request = plan.send(answer)
+        except StopIteration as end:
+            result = end.value
+        return result
+
+
+class AsyncStorage(Storage):
+    """A storage whose primitives are awaited. `apply` is shielded: once begun, it runs to its end."""
+
+    apply_waits = True
+    """Whether `apply` may suspend. If it never does, nothing can interrupt it, so it needs no shield."""
+
+    def _answer(self, request: Request) -> Any:
+        if type(request) is Together:
+            return gather_each(lambda each: each.ask(self), request.requests)
+        if type(request) is Apply and self.apply_waits:
+            return run_shielded(partial(request.ask, self))
+        return super()._answer(request)

@@ -1,0 +1,13 @@
+from deepfs.testing.conformance import BackendConformance as BackendConformance
+from deepfs.testing.conformance import ReadOnlyConformance as ReadOnlyConformance
+from deepfs.testing.conformance.surface import SyncParity as SyncParity
+from deepfs.testing.faults import Fault as Fault
+from deepfs.testing.faults import FaultyBackend as FaultyBackend
+from deepfs.testing.faults import LatencyBackend as LatencyBackend
+from deepfs.testing.scripted import Answer as Answer
+from deepfs.testing.scripted import Call as Call
+from deepfs.testing.scripted import ScriptedModel as ScriptedModel
+from deepfs.testing.scripted import ScriptEndedError as ScriptEndedError
+from deepfs.testing.scripted import Turn as Turn
+from deepfs.testing.statemachine import BackendStateMachine as BackendStateMachine
+from deepfs.testing.suite import BackendSuite as BackendSuite

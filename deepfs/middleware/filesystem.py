@@ -235,7 +235,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
         if any(map(has_references, prepared.messages)):
-            filled = yield waiting(self.backend, partial(self._blobs.fill_references, prepared.messages), self.name)
+            filled = yield waiting(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:

@@ -220,7 +220,7 @@ class Ls(Operation, frozen=True):
     """`als`."""
 
     name = "ls"
-    result = LsResult
+    result: ClassVar[type[Result] | None] = LsResult
     path: str
 
     def _rename_answer(self, answer: LsResult, rename: Rename) -> LsResult:
@@ -241,7 +241,7 @@ class Read(Operation, frozen=True):
     """`aread`."""
 
     name = "read"
-    result = ReadResult
+    result: ClassVar[type[Result] | None] = ReadResult
     path: str
     offset: int = 0
     limit: int = 2000
@@ -251,7 +251,7 @@ class ReadRaw(Operation, frozen=True):
     """`aread_raw`."""
 
     name = "read_raw"
-    result = ReadRawResult
+    result: ClassVar[type[Result] | None] = ReadRawResult
     path: str
 
 
@@ -259,9 +259,9 @@ class Write(Operation, frozen=True):
     """`awrite`."""
 
     name = "write"
-    result = WriteResult
+    result: ClassVar[type[Result] | None] = WriteResult
     changes = True
-    options = ("overwrite", "if_match")
+    options: ClassVar[tuple[str, ...]] = ("overwrite", "if_match")
     path: str
     content: str
     overwrite: bool = False
@@ -272,9 +272,9 @@ class Edit(Operation, frozen=True):
     """`aedit`."""
 
     name = "edit"
-    result = EditResult
+    result: ClassVar[type[Result] | None] = EditResult
     changes = True
-    options = ("if_match",)
+    options: ClassVar[tuple[str, ...]] = ("if_match",)
     path: str
     old: str
     new: str
@@ -286,9 +286,9 @@ class Delete(Operation, frozen=True):
     """`adelete`."""
 
     name = "delete"
-    result = DeleteResult
+    result: ClassVar[type[Result] | None] = DeleteResult
     changes = True
-    options = ("if_match",)
+    options: ClassVar[tuple[str, ...]] = ("if_match",)
     path: str
     if_match: str | None = None
 
@@ -297,10 +297,10 @@ class Copy(Operation, frozen=True):
     """`acopy`."""
 
     name = "copy"
-    result = WriteResult
+    result: ClassVar[type[Result] | None] = WriteResult
     changes = True
-    options = ("overwrite",)
-    path_fields = ("src", "dst")
+    options: ClassVar[tuple[str, ...]] = ("overwrite",)
+    path_fields: ClassVar[tuple[str, ...]] = ("src", "dst")
     src: str
     dst: str
     overwrite: bool = False
@@ -343,7 +343,7 @@ class Search(_Searched, frozen=True, kw_only=True):
     makes a backend that searches by an index bring that up to date first; the others always search what is there.
     """
 
-    extras = ("hidden", "fresh")
+    extras: ClassVar[tuple[str, ...]] = ("hidden", "fresh")
     _glob_field: ClassVar[str] = "glob"
     hidden: PathFilter | None = None
     fresh: bool = False
@@ -388,7 +388,7 @@ class Glob(Search, frozen=True):
     """`aglob`."""
 
     name = "glob"
-    result = GlobResult
+    result: ClassVar[type[Result] | None] = GlobResult
     _glob_field = "pattern"
     path: str | None = "/"
 
@@ -397,8 +397,8 @@ class Grep(Search, frozen=True):
     """`agrep`."""
 
     name = "grep"
-    result = GrepResult
-    options = ("regex", "ignore_case", "context_lines", "max_count")
+    result: ClassVar[type[Result] | None] = GrepResult
+    options: ClassVar[tuple[str, ...]] = ("regex", "ignore_case", "context_lines", "max_count")
     glob: str | None = None
     regex: bool = False
     ignore_case: bool = False
@@ -483,7 +483,7 @@ class DownloadFiles(Batch, frozen=True):
     """`adownload_files`."""
 
     name = "download_files"
-    item = FileDownloadResponse
+    item: ClassVar[type[FileUploadResponse] | type[FileDownloadResponse]] = FileDownloadResponse
     paths: list[str]
 
     def __post_init__(self) -> None:
@@ -560,7 +560,7 @@ class DownloadStream(Streamed, frozen=True):
     """`adownload_stream`."""
 
     name = "download_stream"
-    options = ("chunk_size",)
+    options: ClassVar[tuple[str, ...]] = ("chunk_size",)
     path: str
     chunk_size: int = CHUNK_BYTES
 
@@ -587,8 +587,8 @@ class Execute(Operation, frozen=True):
     """`aexecute`."""
 
     name = "execute"
-    options = ("timeout",)
-    path_fields = ()
+    options: ClassVar[tuple[str, ...]] = ("timeout",)
+    path_fields: ClassVar[tuple[str, ...]] = ()
     command: str
     timeout: float | None = None
 
@@ -597,7 +597,7 @@ class ListTree(Operation, frozen=True):
     """`alist_tree`."""
 
     name = "list_tree"
-    options = ("deleting",)
+    options: ClassVar[tuple[str, ...]] = ("deleting",)
     path: str
     deleting: bool = False
 

@@ -2,8 +2,8 @@ from deepfs.backends.composite import CompositeBackend as CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend as FilesystemBackend
 from deepfs.backends.flat import FlatBackend as FlatBackend
 from deepfs.backends.fsspec import FsspecBackend as FsspecBackend
-from deepfs.backends.fsspec.filesystem import register_backend as register_backend
-from deepfs.backends.fsspec.filesystem import unregister_backend as unregister_backend
+from deepfs.backends.fsspec._filesystem import register_backend as register_backend
+from deepfs.backends.fsspec._filesystem import unregister_backend as unregister_backend
 from deepfs.backends.local_shell import DEFAULT_EXECUTE_TIMEOUT as DEFAULT_EXECUTE_TIMEOUT
 from deepfs.backends.local_shell import LocalShellBackend as LocalShellBackend
 from deepfs.backends.memory import MemoryBackend as MemoryBackend

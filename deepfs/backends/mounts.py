@@ -29,7 +29,7 @@ RequestT = TypeVar("RequestT", bound=SearchRequest)
 ResultT = TypeVar("ResultT", bound=Result)
 SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class MountTable:
     """Mounts by prefix; the longest prefix of whole segments wins."""
 
     def __init__(self, default: BackendProtocol, routes: Mapping[str, BackendProtocol]) -> None:
-        self.default = Mount("", default)
+        self.default: Mount = Mount("", default)
         self._mounts: dict[str, Mount] = {}
         for route, backend in routes.items():
             prefix = _prefix(route)

@@ -99,7 +99,7 @@ class ToolArguments(BaseModel):
 
 class LsArguments(ToolArguments):
     tool = "ls"
-    aliases = {"path": _DIRECTORY}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"path": _DIRECTORY}
     path: str = Field("/", description="Absolute path.")
     offset: Count = Field(default_factory=int, description="Entries to skip.")
     limit: Positive = Field(1000, description="Most entries.")
@@ -107,7 +107,7 @@ class LsArguments(ToolArguments):
 
 class ReadArguments(ToolArguments):
     tool = "read_file"
-    aliases = {"file_path": _FILE}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
     offset: int = Field(default_factory=int, description="Lines to skip; below 0 it counts from the end.")
     limit: Positive = Field(500, description="Most lines to read.")
@@ -116,7 +116,7 @@ class ReadArguments(ToolArguments):
 
 class WriteArguments(ToolArguments):
     tool = "write_file"
-    aliases = {
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "file_path": _FILE,
         "content": ("contents", "text", "file_text"),
     }
@@ -127,7 +127,7 @@ class WriteArguments(ToolArguments):
 
 class EditArguments(ToolArguments):
     tool = "edit_file"
-    aliases = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE, "old_string": _OLD, "new_string": _NEW}
     file_path: str = Field(description="Absolute path.")
     old_string: str = Field(description="The exact text to replace.")
     new_string: str = Field(description="What takes its place.")
@@ -136,7 +136,7 @@ class EditArguments(ToolArguments):
 
 class GlobArguments(ToolArguments):
     tool = "glob"
-    aliases = {
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pattern": ("glob_pattern", "glob", "query"),
         "path": _DIRECTORY,
     }
@@ -147,7 +147,7 @@ class GlobArguments(ToolArguments):
 
 class GrepArguments(ToolArguments):
     tool = "grep"
-    aliases = {
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "pattern": ("query", "search", "text"),
         "path": _DIRECTORY,
         "glob": ("include", "file_pattern", "glob_pattern"),
@@ -155,7 +155,7 @@ class GrepArguments(ToolArguments):
         "context_lines": ("context", "-C", "-A", "-B"),
         "max_count": ("head_limit", "max_results", "limit"),
     }
-    ignored = ("-n",)
+    ignored: ClassVar[tuple[str, ...]] = ("-n",)
     pattern: str = Field(description="The text to find.")
     path: str = Field("/", description="Directory or file to search.")
     glob: str = Field(default_factory=str, description="Search only files such as `*.py`.")
@@ -168,13 +168,13 @@ class GrepArguments(ToolArguments):
 
 class DeleteArguments(ToolArguments):
     tool = "delete"
-    aliases = {"file_path": _FILE}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"file_path": _FILE}
     file_path: str = Field(description="Absolute path.")
 
 
 class MoveArguments(ToolArguments):
     tool = "move"
-    aliases = {
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "source": ("src", "source_path", "old_path", "from"),
         "destination": ("dst", "dest", "destination_path", "new_path", "to"),
     }
@@ -185,8 +185,8 @@ class MoveArguments(ToolArguments):
 
 class ExecuteArguments(ToolArguments):
     tool = "execute"
-    aliases = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
-    ignored = ("description",)
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"command": ("cmd",), "timeout": ("timeout_seconds",)}
+    ignored: ClassVar[tuple[str, ...]] = ("description",)
     command: str = Field(description="The shell command.")
     timeout: Seconds = Field(default_factory=float, description="Seconds; 0 is the default.")
 

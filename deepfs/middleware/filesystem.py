@@ -48,7 +48,14 @@ from deepfs.middleware._messages import (
 )
 from deepfs.middleware.anthropic_memory import memory_tool
 from deepfs.middleware.apply_patch import apply_patch_tool
-from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, canonical_arguments, file_tool_name
+from deepfs.middleware.arguments import (
+    ARGUMENTS,
+    TOOL_NAMES,
+    FsToolName,
+    ToolArguments,
+    canonical_arguments,
+    file_tool_name,
+)
 from deepfs.middleware.offloading import CHARS_PER_TOKEN as NUM_CHARS_PER_TOKEN
 from deepfs.middleware.offloading import Blobs, Evictor
 from deepfs.middleware.prompts import PROMPTS
@@ -235,7 +242,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
         if any(map(has_references, prepared.messages)):
-            filled = yield waiting(self.backend, partial(self._blobs.fill_references, prepared.messages), self.name)
+            filled = yield waiting(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:
@@ -360,9 +367,15 @@ async def _type_blocks(message: ToolMessage) -> ToolMessage:
 
 # --- names that programs import from here in deepagents, with the values that are true for deepfs ---
 
-LsSchema, ReadFileSchema, WriteFileSchema = ARGUMENTS["ls"], ARGUMENTS["read_file"], ARGUMENTS["write_file"]
-EditFileSchema, DeleteSchema, ExecuteSchema = ARGUMENTS["edit_file"], ARGUMENTS["delete"], ARGUMENTS["execute"]
-GlobSchema, GrepSchema, ReadVideoFileSchema = ARGUMENTS["glob"], ARGUMENTS["grep"], ARGUMENTS["read_file"]
+LsSchema: type[ToolArguments] = ARGUMENTS["ls"]
+ReadFileSchema: type[ToolArguments] = ARGUMENTS["read_file"]
+WriteFileSchema: type[ToolArguments] = ARGUMENTS["write_file"]
+EditFileSchema: type[ToolArguments] = ARGUMENTS["edit_file"]
+DeleteSchema: type[ToolArguments] = ARGUMENTS["delete"]
+ExecuteSchema: type[ToolArguments] = ARGUMENTS["execute"]
+GlobSchema: type[ToolArguments] = ARGUMENTS["glob"]
+GrepSchema: type[ToolArguments] = ARGUMENTS["grep"]
+ReadVideoFileSchema: type[ToolArguments] = ARGUMENTS["read_file"]
 
 LIST_FILES_TOOL_DESCRIPTION: Final = PROMPTS["ls"]
 READ_FILE_TOOL_DESCRIPTION: Final = PROMPTS["read_file"]

@@ -178,7 +178,7 @@ class Blobs:
         known = await self._uploaded(contents) if contents else set()
         return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
-    async def fill_references(self, messages: Sequence[MessageT]) -> list[MessageT]:
+    async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Fill the references in messages, with one download for all that are not cached.
 
         Args:

@@ -319,7 +319,7 @@ class Advisor:
 
     def __init__(self, backend: BackendProtocol, offered: Collection[str]) -> None:
         self._backend = backend
-        self.offered = frozenset(offered)
+        self.offered: frozenset[str] = frozenset(offered)
 
     async def advised(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
         """The text of an error, and what to do next."""

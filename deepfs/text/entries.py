@@ -4,7 +4,7 @@ A `TreeListing` has what the listing of a directory leaves out: links, special f
 cannot be listed at all. The functions are pure; `backends/transfer.py` carries a transfer out.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -72,7 +72,7 @@ class EntryChange(Struct, frozen=True):
 # --- making listings ---
 
 
-is_valid = paths.is_normal
+is_valid: Callable[[str], bool] = paths.is_normal
 """Whether a path, which a storage returned, is a valid normalised path."""
 
 

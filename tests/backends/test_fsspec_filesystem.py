@@ -26,7 +26,7 @@ from upath import UPath
 
 from deepfs import FilesystemBackend, MemoryBackend, StateBackend
 from deepfs.backends import register_backend, unregister_backend
-from deepfs.backends.fsspec.filesystem import DeepFSFileSystem
+from deepfs.backends.fsspec._filesystem import DeepFSFileSystem
 from deepfs.types import FileDownloadResponse
 from support.graphs import InNode, open_node
 

@@ -7,7 +7,7 @@ names that lie elsewhere or are no valid paths, values of other types and links 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -501,7 +501,7 @@ class AwaitedFiles(FilesystemFiles, AsyncStorage):
 class BlockingFiles(FilesystemFiles, BlockingStorage):
     """The files of a sync filesystem, in a worker thread."""
 
-    failures = (DeepFSError,)
+    failures: ClassVar[tuple[type[Exception], ...]] = (DeepFSError,)
 
     @contextmanager
     def transaction(self, kind: Kind) -> Iterator[None]:

@@ -93,7 +93,7 @@ class OneChange(NumberedChange):
     def __init__(self, names: Names, namespace: str, change: Change) -> None:
         super().__init__(names, namespace)
         self.change = change
-        self.row = None if change.after is None else row_of(change.path, change.after)
+        self.row: Row | None = None if change.after is None else row_of(change.path, change.after)
 
     async def run(self, number: int, connection: Any) -> bool:
         condition, origin = self.change.condition, self.change.origin
@@ -137,7 +137,7 @@ class ReplacedText(NumberedChange):
         growth = len(new.encode()) - len(old.encode())
         most = MAX_EDITED_BYTES - growth if growth > 0 else _ANY_SIZE
         any_ends = "\r" in old or ("\n" not in old and "\n" not in new)
-        self.values = path, old, new, datetime.now(UTC), most, any_ends
+        self.values: tuple[Any, ...] = path, old, new, datetime.now(UTC), most, any_ends
 
     async def run(self, number: int, connection: Any) -> bool:
         place = "strpos(content, $4::text)"
@@ -160,8 +160,10 @@ class ManyChanges(NumberedChange):
 
     def __init__(self, names: Names, namespace: str, changes: Sequence[Change]) -> None:
         super().__init__(names, namespace)
-        self.changes = sorted(changes, key=lambda change: change.path)
-        self.rows = {change.path: row_of(change.path, change.after) for change in changes if change.after is not None}
+        self.changes: list[Change] = sorted(changes, key=lambda change: change.path)
+        self.rows: dict[str, Row] = {
+            change.path: row_of(change.path, change.after) for change in changes if change.after is not None
+        }
 
     async def run(self, number: int, connection: Any) -> bool:
         await self._check(connection)
@@ -309,8 +311,8 @@ class PostgresFiles(AsyncStorage):
 
     def __init__(self, changes: Changes, namespace: str) -> None:
         self.changes = changes
-        self.client = changes.client
-        self.names = changes.client.names
+        self.client: Client = changes.client
+        self.names: Names = changes.client.names
         self.namespace = namespace
 
     def failed(self, error: Exception) -> Exception:

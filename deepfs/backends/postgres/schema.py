@@ -35,6 +35,12 @@ class Names:
                 raise ValueError(f"the name of the {what} must have 1 to {_MAX_NAME_BYTES} bytes, and no NUL")
         self.schema: str = schema
         self.table: str = table
+        self.files: str
+        self.versions: str
+        self.journal: str
+        self.watchers: str
+        self.migrations: str
+        self.notify: str
         self.files, self.versions, self.journal, self.watchers, self.migrations, self.notify = (
             f"{_identifier(schema)}.{self.index(suffix)}"
             for suffix in ("", "_version", "_journal", "_watcher", "_migration", "_notify")

@@ -441,20 +441,23 @@ class TreeMerge:
             FullError: The target stores nothing more.
             DeepFSError: An end does not work, or an empty directory would be lost by a move.
         """
-        await self._plan(listing)
-        empty = empty_directories(self._copy.entries)
-        if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
-            what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
-            raise NotSupportedError(self._source.shown(empty[0].path), what)
-        with keeping_inside(inside):
-            await self._copy.run()
-        if self._lost:
-            name = self._session.name
-            self._session.screen.note(f"deepfs {name}: empty directories the target cannot keep: {self._lost:,}")
-        if self._options.moves:
-            for failure in await self._copy.delete_source():
-                if failure.step == "delete":
-                    self._tell_failure(failure)
+        try:
+            await self._plan(listing)
+            empty = empty_directories(self._copy.entries)
+            if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
+                what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
+                raise NotSupportedError(self._source.shown(empty[0].path), what)
+            with keeping_inside(inside):
+                await self._copy.run()
+            if self._lost:
+                name = self._session.name
+                self._session.screen.note(f"deepfs {name}: empty directories the target cannot keep: {self._lost:,}")
+            if self._options.moves:
+                for failure in await self._copy.delete_source():
+                    if failure.step == "delete":
+                        self._tell_failure(failure)
+        finally:
+            del self._copy  # It refers to this object; without it, the backends end with the command.
 
     async def _plan(self, listing: TreeListing) -> None:
         """Look at the target, and choose the files to copy. What cannot be copied is told."""

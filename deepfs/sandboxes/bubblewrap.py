@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import gc
 import os
 import re
 import shutil
@@ -267,7 +268,11 @@ def _bundled_programs() -> Iterator[str]:
 
 
 def _program() -> str:
-    if program := bubblewrap_program():
+    program = bubblewrap_program()
+    if program is None:
+        gc.collect()  # A backend that nobody refers to any more writes nothing, but counts until it is freed.
+        program = bubblewrap_program()
+    if program is not None:
         return program
     raise NotSupportedError(
         None,

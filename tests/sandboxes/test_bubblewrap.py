@@ -1,5 +1,6 @@
 """BubblewrapSandbox: the shipped suite, what commands can do, and what they cannot."""
 
+import gc
 import os
 import shutil
 import socket
@@ -13,6 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
 from deepfs.testing import BackendConformance
@@ -358,6 +360,15 @@ async def test_the_disk_cannot_be_filled(box: BubblewrapSandbox, workspace: Path
     for directory in ("/tmp", "/dev/shm"):
         response = await box.aexecute(f"head -c 12000000 /dev/zero > {directory}/x")
         assert "No space left" in response.output
+
+
+async def test_a_backend_that_is_not_freed_yet_stops_no_command(box: BubblewrapSandbox) -> None:
+    gc.disable()
+    try:
+        FilesystemBackend("/", virtual_mode=True)
+        assert (await box.aexecute("true")).exit_code == 0
+    finally:
+        gc.enable()
 
 
 async def test_a_busy_loop_is_killed(workspace: Path) -> None:

@@ -461,7 +461,7 @@ FIXED: Final = {
         "check_target", "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
     )),
     *("flat_tree." + name for name in (
-        "as_copy", "change_of", "check_destination", "check_parents", "check_replaceable", "check_version",
+        "as_copy", "change_of", "check_parents", "check_replaceable", "check_version",
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),

@@ -27,7 +27,7 @@ from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, P
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
-from deepfs.text.entries import TreeListing, implied_listing
+from deepfs.text.entries import Kind, TreeListing, check_target, implied_listing
 from deepfs.text.flat_tree import (
     Change,
     ChangedError,
@@ -295,10 +295,8 @@ def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]
     targets = trees.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
     trees.check_parents(dst, found)
-    is_directory = dst not in found and (yield from holds_files(dst))
-    trees.check_destination(
-        dst, found, is_directory=is_directory, from_file=src in chosen, overwrite=operation.overwrite
-    )
+    standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
+    check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
     return [trees.moved_here(targets[path], found, path, files) for path in chosen]
 
 

@@ -457,16 +457,6 @@ def relocation(src: str, dst: str, sources: Iterable[str]) -> dict[str, str]:
     return {path: dst + path[len(src) :] for path in sources}
 
 
-def check_destination(dst: str, files: Container[str], *, is_directory: bool, from_file: bool, overwrite: bool) -> None:
-    """Raise unless a file (`from_file`) or a directory may be put at `dst`, which may be a file or a directory."""
-    if is_directory:
-        raise IsDirectoryError(dst) if overwrite else AlreadyExistsError(dst, is_directory=True)
-    if dst in files and not overwrite:
-        raise AlreadyExistsError(dst)
-    if dst in files and not from_file:
-        raise NotDirectoryError(dst)
-
-
 def moved_here(path: str, found: Found, src: str, files: Found) -> Change:
     """The change from the file that `found` has at `path`, if any, to the one that `files` have at `src`."""
     source = files.origin(src) if isinstance(files, StoredFiles) else None

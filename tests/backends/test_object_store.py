@@ -662,3 +662,35 @@ def test_a_forked_child_fails_and_does_not_hang(s3_server: S3Server) -> None:
     with started(FORKS, s3_server.url, s3_server.prefix()) as process:
         lines = process.communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["child backend_error backend_error", "parent None None"]
+
+
+LISTED_WHILE_CHANGED = """
+import anyio
+from deepfs import ObjectStoreBackend
+
+backend = ObjectStoreBackend("memory://")
+
+async def change(name):
+    for number in range(300):
+        [result] = await backend.aupload_files([(name, b"%d" % number)])
+        assert not result.error
+
+async def look():
+    for _ in range(300):
+        assert (await backend.aglob("*")).ok
+
+async def main():
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(change, f"/{number}")
+            tasks.start_soon(look)
+
+anyio.run(main)
+print("done")
+"""
+
+
+def test_a_store_in_memory_is_listed_while_it_is_changed() -> None:
+    """Before 0.12.1, the driver listed with Python's lock held, and a change waited for that with the store's held."""
+    with started(LISTED_WHILE_CHANGED) as process:
+        assert process.communicate(timeout=60)[0] == "done\n"

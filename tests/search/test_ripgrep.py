@@ -148,7 +148,9 @@ def test_lines_have_numbers(ripgrep: Ripgrep, tmp_path: Path) -> None:
     assert lines_of(ripgrep, tmp_path) == {name.encode(): lines for name, (_, lines) in contents.items()}
 
 
-@pytest.mark.parametrize("text", ["x" * 30_000, "é" * 9000, "e\u0301" * 20_000, "😀" * 6000])
+@pytest.mark.parametrize(
+    "text", ["x" * 30_000, "é" * 9000, "e\u0301" * 20_000, "😀" * 6000], ids=["ascii", "accents", "combining", "emoji"]
+)
 def test_enough_is_shown_of_long_lines(ripgrep: Ripgrep, tmp_path: Path, text: str) -> None:
     (tmp_path / "long").write_text(f"{text}needle{text}\n")
     (tmp_path / "short").write_text(f"{text[:4990]}needle\n")

@@ -71,7 +71,6 @@ __all__ = [
     "UploadStream",
     "Watch",
     "Write",
-    "arguments_to_check",
     "locate_error",
 ]
 
@@ -103,9 +102,24 @@ class Operation(Struct, frozen=True):
     parameters: ClassVar[tuple[str, ...]]
     """The names of the positional parameters."""
     _defaults: ClassVar[Sequence[tuple[str, Any]]]
+    _arguments: ClassVar[Sequence[tuple[str, Argument]]]
+    """Those with a plain type, each with its check."""
+    _given: ClassVar[Any]
+    """An `attrgetter` of these, and more."""
+    _known: ClassVar[set[tuple[type, ...]]]
+    """The types of values that need no check."""
 
     def __post_init__(self) -> None:
-        _CHECKS[type(self)](self)
+        types = tuple(map(type, self._given(self)))
+        if types not in self._known:
+            self._check(types)
+
+    def _check(self, types: tuple[type, ...]) -> None:
+        """Raise unless the arguments have the right types."""
+        for name, argument in self._arguments:
+            argument.look(getattr(self, name))
+        if all(found in argument.plain for found, (_, argument) in zip(types, self._arguments, strict=False)):
+            self._known.add(types)
 
     @classmethod
     def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -651,32 +665,11 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
 """The operations by their sync names. The first thirteen have a sync method."""
 
 
-def arguments_to_check(kind: type[Operation]) -> list[tuple[str, Argument]]:
-    """The arguments with a plain type, each with its check."""
-    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
-
-
-def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
-    """A function that raises unless the arguments of an operation have the right types."""
-    arguments = arguments_to_check(kind)
-    if not arguments:
-        return lambda operation: None
-    given = attrgetter(*(name for name, _ in arguments), "__class__")  # Always several, so that it returns a tuple.
-    known: set[tuple[type, ...]] = set()
-
-    def check(operation: Operation) -> None:
-        types = tuple(map(type, given(operation)))
-        if types in known:
-            return
-        for name, argument in arguments:
-            argument.look(getattr(operation, name))
-        if all(found in argument.plain for found, (_, argument) in zip(types, arguments, strict=False)):
-            known.add(types)
-
-    return check
-
-
 for _kind in KINDS.values():
-    _kind.parameters = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
-    _kind._defaults = [(each.name, each.default) for each in fields(_kind) if each.name in _kind.options]
-_CHECKS: Final = {kind: _check_of(kind) for kind in KINDS.values()}
+    _fields = fields(_kind)
+    _kind.parameters = tuple(each.name for each in _fields if each.name not in (*_kind.options, *_kind.extras))
+    _kind._defaults = [(each.name, each.default) for each in _fields if each.name in _kind.options]
+    _found = ((each.name, argument_of(each.name, each.type)) for each in _fields)
+    _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
+    _kind._given = attrgetter(*(name for name, _ in _kind._arguments), "__class__", "__class__")  # Always a tuple.
+    _kind._known = set()

@@ -2,8 +2,8 @@
 
 import sqlite3
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
@@ -26,16 +26,13 @@ from deepfs.backends.sqlite.search import (
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.storage.requests import Page
-from deepfs.storage.retries import until_accepted
-from deepfs.storage.runners import BlockingStorage, Kind
+from deepfs.storage.runners import BlockingStorage, Kind, Page, Plan, until_accepted
 from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
 from deepfs.text.paths import end_of
 from deepfs.threads import pool
-from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2
 
 __all__ = ["SqliteBackend"]
@@ -315,16 +312,9 @@ class SqliteBackend(StorageBackend):
         scope = self._scope()
         return flat_place(scope, paths.normalize(path), storage=("sqlite", database.file))
 
-    @asynccontextmanager
-    async def _hold(self, *held: str) -> AsyncIterator[None]:
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         await self._open_database()  # The locks are those of the file that links lead to.
-        locks = path_locks(self._scope())
-        if is_inline():
-            with locks.hold_blocking(*held):
-                yield
-        else:
-            async with locks.hold(*held):
-                yield
+        return await super()._attempt(plan, *held)
 
     # --- the database ---
 

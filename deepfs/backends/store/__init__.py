@@ -26,7 +26,6 @@ from deepfs.backends.namespace import (
     namespace_from,
     stored_namespace,
 )
-from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
 from deepfs.backends.store.items import fetch, fetch_in_batch, list_all
@@ -39,10 +38,9 @@ from deepfs.backends.store.tables import (
     select_values,
     storage_of,
 )
+from deepfs.backends.watching import run_and_report
 from deepfs.errors import BackendError
-from deepfs.storage.requests import Plan
-from deepfs.storage.runners import AsyncStorage, Kind, Listing, Storage
-from deepfs.sync import is_inline
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Plan, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, stats_of
@@ -237,7 +235,7 @@ class StoreBackend(RecordStorageBackend):
         given = self._given_namespace
         if given is None:
             return checked_legacy_namespace(_langgraph.legacy_namespace())
-        return namespace_from(given, adapters().context()) if callable(given) else given
+        return namespace_from(given, _langgraph.current_context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
         return storage_of(self._store()), self._namespace()
@@ -285,11 +283,8 @@ class StoreBackend(RecordStorageBackend):
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         files = await self._identified_files()
-        if is_inline():
-            with files.locks.hold_blocking(*held):
-                return await self._carry_out(files, plan())
         async with files.locks.hold(*held):
-            return await self._carry_out(files, plan())
+            return await run_and_report(files, plan(), self._scope)
 
     def _storage(self) -> Storage:
         return self._files()

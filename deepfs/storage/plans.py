@@ -216,15 +216,18 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
     found: Found = {}
     if path == "/":
         raise IsDirectoryError(path)
-    seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
+    above = paths.ancestors(path)
+    seen = (Get if contents else Stat)([path, *above])
     if terms._asks_together:
         found, beneath = yield Together((seen, List(prefix_of(path), _FEW)))
     else:
         found, beneath = (yield seen), None
     if found:
-        trees.check_parents(path, found)
-    if path in found:
-        return found
+        for directory in above:
+            if directory in found:
+                raise NotDirectoryError(directory)
+        if path in found:
+            return found
     is_directory = holds_files(path) if beneath is None else _shows_directory(path, beneath)
     if (yield from is_directory):
         raise IsDirectoryError(path)
@@ -236,7 +239,7 @@ def write(terms: Terms, operation: Write) -> Plan[WriteResult]:
     needs_before = if_match is not None or (overwrite and terms._reads_before_change)
     found = yield from place(terms, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
-    after = records.new_file(operation.content, created_at=trees.created_at(found, path))
+    after = records.text_file(operation.content, trees.created_at(found, path))
     update = yield Apply(terms._before_apply([trees.change_of(path, found, after)]))
     return WriteResult(path=path, files_update=update)
 
@@ -250,7 +253,7 @@ def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
     if content is None:
         raise BinaryFileError(path)
     done = replace(path, content, operation.old, operation.new, operation.replace_all)
-    after = records.new_file(done.content, created_at=before.created_at)
+    after = records.text_file(done.content, before.created_at)
     update = yield Apply(terms._before_apply([trees.change_of(path, found, after, done)]))
     return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 

@@ -58,6 +58,12 @@ def new_file(
     return FileDataV2(content, encoding, created_at or now, now, mime_type)
 
 
+def text_file(text: str, created_at: str | None) -> FileDataV2:
+    """As `new_file`, of what was found to be text already: for a long one, that takes time."""
+    now = timestamp()
+    return FileDataV2(text, "utf-8", created_at or now, now)
+
+
 def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     """The file stored as `value` at `path`; unknown keys are ignored, timestamps may be missing.
 

@@ -380,17 +380,30 @@ class _Step:
 
 
 class PathLocks:
-    """The locks of one storage.
+    """The locks of one storage, which `scope` identifies.
+
+    Those of equal scopes are equal, so that `_known`, which does not keep them, finds them.
 
     Several paths are granted at once or not at all, so holders cannot deadlock each other. Requests that exclude each
     other are granted in the order of their arrival. Not reentrant: a holder must not request paths that conflict with
     its own.
     """
 
-    __slots__ = ("__weakref__", "table")
+    __slots__ = ("__weakref__", "_scope", "table")
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Hashable = None) -> None:
+        self._scope = scope
         self.table: LockTable = LockTable()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathLocks) and self._scope == other._scope
+
+    def __hash__(self) -> int:
+        return hash(self._scope)
+
+    def __reduce__(self) -> tuple[Callable[[Hashable], "PathLocks"], tuple[Hashable]]:
+        # A copy of a backend uses the same storage.
+        return path_locks, (self._scope,)
 
     def hold(self, *paths: str) -> AbstractAsyncContextManager[None]:
         """Lock normalised `paths` for an `async with`; does not suspend if they are free."""
@@ -410,33 +423,13 @@ def _name(place: Hashable) -> str:
     return f"/{hash(place)}"
 
 
-class _SharedLocks(PathLocks):
-    """The locks of a scope. Those of equal scopes are equal, so that `_known`, which does not keep them, finds them."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Hashable) -> None:
-        super().__init__()
-        self._scope = scope
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SharedLocks) and self._scope == other._scope
-
-    def __hash__(self) -> int:
-        return hash(self._scope)
-
-    def __reduce__(self) -> tuple[Callable[[Hashable], PathLocks], tuple[Hashable]]:
-        # A copy of a backend uses the same storage.
-        return path_locks, (self._scope,)
-
-
-_known: WeakKeyDictionary[_SharedLocks, ref[PathLocks]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[PathLocks, ref[PathLocks]] = WeakKeyDictionary()
 
 
 def path_locks(scope: Hashable) -> PathLocks:
     """The locks of the storage `scope`: the same object for equal scopes, for as long as it is referenced."""
     # Atomic, so that no lock is needed here: a signal handler that interrupts its holder could not get it.
-    new = _SharedLocks(scope)
+    new = PathLocks(scope)
     while (found := _known.setdefault(new, ref(new))()) is None:
         pass  # Another thread has just dropped them.
     return found

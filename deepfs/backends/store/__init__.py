@@ -95,7 +95,6 @@ class _StoreFiles(AsyncStorage):
         storage = storage_of(store)
         self.store = store
         self.namespace = namespace
-        self.is_identified = is_identified(store)
         self.locks = path_locks((storage, namespace))
         self.apply_waits = not _langgraph.never_suspends(store)
         self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
@@ -255,23 +254,18 @@ class StoreBackend(RecordStorageBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
-    def _files(self) -> _StoreFiles:
-        """The files of one operation: those of the last one, if it had the same store and namespace."""
+    async def _identified_files(self) -> _StoreFiles:
+        """The files of one operation, in an identified store: all backends over one database share locks and index.
+
+        Those of the last operation are taken again, if it had the same store and namespace.
+        """
         store, namespace, last = self._store(), self._namespace(), self._last
         if last is not None and last.store is store and last.namespace == namespace:
             return last
-        files = _StoreFiles(store, namespace, self._file_format)
-        if files.is_identified:
-            self._last = files
+        if not is_identified(store):
+            await identify(store)
+        self._last = files = _StoreFiles(store, namespace, self._file_format)
         return files
-
-    async def _identified_files(self) -> _StoreFiles:
-        """The files of one operation, in an identified store: all backends over one database share locks and index."""
-        files = self._files()
-        if files.is_identified:
-            return files
-        await identify(files.store)
-        return _StoreFiles(files.store, files.namespace, self._file_format)
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
@@ -287,7 +281,7 @@ class StoreBackend(RecordStorageBackend):
             return await run_and_report(files, plan(), self._scope)
 
     def _storage(self) -> Storage:
-        return self._files()
+        return _StoreFiles(self._store(), self._namespace(), self._file_format)
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
 from deepfs._langgraph.reducers import fold, stored_version, version_of
-from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
+from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
 from deepfs.text.diff import difference, joined
 from deepfs.text.flat_tree import Change, Directories
@@ -176,7 +176,9 @@ def task_files() -> TaskFiles:
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
     task = task_of(channel, writes, running.step, running.task)
-    _check_channel(channel, task.run)
+    if not task.run.is_checked and not _keeps_files(channel):
+        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
+    task.run.is_checked = True
     merges = getattr(channel, "reducer", None) is fold
     return _MergingFiles(running, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
 
@@ -184,14 +186,8 @@ def task_files() -> TaskFiles:
 _foreign_lock = ForkSafeLock()
 
 
-def _check_channel(channel: Channel, run: Run) -> None:
-    """Raise RuntimeError if the channel loses files: tested once in a run, by writes to an empty channel like it."""
-    if not run.is_checked and not _keeps_files(channel):
-        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
-    run.is_checked = True
-
-
 def _keeps_files(channel: Channel) -> bool:
+    """Whether the channel loses no files, as writes to an empty one like it show."""
     if getattr(channel, "reducer", None) is fold:
         return True
     one, two, three = ({f"/{name}": {"content": name}} for name in ("1", "2", "3"))

@@ -13,11 +13,10 @@ all operations in this one method:
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import fields, force_setattr, replace
+from msgspec.structs import astuple, fields, force_setattr, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import DeepFSError, error_of
@@ -75,6 +74,8 @@ __all__ = [
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
+_MOST_KNOWN: Final = 64
+"""The most combinations of types of arguments that are remembered for a kind of operation."""
 Rename: TypeAlias = Callable[[str], str]
 
 SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
@@ -104,21 +105,22 @@ class Operation(Struct, frozen=True):
     _defaults: ClassVar[Sequence[tuple[str, Any]]]
     _arguments: ClassVar[Sequence[tuple[str, Argument]]]
     """Those with a plain type, each with its check."""
-    _given: ClassVar[Any]
-    """An `attrgetter` of these, and more."""
     _known: ClassVar[set[tuple[type, ...]]]
-    """The types of values that need no check."""
+    """The types of all fields that need no check."""
 
     def __post_init__(self) -> None:
-        types = tuple(map(type, self._given(self)))
+        types = tuple(map(type, astuple(self)))
         if types not in self._known:
             self._check(types)
 
     def _check(self, types: tuple[type, ...]) -> None:
-        """Raise unless the arguments have the right types."""
+        """Raise unless the arguments, which are of these `types`, are valid."""
+        is_plain = True
         for name, argument in self._arguments:
-            argument.look(getattr(self, name))
-        if all(found in argument.plain for found, (_, argument) in zip(types, self._arguments, strict=False)):
+            given = getattr(self, name)
+            argument.look(given)
+            is_plain = is_plain and type(given) in argument.plain
+        if is_plain and len(self._known) < _MOST_KNOWN:
             self._known.add(types)
 
     @classmethod
@@ -176,7 +178,11 @@ class Operation(Struct, frozen=True):
         Args:
             rename: Returns the other path for a path.
         """
-        others = {name: other for name in self.path_fields if (other := rename(path := getattr(self, name))) != path}
+        others: dict[str, str] = {}
+        for name in self.path_fields:
+            path = getattr(self, name)
+            if (other := rename(path)) != path:
+                others[name] = other
         return replace(self, **others) if others else self
 
     def failed(self, error: DeepFSError) -> Any:
@@ -671,5 +677,4 @@ for _kind in KINDS.values():
     _kind._defaults = [(each.name, each.default) for each in _fields if each.name in _kind.options]
     _found = ((each.name, argument_of(each.name, each.type)) for each in _fields)
     _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
-    _kind._given = attrgetter(*(name for name, _ in _kind._arguments), "__class__", "__class__")  # Always a tuple.
     _kind._known = set()

@@ -172,11 +172,11 @@ class _SqliteFiles(BlockingStorage):
 
     def _next_version(self) -> int:
         """A version that no file ever had."""
-        last = self._session.execute("SELECT last_version FROM state WHERE typeof(last_version) = 'integer'").fetchone()
-        if last is None:  # Another program has changed it.
+        step = "UPDATE state SET last_version = last_version + 1 WHERE typeof(last_version) = 'integer'"
+        if self._session.execute(step).rowcount < 1:  # Another program has changed it.
             self._session.execute("DELETE FROM state")
             self._session.execute("INSERT INTO state SELECT coalesce(max(CAST(version AS INTEGER)), 0) FROM files")
-        self._session.execute("UPDATE state SET last_version = last_version + 1")
+            self._session.execute(step)
         [version] = self._session.execute("SELECT last_version FROM state").fetchone()
         return int(version)
 

@@ -300,6 +300,8 @@ def shim(amethod: Callable[..., Coroutine[Any, Any, Any]], name: str) -> Callabl
     """A sync method that calls `amethod` itself, not an override of it in the class of `self`."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "is_synchronous", False):  # As `call_sync` does, but faster.
+            return call_inline(self, *args, **kwargs)
         owner = type(self).__name__
         bound = functools.partial(amethod, self, *args, **kwargs)
         return call_sync(self, bound, f"{owner}.{name}()", f"{owner}.a{name}()")

@@ -13,11 +13,10 @@ all operations in this one method:
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import fields, force_setattr, replace
+from msgspec.structs import astuple, fields, force_setattr, replace
 
 from deepfs._brief import struct_repr
 from deepfs.errors import DeepFSError, error_of
@@ -71,11 +70,12 @@ __all__ = [
     "UploadStream",
     "Watch",
     "Write",
-    "arguments_to_check",
     "locate_error",
 ]
 
 CHUNK_BYTES: Final = 1024 * 1024
+_MOST_KNOWN: Final = 64
+"""The most combinations of types of arguments that are remembered for a kind of operation."""
 Rename: TypeAlias = Callable[[str], str]
 
 SPELLINGS: Final = {"file_path": "path", "old_string": "old", "new_string": "new"}
@@ -103,9 +103,25 @@ class Operation(Struct, frozen=True):
     parameters: ClassVar[tuple[str, ...]]
     """The names of the positional parameters."""
     _defaults: ClassVar[Sequence[tuple[str, Any]]]
+    _arguments: ClassVar[Sequence[tuple[str, Argument]]]
+    """Those with a plain type, each with its check."""
+    _known: ClassVar[set[tuple[type, ...]]]
+    """The types of all fields that need no check."""
 
     def __post_init__(self) -> None:
-        _CHECKS[type(self)](self)
+        types = tuple(map(type, astuple(self)))
+        if types not in self._known:
+            self._check(types)
+
+    def _check(self, types: tuple[type, ...]) -> None:
+        """Raise unless the arguments, which are of these `types`, are valid."""
+        is_plain = True
+        for name, argument in self._arguments:
+            given = getattr(self, name)
+            argument.look(given)
+            is_plain = is_plain and type(given) in argument.plain
+        if is_plain and len(self._known) < _MOST_KNOWN:
+            self._known.add(types)
 
     @classmethod
     def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -162,7 +178,11 @@ class Operation(Struct, frozen=True):
         Args:
             rename: Returns the other path for a path.
         """
-        others = {name: other for name in self.path_fields if (other := rename(path := getattr(self, name))) != path}
+        others: dict[str, str] = {}
+        for name in self.path_fields:
+            path = getattr(self, name)
+            if (other := rename(path)) != path:
+                others[name] = other
         return replace(self, **others) if others else self
 
     def failed(self, error: DeepFSError) -> Any:
@@ -651,32 +671,10 @@ KINDS: Final[Mapping[str, type[Operation]]] = {
 """The operations by their sync names. The first thirteen have a sync method."""
 
 
-def arguments_to_check(kind: type[Operation]) -> list[tuple[str, Argument]]:
-    """The arguments with a plain type, each with its check."""
-    return [(each.name, found) for each in fields(kind) if (found := argument_of(each.name, each.type)) is not None]
-
-
-def _check_of(kind: type[Operation]) -> Callable[[Operation], None]:
-    """A function that raises unless the arguments of an operation have the right types."""
-    arguments = arguments_to_check(kind)
-    if not arguments:
-        return lambda operation: None
-    given = attrgetter(*(name for name, _ in arguments), "__class__")  # Always several, so that it returns a tuple.
-    known: set[tuple[type, ...]] = set()
-
-    def check(operation: Operation) -> None:
-        types = tuple(map(type, given(operation)))
-        if types in known:
-            return
-        for name, argument in arguments:
-            argument.look(getattr(operation, name))
-        if all(found in argument.plain for found, (_, argument) in zip(types, arguments, strict=False)):
-            known.add(types)
-
-    return check
-
-
 for _kind in KINDS.values():
-    _kind.parameters = tuple(name for name in _kind.__struct_fields__ if name not in (*_kind.options, *_kind.extras))
-    _kind._defaults = [(each.name, each.default) for each in fields(_kind) if each.name in _kind.options]
-_CHECKS: Final = {kind: _check_of(kind) for kind in KINDS.values()}
+    _fields = fields(_kind)
+    _kind.parameters = tuple(each.name for each in _fields if each.name not in (*_kind.options, *_kind.extras))
+    _kind._defaults = [(each.name, each.default) for each in _fields if each.name in _kind.options]
+    _found = ((each.name, argument_of(each.name, each.type)) for each in _fields)
+    _kind._arguments = [(name, argument) for name, argument in _found if argument is not None]
+    _kind._known = set()

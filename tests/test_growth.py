@@ -464,7 +464,7 @@ FIXED: Final = {
         "as_copy", "change_of", "check_parents", "check_replaceable", "check_version",
         "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
     )),
-    *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
+    *("lines.check_window", "records.text_file", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),

@@ -181,10 +181,6 @@ class Record(NamedTuple):
             return True
         return any(_collide(change.places, other.places) for other in self.others(task))
 
-    def joined(self, task: str, change: FileChange) -> "Record":
-        """A record with `change` added."""
-        return Record(self.origin, {**self.parts, task: change})
-
 
 class StepLog:
     """The operations of one superstep that took effect, entered in order. A later step starts with an empty log."""
@@ -215,7 +211,11 @@ class StepLog:
         lost = self.collisions(operation)
         if not lost:
             for path, change in operation.paths.items():
-                self._enter(operation.task, path, change)
+                record = self.record(path, change)
+                if change.result is not None:
+                    self._directories.update(ancestors(path))
+                if change.result is not None or record.exists:
+                    self.records[path] = Record(record.origin, {**record.parts, operation.task: change})
         return lost
 
     def collisions(self, operation: Operation) -> list[str]:
@@ -247,10 +247,3 @@ class StepLog:
         return path in self._directories and any(
             record.exists and is_beneath(other, path) for other, record in self.records.items()
         )
-
-    def _enter(self, task: str, path: str, change: FileChange) -> None:
-        record = self.record(path, change)
-        if change.result is not None:
-            self._directories.update(ancestors(path))
-        if change.result is not None or record.exists:
-            self.records[path] = record.joined(task, change)

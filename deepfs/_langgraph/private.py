@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -20,6 +21,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
+from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
@@ -27,11 +29,13 @@ from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 
 __all__ = [
     "STRICT_RESUME",
+    "BackendContext",
     "RunningTask",
     "Session",
     "batch",
     "connection_of",
     "current_config",
+    "current_context",
     "current_runtime",
     "current_state",
     "current_store",
@@ -174,6 +178,51 @@ def current_state() -> dict[str, Any]:
     inside = None if read is None else _inside(read)
     names = [] if inside is None else [name for name in inside[0] if not name.startswith(("__", "branch:"))]
     return dict(read(names, False)) if names and read is not None else {}
+
+
+class BackendContext(Runtime[Any]):
+    """A `Runtime` with the attributes that older factories use: `runtime`, `config` and `state`, all deprecated.
+
+    Factories of namespaces and of backends get it, so they may use the `Runtime` or these attributes.
+
+    Args:
+        state: The state of the running graph.
+        runtime: The runtime of the running node; None is an empty one.
+    """
+
+    def __init__(self, state: Any = None, runtime: Runtime[Any] | None = None) -> None:
+        wrapped = runtime or Runtime()
+        for field in fields(Runtime):
+            object.__setattr__(self, field.name, getattr(wrapped, field.name))
+        object.__setattr__(self, "_state", state)
+
+    @property
+    def runtime(self) -> Runtime[Any]:
+        """The runtime itself."""
+        warn_deprecated("BackendContext.runtime is deprecated: the factory gets the Runtime itself, without .runtime")
+        return self
+
+    @property
+    def config(self) -> Any:
+        """The config of the running task."""
+        warn_deprecated("BackendContext.config is deprecated: use langgraph.config.get_config, or the Runtime")
+        return current_config()
+
+    @property
+    def state(self) -> Any:
+        """The state of the graph, as the running task sees it."""
+        warn_deprecated(
+            "BackendContext.state is deprecated: state changes from step to step, so what depends on it moves about. "
+            "Use the context, the thread or the user of the Runtime."
+        )
+        state = vars(self)["_state"]
+        return current_state() if state is None else state
+
+
+def current_context() -> BackendContext | None:
+    """The argument for a factory in the running node; None outside a graph."""
+    runtime = current_runtime()
+    return None if runtime is None else BackendContext(runtime=runtime)
 
 
 def current_store() -> BaseStore:

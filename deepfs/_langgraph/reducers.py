@@ -131,15 +131,12 @@ class FileReducer:
         lost = log.enter(operation)
         for path, change in operation.paths.items():
             data = written.get(path)
-            self._remember(path, change, data)
+            if isinstance(data, Mapping):
+                known = self._memory.written.get(path, frozenset())
+                self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
             if not lost:
                 self._put(path, self._merge_change(operation.task, path, data, change, records[path]))
         return lost
-
-    def _remember(self, path: str, change: FileChange, data: Mapping[str, Any] | None) -> None:
-        if isinstance(data, Mapping):
-            known = self._memory.written.get(path, frozenset())
-            self._memory.written[path] = known | {(change.result, data.get("modified_at"))}
 
     def _put(self, path: str, data: Any) -> None:
         if data is None:
@@ -311,15 +308,12 @@ class _Conflicts(list[dict[str, Any]]):
             self.clear()
             self._known = set()
         elif isinstance(write, str):
-            self._judge(operation_in([write]))
+            operation = operation_in([write])
+            if operation is not None and (lost := self.log.enter(operation)):
+                self._add(_report_lost(operation, lost))
         else:
             forms = {_form(conflict): conflict for conflict in write}
             self._add(conflict for form, conflict in forms.items() if form not in self._known)
-
-    def _judge(self, operation: Operation | None) -> None:
-        lost = self.log.enter(operation) if operation else []
-        if operation and lost:
-            self._add(_report_lost(operation, lost))
 
     def _add(self, conflicts: Iterable[dict[str, Any]]) -> None:
         for conflict in conflicts:

@@ -4,14 +4,14 @@ It is imported when it is first needed: importing LangGraph takes over a second.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
 from deepfs._langgraph.reducers import fold, stored_version, version_of
-from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
+from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
 from deepfs.text.diff import difference, joined
 from deepfs.text.flat_tree import Change, Directories
@@ -39,11 +39,19 @@ _ENDED = (
 
 
 class TaskFiles:
-    """The files that the running task reads and changes; valid within `task_files()`."""
+    """The files that the running task reads and changes, within `with`, which locks them."""
 
-    def __init__(self, running: RunningTask, *, tells_conflicts: bool) -> None:
+    def __init__(self, running: RunningTask, lock: ForkSafeLock, *, tells_conflicts: bool) -> None:
         self._running = running
+        self._lock = lock
         self._tells_conflicts = tells_conflicts
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
     @property
     def files(self) -> Mapping[str, Any]:
@@ -103,7 +111,7 @@ class _MergingFiles(TaskFiles):
     def __init__(
         self, running: RunningTask, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool
     ) -> None:
-        super().__init__(running, tells_conflicts=tells_conflicts)
+        super().__init__(running, task.run.lock, tells_conflicts=tells_conflicts)
         self._task = task
         self._writes = writes
         self._merges = merges
@@ -154,54 +162,32 @@ def _is_last(write: object, writes: Writes) -> bool:
     return True
 
 
-class _Locked:
-    """A context with a lock held, in which `files` may be used."""
-
-    __slots__ = ("_files", "_lock")
-
-    def __init__(self, lock: ForkSafeLock, files: TaskFiles) -> None:
-        self._lock = lock
-        self._files = files
-
-    def __enter__(self) -> TaskFiles:
-        self._lock.acquire()
-        return self._files
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def task_files() -> AbstractContextManager[TaskFiles]:
-    """A context with the files of the running task, locked against other threads and tasks: do not wait inside.
+def task_files() -> TaskFiles:
+    """The files of the running task. `with` locks them against other threads and tasks: do not wait inside.
 
     Raises RuntimeError, which says what to do, outside a graph and in a graph without a channel `files`.
     """
     running = running_task()
     inside = running.inside
     if inside is None:
-        return _Locked(_foreign_lock, _fresh_files(running))
+        return _fresh_files(running)
     channels, writes = inside
     channel = channels.get(FILES)
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
     task = task_of(channel, writes, running.step, running.task)
-    _check_channel(channel, task.run)
+    if not task.run.is_checked and not _keeps_files(channel):
+        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
+    task.run.is_checked = True
     merges = getattr(channel, "reducer", None) is fold
-    files = _MergingFiles(running, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
-    return _Locked(task.run.lock, files)
+    return _MergingFiles(running, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
 
 
 _foreign_lock = ForkSafeLock()
 
 
-def _check_channel(channel: Channel, run: Run) -> None:
-    """Raise RuntimeError if the channel loses files: tested once in a run, by writes to an empty channel like it."""
-    if not run.is_checked and not _keeps_files(channel):
-        raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
-    run.is_checked = True
-
-
 def _keeps_files(channel: Channel) -> bool:
+    """Whether the channel loses no files, as writes to an empty one like it show."""
     if getattr(channel, "reducer", None) is fold:
         return True
     one, two, three = ({f"/{name}": {"content": name}} for name in ("1", "2", "3"))
@@ -223,8 +209,8 @@ def _fresh_files(running: RunningTask) -> TaskFiles:
     try:
         running.read(CONFLICTS, False)
     except KeyError:
-        return TaskFiles(running, tells_conflicts=False)
-    return TaskFiles(running, tells_conflicts=True)
+        return TaskFiles(running, _foreign_lock, tells_conflicts=False)
+    return TaskFiles(running, _foreign_lock, tells_conflicts=True)
 
 
 def _files_of(value: object) -> Mapping[str, Any]:

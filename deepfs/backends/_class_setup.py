@@ -168,7 +168,8 @@ def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> C
     """A method with the signature of `like`, which calls `run` itself, not an override of it in the class of `self`."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await answer(run, self, _as_replacing(self, kind.called(args, kwargs)))
+        operation = kind.called(args, kwargs)
+        return await answer(run, self, _as_replacing(self, operation) if _replacing_now else operation)
 
     async def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         async with aclosing(await run(self, kind.called(args, kwargs))) as items:
@@ -230,7 +231,7 @@ def _replacing_by(backend: object, operation: Write) -> Iterator[None]:
 
 def _as_replacing(backend: object, operation: Operation) -> Operation:
     """The operation; a write that is called within such a block may replace the file."""
-    if type(operation) is not Write or not _replacing_now:
+    if type(operation) is not Write:
         return operation
     now = (id(backend), operation.path, operation.content)
     return replace(operation, overwrite=True) if now[:2] in _replacing.get() or now in _replacing_now else operation

@@ -8,13 +8,21 @@ from typing import Any, TypeVar
 
 from deepfs import operations as ops
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.watching import is_watched, run_and_report, watch_storage
+from deepfs.backends.watching import run_and_report, watch_storage
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.storage import plans as plans
-from deepfs.storage.requests import Plan
-from deepfs.storage.retries import RetryPolicy, until_accepted
-from deepfs.storage.runners import AsyncStorage, BlockingStorage, InlineStorage, Kind, Listing, Storage
+from deepfs.storage.retries import RetryPolicy
+from deepfs.storage.runners import (
+    AsyncStorage,
+    BlockingStorage,
+    InlineStorage,
+    Kind,
+    Listing,
+    Plan,
+    Storage,
+    until_accepted,
+)
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_of
@@ -109,25 +117,21 @@ class StorageBackend(BackendProtocol):
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         async with self._hold(*held):
-            return await self._carry_out(self._storage(), plan())
-
-    def _carry_out(self, storage: Storage, plan: Plan[T]) -> Awaitable[T]:
-        """Run the plan of a change, whose paths are locked, and tell those who watch."""
-        if is_watched():
-            return run_and_report(self._scope(), lambda noted: storage.carry_out(noted, "change"), plan)
-        return storage.carry_out(plan, "change")
+            return await run_and_report(self._storage(), plan(), self._scope)
 
     # --- operations ---
 
     async def run(self, operation: ops.Operation) -> Any:
         match operation:
             case ops.Read() | ops.ReadRaw() | ops.Ls() | ops.ListTree():
-                return await self._look(partial(plans.plan_of, self, operation.at(paths.normalize)))
+                plan = partial(plans.PLANS[type(operation)], self, operation.at(paths.normalize))
+                return await self._look(plan)
             case ops.Write() | ops.Edit() | ops.Delete() | ops.Copy():
                 operation = operation.at(paths.normalize)
                 if isinstance(operation, ops.Write):
                     check_text(operation.content)
-                return await self._change(partial(plans.plan_of, self, operation), *operation.paths)
+                plan = partial(plans.PLANS[type(operation)], self, operation)
+                return await self._change(plan, *operation.paths)
             case ops.ResolvePaths(given):
                 return list(given)
             case GlobRequest():
@@ -211,7 +215,7 @@ class FlatBackend(StorageBackend):
             return await change()
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        return await self._changing(lambda: self._carry_out(self._storage(), plan()), *held)
+        return await self._changing(lambda: run_and_report(self._storage(), plan(), self._scope), *held)
 
     def _storage(self) -> Storage:
         return _FetchedFiles(self)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deepfs.backends.older_protocols import adapters
 from deepfs.errors import BackendError, DeepFSError
 
 if TYPE_CHECKING:
@@ -76,13 +75,14 @@ def namespace_given(given: object) -> Callable[[], str]:
         ValueError: A name is not valid.
     """
     if callable(given):
-        adapters()  # Imports LangGraph, which would block an event loop later.
-        return partial(_namespace_now, given)
+        from deepfs._langgraph.private import current_context  # Now: importing LangGraph would block an event loop.
+
+        return partial(_namespace_now, given, current_context)
     return partial(str, "/".join(checked_namespace(_names(given))))
 
 
-def _namespace_now(factory: Callable[[Any], object]) -> str:
-    return "/".join(namespace_from(lambda runtime: _names(factory(runtime)), adapters().context()))
+def _namespace_now(factory: Callable[[Any], object], context: Callable[[], object]) -> str:
+    return "/".join(namespace_from(lambda runtime: _names(factory(runtime)), context()))
 
 
 def _names(given: object) -> object:

@@ -106,8 +106,6 @@ class Adapters(Struct, frozen=True):
     """Returns a `BackendProtocol` over a backend of any protocol, or over a factory; else raises TypeError."""
     older: Callable[[Any], Any]
     """Returns a `BackendProtocol` over an object of a subclass of it whose methods are those of V1."""
-    context: Callable[[], Any]
-    """Returns the argument for factories of namespaces or backends in the running node; None outside a graph."""
 
 
 _registered: list[Adapters] = []

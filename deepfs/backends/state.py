@@ -1,14 +1,14 @@
 """Files in the state of a LangGraph graph: they live as long as the thread, and are checkpointed with it."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.channel import FileConflicts, Files, FilesystemState
 from deepfs._langgraph.task_files import TaskFiles, task_files
 from deepfs.backends.flat import RecordStorageBackend, records_of
-from deepfs.storage.runners import InlineStorage, Storage
+from deepfs.backends.watching import run_and_report
+from deepfs.storage.runners import InlineStorage, Plan
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, FileStat, FileTree, stats_of
@@ -16,48 +16,33 @@ from deepfs.types import FileFormat
 
 __all__ = ["FileConflicts", "Files", "FilesystemState", "StateBackend"]
 
-
-class _Held:
-    """A context that holds the lock of the run against its other tasks; nothing waits while it is held."""
-
-    async def __aenter__(self) -> None:
-        self._files = task_files()
-        self._files.__enter__()
-
-    async def __aexit__(self, *raised: Any) -> None:
-        self._files.__exit__(*raised)
+T = TypeVar("T")
 
 
 class _StateFiles(InlineStorage):
     """The files of the running task, for one operation: it calls no primitive after it has suspended."""
 
-    def __init__(self, backend: RecordStorageBackend) -> None:
-        self._backend = backend
-        self._found: AbstractContextManager[TaskFiles] | None = None
-
-    @property
-    def _task_files(self) -> AbstractContextManager[TaskFiles]:
-        if self._found is None:
-            self._found = task_files()
-        return self._found
+    def __init__(self, file_format: FileFormat) -> None:
+        self._format = file_format
+        self.found: TaskFiles = task_files()
 
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         return stats_of(self.get(paths))
 
     def get(self, paths: Sequence[str]) -> DecodedFiles:
-        with self._task_files as task:
+        with self.found as task:
             files = task.files
             return DecodedFiles({path: files[path] for path in paths if path in files})
 
     def list(self, prefix: str, limit: int | None = None) -> FileTree:
-        with self._task_files as task:
+        with self.found as task:
             files = {} if limit is not None else {**task.files}
             return FileTree(DecodedFiles(files), task.directories)
 
     def apply(self, changes: Sequence[Change]) -> dict[str, Any]:
-        with self._task_files as task:
-            task.commit(changes, self._backend._file_format)
-        return dict(records_of(changes, self._backend._file_format))
+        with self.found as task:
+            task.commit(changes, self._format)
+        return dict(records_of(changes, self._format))
 
 
 class StateBackend(RecordStorageBackend):
@@ -87,12 +72,14 @@ class StateBackend(RecordStorageBackend):
         if runtime is not None:
             warn_deprecated("StateBackend(runtime) is deprecated: StateBackend() finds the runtime by itself")
 
-    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        return _Held()
+    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+        storage = self._storage()
+        with storage.found:  # Locked against the other tasks of the run. Nothing waits meanwhile.
+            return await run_and_report(storage, plan(), self._scope)
 
     async def astorage_place(self, path: str) -> StoragePlace:
         # Two places are compared within one task, so both are in the state of this task.
         return flat_place("state", paths.normalize(path), storage="state", is_sole=True)
 
-    def _storage(self) -> Storage:
-        return _StateFiles(self)
+    def _storage(self) -> _StateFiles:
+        return _StateFiles(self._file_format)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.storage.requests import Apply, Plan
+from deepfs.storage.runners import Apply, Plan, Storage
 from deepfs.sync import yield_to_loop
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change
@@ -22,7 +22,7 @@ from deepfs.threads.forks import ForkSafeLock, after_fork
 from deepfs.threads.loop_bridge import ThreadEvent, loop_callbacks, start_task
 from deepfs.types import ChangeEvent, ChangeKind
 
-__all__ = ["ChangeBuffer", "is_watched", "merge_watches", "run_and_report", "watch_storage"]
+__all__ = ["ChangeBuffer", "merge_watches", "run_and_report", "watch_storage"]
 
 T = TypeVar("T")
 
@@ -192,29 +192,28 @@ async def watch_storage(
 # --- reporting changes -----------------------------------------------------------------------------------------------
 
 
-def is_watched() -> bool:
-    """Whether there is a watch of any storage. Ask with the paths of a change locked."""
-    return bool(_watches)
-
-
-async def run_and_report(scope: Hashable, carry_out: Callable[[Plan[T]], Awaitable[T]], plan: Plan[T]) -> T:
+def run_and_report(storage: Storage, plan: Plan[T], scope: Callable[[], Hashable]) -> Awaitable[T]:
     """Run the plan of a change, and tell the watches of the storage what was stored.
 
     Call it with the changed paths locked, so that the changes of one path are told in their order. Where it is unknown
     whether a change was stored, its path is told as `resync`.
 
     Args:
-        scope: Identifies the storage.
-        carry_out: Runs a plan to its end, with the transaction that it runs in.
+        storage: The storage, for this operation.
         plan: The plan.
+        scope: Identifies the storage.
 
     Returns:
         The result of the plan.
     """
+    return _report_changes(storage, plan, scope()) if _watches else storage.carry_out(plan, "change")
+
+
+async def _report_changes(storage: Storage, plan: Plan[T], scope: Hashable) -> T:
     stored: list[Change] = []
     unknown: list[Change] = []
     try:
-        return await carry_out(_note_changes(plan, stored, unknown))
+        return await storage.carry_out(_note_changes(plan, stored, unknown), "change")
     except BaseException as error:
         if not _is_refusal(error):
             unknown += stored

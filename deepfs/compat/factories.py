@@ -1,12 +1,9 @@
 """Backend factories (deprecated): functions that take the runtime and return a backend."""
 
-from dataclasses import fields
 from typing import Any, cast
 
-from langgraph.runtime import Runtime
-
 from deepfs._deprecated import already_warned, warn_deprecated
-from deepfs._langgraph import private as _langgraph
+from deepfs._langgraph.private import BackendContext, current_context
 from deepfs.backends.older_protocols import Adapters, register
 from deepfs.backends.protocol import BACKEND_TYPES, AnyBackendProtocol, BackendFactory, BackendProtocol, Capabilities
 from deepfs.compat.adapters import AdaptedBackend, adapt_backend_protocol
@@ -62,49 +59,4 @@ class FactoryBackend(BackendProtocol):
         return await self.current().arun(operation)
 
 
-class BackendContext(Runtime[Any]):
-    """A `Runtime` with the attributes that older factories use: `runtime`, `config` and `state`, all deprecated.
-
-    Factories of namespaces and of backends get it, so they may use the `Runtime` or these attributes.
-
-    Args:
-        state: The state of the running graph.
-        runtime: The runtime of the running node; None is an empty one.
-    """
-
-    def __init__(self, state: Any = None, runtime: Runtime[Any] | None = None) -> None:
-        wrapped = runtime or Runtime()
-        for field in fields(Runtime):
-            object.__setattr__(self, field.name, getattr(wrapped, field.name))
-        object.__setattr__(self, "_state", state)
-
-    @property
-    def runtime(self) -> Runtime[Any]:
-        """The runtime itself."""
-        warn_deprecated("BackendContext.runtime is deprecated: the factory gets the Runtime itself, without .runtime")
-        return self
-
-    @property
-    def config(self) -> Any:
-        """The config of the running task."""
-        warn_deprecated("BackendContext.config is deprecated: use langgraph.config.get_config, or the Runtime")
-        return _langgraph.current_config()
-
-    @property
-    def state(self) -> Any:
-        """The state of the graph, as the running task sees it."""
-        warn_deprecated(
-            "BackendContext.state is deprecated: state changes from step to step, so what depends on it moves about. "
-            "Use the context, the thread or the user of the Runtime."
-        )
-        state = vars(self)["_state"]
-        return _langgraph.current_state() if state is None else state
-
-
-def current_context() -> BackendContext | None:
-    """The argument for a factory in the running node; None outside a graph."""
-    runtime = _langgraph.current_runtime()
-    return None if runtime is None else BackendContext(runtime=runtime)
-
-
-register(Adapters(backend=backend_from, older=AdaptedBackend, context=current_context))
+register(Adapters(backend=backend_from, older=AdaptedBackend))

@@ -197,14 +197,15 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 def run_steps(steps: Steps[T]) -> T:
     """Run the code with the sync form of each step, and return its result."""
-    advance: Callable[[], Step] = partial(next, steps)
     try:
+        step = next(steps)
         while True:
-            step = advance()
             try:
-                advance = partial(steps.send, step.call())
+                done = step.call()
             except Exception as error:
-                advance = partial(steps.throw, error)
+                step = steps.throw(error)
+            else:
+                step = steps.send(done)
     except StopIteration as ended:
         result: T = ended.value
         return result
@@ -212,14 +213,15 @@ def run_steps(steps: Steps[T]) -> T:
 
 async def arun_steps(steps: Steps[T]) -> T:
     """As `run_steps`, with the async form of each step."""
-    advance: Callable[[], Step] = partial(next, steps)
     try:
+        step = next(steps)
         while True:
-            step = advance()
             try:
-                advance = partial(steps.send, await step.acall())
+                done = await step.acall()
             except Exception as error:
-                advance = partial(steps.throw, error)
+                step = steps.throw(error)
+            else:
+                step = steps.send(done)
     except StopIteration as ended:
         result: T = ended.value
         return result

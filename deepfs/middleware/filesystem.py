@@ -316,13 +316,13 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _large(self, state: Any) -> list[AnyMessage]:
         """The messages of people that are too large, and those with media."""
-
-        def is_large(message: AnyMessage) -> bool:
+        large: list[AnyMessage] = []
+        for message in state.get("messages", ()):
             evictor = self._messages if isinstance(message, HumanMessage) else None
             is_oversized = evictor is not None and evictor.is_oversized(message)
-            return is_oversized or (self.offload_binary_content and has_media(message))
-
-        return [*filter(is_large, state.get("messages", ()))]
+            if is_oversized or (self.offload_binary_content and has_media(message)):
+                large.append(message)
+        return large
 
 
 def give_rules(

@@ -534,15 +534,12 @@ def tool_of(
         waits = f"The sync form of the tool {name}"
         return call_sync(backend, partial(operation, **given), waits, "its async form (ainvoke)")
 
-    async def acall(**given: Any) -> Any:
-        return await operation(**given)
-
     return StructuredTool(
         name=name,
         description=description,
         args_schema=arguments,
         func=call,
-        coroutine=acall,
+        coroutine=operation,
         handle_tool_error=True,
         handle_validation_error=wrong_arguments,
         response_format=response_format,

@@ -1,6 +1,6 @@
 """The operations on a tree of flat files as plans, which do no I/O and never wait.
 
-What a plan is and the requests that it yields are in `requests.py`, what runs it in `runners.py`.
+What a plan is, the requests that it yields, and what runs it, are in `runners.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from deepfs.search.literals import required_path
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
 from deepfs.search.results import Grep
 from deepfs.storage.gathering import batched
-from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
+from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
@@ -208,12 +208,7 @@ def _make_download(given: str, path: str | DeepFSError, found: Mapping[str, File
 
 
 # --- changing --------------------------------------------------------------------------------------------------------
-
-
-def _apply(terms: Terms, changes: Sequence[Change]) -> Plan[dict[str, Any] | None]:
-    """Store all changes of an operation. Every change of a flat backend goes through this function."""
-    update: dict[str, Any] | None = yield Apply(terms._before_apply(changes))
-    return update
+# Every change of a flat backend passes `terms._before_apply`, once an operation.
 
 
 def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
@@ -221,15 +216,18 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
     found: Found = {}
     if path == "/":
         raise IsDirectoryError(path)
-    seen = (Get if contents else Stat)([path, *paths.ancestors(path)])
+    above = paths.ancestors(path)
+    seen = (Get if contents else Stat)([path, *above])
     if terms._asks_together:
         found, beneath = yield Together((seen, List(prefix_of(path), _FEW)))
     else:
         found, beneath = (yield seen), None
     if found:
-        trees.check_parents(path, found)
-    if path in found:
-        return found
+        for directory in above:
+            if directory in found:
+                raise NotDirectoryError(directory)
+        if path in found:
+            return found
     is_directory = holds_files(path) if beneath is None else _shows_directory(path, beneath)
     if (yield from is_directory):
         raise IsDirectoryError(path)
@@ -241,8 +239,8 @@ def write(terms: Terms, operation: Write) -> Plan[WriteResult]:
     needs_before = if_match is not None or (overwrite and terms._reads_before_change)
     found = yield from place(terms, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
-    after = records.new_file(operation.content, created_at=trees.created_at(found, path))
-    update = yield from _apply(terms, [trees.change_of(path, found, after)])
+    after = records.text_file(operation.content, trees.created_at(found, path))
+    update = yield Apply(terms._before_apply([trees.change_of(path, found, after)]))
     return WriteResult(path=path, files_update=update)
 
 
@@ -255,8 +253,8 @@ def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
     if content is None:
         raise BinaryFileError(path)
     done = replace(path, content, operation.old, operation.new, operation.replace_all)
-    after = records.new_file(done.content, created_at=before.created_at)
-    update = yield from _apply(terms, [trees.change_of(path, found, after, done)])
+    after = records.text_file(done.content, before.created_at)
+    update = yield Apply(terms._before_apply([trees.change_of(path, found, after, done)]))
     return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 
 
@@ -267,7 +265,7 @@ def delete(terms: Terms, operation: Delete) -> Plan[DeleteResult]:
     needs_before = if_match is not None or terms._reads_before_change
     files, chosen = yield from _subtree(path, contents=needs_before)
     trees.check_version(path, files, if_match)
-    yield from _apply(terms, [trees.change_of(child, files, None) for child in chosen])
+    yield Apply(terms._before_apply([trees.change_of(child, files, None) for child in chosen]))
     return DeleteResult(path=path)
 
 
@@ -278,14 +276,14 @@ def move(terms: Terms, operation: Move) -> Plan[WriteResult]:
         return WriteResult(path=dst)
     added = yield from _relocate(terms, operation, files, chosen)
     removed = [trees.change_of(path, files, None) for path in chosen]
-    return WriteResult(path=dst, files_update=(yield from _apply(terms, [*added, *removed])))
+    return WriteResult(path=dst, files_update=(yield Apply(terms._before_apply([*added, *removed]))))
 
 
 def copy(terms: Terms, operation: Copy) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=True)
     moved = yield from _relocate(terms, operation, files, chosen)
-    update = yield from _apply(terms, [trees.as_copy(change) for change in moved])
+    update = yield Apply(terms._before_apply([trees.as_copy(change) for change in moved]))
     return WriteResult(path=dst, files_update=update)
 
 
@@ -300,15 +298,11 @@ def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]
     return [trees.moved_here(targets[path], found, path, files) for path in chosen]
 
 
-_PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
+PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
     Read: read, ReadRaw: read_raw, Ls: ls, ListTree: list_tree,
     Write: write, Edit: edit, Delete: delete, Move: move, Copy: copy,
 }  # fmt: skip
-
-
-def plan_of(terms: Terms, operation: Operation) -> Plan[Any]:
-    """The plan of an operation on one file or tree, whose paths are normalised."""
-    return _PLANS[type(operation)](terms, operation)
+"""The plans of operations on one file or tree, whose paths are normalised."""
 
 
 def upload(
@@ -326,7 +320,7 @@ def upload(
     ]
     try:
         if uploads.changes:
-            yield from _apply(terms, uploads.changes)
+            yield Apply(terms._before_apply(uploads.changes))
     except PartlyDoneError as error:
         return [
             outcome or (None if target in error.done else error)

@@ -2,22 +2,18 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from time import monotonic, sleep
+from time import sleep
 from typing import Final, TypeVar
 
 import anyio
 from msgspec import Struct
 
-from deepfs.sync import is_inline
 from deepfs.text.arguments import check_integer
-from deepfs.text.flat_tree import ChangedError
 
 T = TypeVar("T")
 
-_CONTENTION: Final = 30.0
+CONTENTION: Final = 30.0
 """How long an operation is planned anew while others change the same files, in seconds."""
-_PAUSE: Final = 0.02
-"""The longest pause before that, in seconds."""
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -40,7 +36,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     timeout: float = 30.0
     first_delay: float = 0.05
     longest_delay: float = 2.0
-    contention: float = _CONTENTION
+    contention: float = CONTENTION
 
     def __post_init__(self) -> None:
         check_integer("attempts", self.attempts)
@@ -111,20 +107,3 @@ class Requests:
 
     def _may_pass(self, error: Exception) -> bool:
         return isinstance(error, TimeoutError) or self._is_transient(error)
-
-
-async def until_accepted(attempt: Callable[[], Awaitable[T]], seconds: float = _CONTENTION) -> T:
-    """Run an operation; run it again while it raises ChangedError, for up to `seconds`."""
-    deadline = monotonic() + seconds
-    while True:
-        try:
-            return await attempt()
-        except ChangedError:
-            if monotonic() > deadline:
-                raise
-        # The pause is random, so that two attempts that collided do not collide again.
-        pause = random.uniform(0, _PAUSE)
-        if is_inline():
-            sleep(pause)  # noqa: ASYNC251  # There is no event loop to wait on.
-        else:
-            await anyio.sleep(pause)

@@ -234,9 +234,7 @@ def is_about_one_file(error: DeepFSError) -> bool:
 class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
     """Stored records by path, decoded when they are accessed. Access to a malformed one raises InvalidContentError."""
 
-    def __init__(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        super().__init__(records)
-        self._last: tuple[str, FileDataV2] | None = None
+    _last: tuple[str, FileDataV2] | None = None
 
     def __getitem__(self, path: str) -> FileDataV2:
         last = self._last
@@ -385,21 +383,14 @@ def _at(files: Found, path: str) -> FileDataV2 | FileStat | None:
 
 def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Replacement | None = None) -> Change:
     """The change from the file that `files` have at `path`, if any, to `after`."""
-    before = readable(files, path)
+    found = _at(files, path)
+    before = found if isinstance(found, FileDataV2) else None
     if type(files) is not dict and isinstance(files, StoredFiles):
         return Change(path, before, after, replacement, files.origin(path))
     if before is not None or path not in files:
         return Change(path, before, after, replacement)
-    seen = _stat_seen(files, path)
+    seen = found if isinstance(found, FileStat) else FileStat()
     return Change(path, None, after, replacement, seen.tag, seen)
-
-
-def _stat_seen(files: Found, path: str) -> FileStat:
-    try:
-        found = files[path]
-    except InvalidContentError:
-        return FileStat()
-    return found if isinstance(found, FileStat) else stat_of(found)
 
 
 def file_info(path: str, files: Found) -> FileInfo:

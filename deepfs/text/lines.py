@@ -66,7 +66,8 @@ def is_text(content: str) -> bool:
 
 def check_text(content: str, what: str = "content") -> None:
     """Raise InvalidContentError unless `content` is text, TypeError unless it is a string; errors call it `what`."""
-    check_string(f"the {what}", content)
+    if type(content) is not str:
+        check_string(f"the {what}", content)
     nul = content.find("\0")
     if nul >= 0:
         raise InvalidContentError(None, f"The {what} holds a NUL character {_place(content, nul)}; text must not.")

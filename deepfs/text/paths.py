@@ -41,7 +41,8 @@ def normalize(path: str) -> str:
     path (drive letter, also behind a slash; UNC; a leading backslash), a name over 255 bytes or a path over 4,096;
     `TypeError` if `path` is not a string.
     """
-    check_string("path", path)
+    if type(path) is not str:
+        check_string("path", path)
     if _is_plainly_normal(path):
         return path
     names = [segment for segment in path.split("/") if segment not in ("", ".")]

@@ -58,6 +58,12 @@ def new_file(
     return FileDataV2(content, encoding, created_at or now, now, mime_type)
 
 
+def text_file(text: str, created_at: str | None) -> FileDataV2:
+    """As `new_file`, of what was found to be text already: for a long one, that takes time."""
+    now = timestamp()
+    return FileDataV2(text, "utf-8", created_at or now, now)
+
+
 def decode_file(value: Mapping[str, Any], path: str) -> FileDataV2:
     """The file stored as `value` at `path`; unknown keys are ignored, timestamps may be missing.
 
@@ -113,12 +119,13 @@ def _file_given(value: FileContent, path: str) -> FileDataV2:
 
 def _plain_file(value: dict[str, Any]) -> FileDataV2 | None:
     """The file, if `value` has exactly the form that deepfs writes; this takes a third of the time of a full check."""
-    content, encoding = value.get("content"), value.get("encoding")
-    times = value.get("created_at"), value.get("modified_at")
-    is_plain = type(content) is type(times[0]) is type(times[1]) is str and len(value) == _PLAIN_FIELDS
+    content: Any = value.get("content")
+    encoding: Any = value.get("encoding")
+    created_at, modified_at = value.get("created_at"), value.get("modified_at")
+    is_plain = type(content) is type(created_at) is type(modified_at) is str and len(value) == _PLAIN_FIELDS
     if not is_plain or encoding not in _ENCODINGS:
         return None
-    return FileDataV2(cast("str", content), cast("Encoding", encoding), *times)
+    return FileDataV2(content, encoding, created_at, modified_at)
 
 
 def describe_record(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:

@@ -27,7 +27,14 @@ class Request:
         """The event loop of the holder; None for a thread, which always comes to the end of its `with` block."""
         self.thread: int = get_ident()
         """The thread of the holder, with or without an event loop."""
-        self.claims: dict[str, bool] = _claims(paths)
+        self.claims: dict[str, bool] = dict.fromkeys(paths, True)
+        """Whether each path is claimed exclusively, as the given ones are, and not their parents."""
+        for path in tuple(self.claims):
+            while path != "/":
+                path = path[: path.rindex("/")] or "/"
+                if path in self.claims:  # Its parents are claimed as well, or will be in a later round.
+                    break
+                self.claims[path] = False
         for path in shared:
             self.claims.setdefault(path, False)
         self.obstacles: set[str] = set()
@@ -42,32 +49,15 @@ class Request:
     def advance(self, path: str) -> None:
         """Note that no earlier request blocks this one at `path`; grant it if that was the last."""
         self.obstacles.discard(path)
-        self.grant_if_free()
-
-    def grant_if_free(self) -> None:
-        if self.obstacles or self.is_granted:
-            return
-        self.is_granted = True
-        self.wake()
+        if not self.obstacles and not self.is_granted:
+            self.is_granted = True
+            self.wake()
 
     def wake(self) -> None:
         """Call `notify`, and forget it."""
         if (notify := self.notify) is not None:
             self.notify = None  # Before the call, since the waiter may set it again as soon as it is woken.
             notify()
-
-
-def _claims(paths: Iterable[str]) -> dict[str, bool]:
-    """Map paths to whether they are claimed exclusively: True for the given paths, False for their parents."""
-    claims = dict.fromkeys(paths, True)
-    for path in tuple(claims):
-        above = path
-        while above != "/":
-            above = above[: above.rindex("/")] or "/"
-            if above in claims:  # Its parents are claimed as well, or will be in a later round.
-                break
-            claims[above] = False
-    return claims
 
 
 class _Line(dict[Request, bool]):
@@ -205,7 +195,7 @@ class LockTable:
             line = self._lines.setdefault(path, request)
             if line is not request and not self._line(path).join(request, exclusive):
                 request.obstacles.add(path)
-        request.grant_if_free()
+        request.is_granted = not request.obstacles
 
     def _line(self, path: str) -> _Line:
         """The queue of `path`, which is made when a second request arrives."""
@@ -248,10 +238,6 @@ class _Hold(Request):
         self._locks = locks  # Keeps the locks alive: the registry has only weak references.
         self._table = locks.table
 
-    def _enter(self) -> bool:
-        self._table.enter(self)
-        return self.is_granted
-
     def _check_wait(self, *threads: int) -> None:
         """Raise RuntimeError if this request waits for a thread that waits for this call, or for this very code."""
         waiting = waiting_threads.get()
@@ -285,7 +271,8 @@ class _BlockingHold(_Hold):
 
     def __enter__(self) -> None:
         try:
-            if not self._enter():
+            self._table.enter(self)
+            if not self.is_granted:
                 self._wait_blocking()
         except BaseException:
             self._table.leave(self)
@@ -301,7 +288,8 @@ class _AsyncHold(_Hold):
     async def __aenter__(self) -> None:
         self.loop = present_callbacks()
         try:
-            if not self._enter():
+            self._table.enter(self)
+            if not self.is_granted:
                 await self._wait()
         except BaseException:
             self._table.leave(self)
@@ -392,17 +380,30 @@ class _Step:
 
 
 class PathLocks:
-    """The locks of one storage.
+    """The locks of one storage, which `scope` identifies.
+
+    Those of equal scopes are equal, so that `_known`, which does not keep them, finds them.
 
     Several paths are granted at once or not at all, so holders cannot deadlock each other. Requests that exclude each
     other are granted in the order of their arrival. Not reentrant: a holder must not request paths that conflict with
     its own.
     """
 
-    __slots__ = ("__weakref__", "table")
+    __slots__ = ("__weakref__", "_scope", "table")
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Hashable = None) -> None:
+        self._scope = scope
         self.table: LockTable = LockTable()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathLocks) and self._scope == other._scope
+
+    def __hash__(self) -> int:
+        return hash(self._scope)
+
+    def __reduce__(self) -> tuple[Callable[[Hashable], "PathLocks"], tuple[Hashable]]:
+        # A copy of a backend uses the same storage.
+        return path_locks, (self._scope,)
 
     def hold(self, *paths: str) -> AbstractAsyncContextManager[None]:
         """Lock normalised `paths` for an `async with`; does not suspend if they are free."""
@@ -422,33 +423,13 @@ def _name(place: Hashable) -> str:
     return f"/{hash(place)}"
 
 
-class _SharedLocks(PathLocks):
-    """The locks of a scope. Those of equal scopes are equal, so that `_known`, which does not keep them, finds them."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Hashable) -> None:
-        super().__init__()
-        self._scope = scope
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SharedLocks) and self._scope == other._scope
-
-    def __hash__(self) -> int:
-        return hash(self._scope)
-
-    def __reduce__(self) -> tuple[Callable[[Hashable], PathLocks], tuple[Hashable]]:
-        # A copy of a backend uses the same storage.
-        return path_locks, (self._scope,)
-
-
-_known: WeakKeyDictionary[_SharedLocks, ref[PathLocks]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[PathLocks, ref[PathLocks]] = WeakKeyDictionary()
 
 
 def path_locks(scope: Hashable) -> PathLocks:
     """The locks of the storage `scope`: the same object for equal scopes, for as long as it is referenced."""
     # Atomic, so that no lock is needed here: a signal handler that interrupts its holder could not get it.
-    new = _SharedLocks(scope)
+    new = PathLocks(scope)
     while (found := _known.setdefault(new, ref(new))()) is None:
         pass  # Another thread has just dropped them.
     return found

@@ -45,6 +45,7 @@ __all__ = [
     "running_asyncio_loop",
     "runs_loop",
     "start_task",
+    "this_thread",
     "waiting_threads",
 ]
 
@@ -373,9 +374,13 @@ class _TrioCallbacks(LoopCallbacks):
 class _Thread(threading.local):
     loop_callbacks: LoopCallbacks | None = None
     """The callbacks used last in this thread."""
+    is_inline: bool = False
+    """Whether the thread runs a coroutine that must not suspend, whether or not an event loop runs there."""
+    served: LoopCallbacks | None = None
+    """The event loop for which the thread, a worker, runs a sync method."""
 
 
-_thread = _Thread()
+this_thread: Final = _Thread()
 
 
 def loop_callbacks() -> LoopCallbacks:
@@ -383,15 +388,17 @@ def loop_callbacks() -> LoopCallbacks:
 
     Raises RuntimeError outside of an event loop, and at interpreter shutdown.
     """
-    found = _thread.loop_callbacks
+    found = this_thread.loop_callbacks
     if found is None or not found.is_here():
-        found = _thread.loop_callbacks = _new()
+        found = this_thread.loop_callbacks = _new()
     return found
 
 
 def present_callbacks() -> LoopCallbacks | None:
-    """Like `loop_callbacks`; None outside of an event loop."""
-    found = _thread.loop_callbacks
+    """Like `loop_callbacks`; None outside of an event loop, and in a call that must not suspend."""
+    if this_thread.is_inline:
+        return None
+    found = this_thread.loop_callbacks
     if found is not None and found.is_here():
         return found
     return loop_callbacks() if runs_loop() and not sys.is_finalizing() else None
@@ -616,5 +623,5 @@ def _callbacks_of(loop: T, make: Callable[[T], LoopCallbacks]) -> LoopCallbacks:
 
 @after_fork
 def _after_fork() -> None:
-    _thread.loop_callbacks = None
+    this_thread.__dict__.clear()  # The loop that it ran, or worked for, runs in the parent only.
     _callbacks.clear()

@@ -21,7 +21,7 @@ from deepfs.errors import (
 from deepfs.operations import Delete, Edit, ListTree, Ls, Move, Write
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, SearchRequest
 from deepfs.storage import plans as plans
-from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
+from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.testing import BackendConformance
 from deepfs.testing.suite import gather
 from deepfs.text.flat_tree import Change, ChangedError, DecodedFiles, FileStat, FileTree, TaggedFiles, stat_of, stats_of

@@ -6,7 +6,7 @@ from itertools import count
 from deepfs.backends.flat import AsyncStorage, StorageBackend
 from deepfs.backends.object_store.index import IndexSearch, Objects, SearchIndex
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.storage.requests import Page
+from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles, stat_of
 from deepfs.types import FileDataV2
 from support.raw import file_of

@@ -21,8 +21,7 @@ from deepfs.errors import (
     PermissionDeniedError,
     TooLargeError,
 )
-from deepfs.storage.requests import Plan, Request, Together
-from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind
+from deepfs.storage.runners import AsyncStorage, BlockingStorage, Kind, Plan, Request, Together
 from deepfs.text import paths, records
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, TaggedFiles, is_about_one_file
 from deepfs.threads import pool

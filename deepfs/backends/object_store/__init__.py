@@ -39,8 +39,8 @@ from deepfs.errors import (
 )
 from deepfs.operations import CHUNK_BYTES
 from deepfs.storage import plans as plans
-from deepfs.storage.requests import Plan
-from deepfs.storage.retries import RetryPolicy, check_policy, until_accepted
+from deepfs.storage.retries import RetryPolicy, check_policy
+from deepfs.storage.runners import Plan, until_accepted
 from deepfs.sync import call_sync, run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes

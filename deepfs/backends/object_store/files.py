@@ -33,8 +33,7 @@ from deepfs.disk.reading import MAX_WHOLE, Limits, NotTextError, WindowScan
 from deepfs.errors import BackendError, ConflictError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import Prefetch, gather_each
-from deepfs.storage.requests import Page, Plan
-from deepfs.storage.runners import AsyncStorage, Kind
+from deepfs.storage.runners import AsyncStorage, Kind, Page, Plan
 from deepfs.text import media, records
 from deepfs.text.arguments import bytes_given
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file

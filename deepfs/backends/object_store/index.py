@@ -27,7 +27,7 @@ from deepfs.backends.flat import StorageBackend
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.plans import batches
-from deepfs.storage.requests import Apply, Find, Get, List, Page, Plan, Request, Stat
+from deepfs.storage.runners import Apply, Find, Get, List, Page, Plan, Request, Stat
 from deepfs.text.flat_tree import Change, FileStat, file_paths
 from deepfs.text.records import size_of, timestamp
 from deepfs.threads.locks import path_locks

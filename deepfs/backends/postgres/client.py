@@ -15,7 +15,8 @@ import anyio.to_thread
 
 from deepfs.backends.postgres.schema import Abilities, Names, prepare
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.storage.retries import Requests, RetryPolicy, until_accepted
+from deepfs.storage.retries import Requests, RetryPolicy
+from deepfs.storage.runners import until_accepted
 from deepfs.sync import run_sync
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop

@@ -16,7 +16,7 @@ from deepfs.backends.postgres.files import Changes, PostgresFiles
 from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.storage.requests import Page
+from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of
 

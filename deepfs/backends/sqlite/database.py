@@ -159,7 +159,10 @@ class Database:
                 is_usable = not session.connection.in_transaction
                 raise
             finally:
-                self._put_back(session, is_usable=is_usable)
+                if is_usable and len(self._idle) < _MOST_IDLE:
+                    self._idle.append(session)
+                else:
+                    session.close()
 
     def _take(self) -> Session:
         identity = _identity(self.file)
@@ -174,12 +177,6 @@ class Database:
                 continue
             if session.identity == identity:
                 return session
-            session.close()
-
-    def _put_back(self, session: Session, *, is_usable: bool) -> None:
-        if is_usable and len(self._idle) < _MOST_IDLE:
-            self._idle.append(session)
-        else:
             session.close()
 
     def _open(self) -> Session:

@@ -13,7 +13,7 @@ from deepfs.backends.sqlite.database import Session
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.storage.requests import Page
+from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of
 

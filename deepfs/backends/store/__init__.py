@@ -26,7 +26,6 @@ from deepfs.backends.namespace import (
     namespace_from,
     stored_namespace,
 )
-from deepfs.backends.older_protocols import adapters
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
 from deepfs.backends.store.items import fetch, fetch_in_batch, list_all
@@ -39,10 +38,9 @@ from deepfs.backends.store.tables import (
     select_values,
     storage_of,
 )
+from deepfs.backends.watching import run_and_report
 from deepfs.errors import BackendError
-from deepfs.storage.requests import Plan
-from deepfs.storage.runners import AsyncStorage, Kind, Listing, Storage
-from deepfs.sync import is_inline
+from deepfs.storage.runners import AsyncStorage, Kind, Listing, Plan, Storage
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, stats_of
@@ -97,7 +95,6 @@ class _StoreFiles(AsyncStorage):
         storage = storage_of(store)
         self.store = store
         self.namespace = namespace
-        self.is_identified = is_identified(store)
         self.locks = path_locks((storage, namespace))
         self.apply_waits = not _langgraph.never_suspends(store)
         self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
@@ -237,7 +234,7 @@ class StoreBackend(RecordStorageBackend):
         given = self._given_namespace
         if given is None:
             return checked_legacy_namespace(_langgraph.legacy_namespace())
-        return namespace_from(given, adapters().context()) if callable(given) else given
+        return namespace_from(given, _langgraph.current_context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
         return storage_of(self._store()), self._namespace()
@@ -257,23 +254,18 @@ class StoreBackend(RecordStorageBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
-    def _files(self) -> _StoreFiles:
-        """The files of one operation: those of the last one, if it had the same store and namespace."""
+    async def _identified_files(self) -> _StoreFiles:
+        """The files of one operation, in an identified store: all backends over one database share locks and index.
+
+        Those of the last operation are taken again, if it had the same store and namespace.
+        """
         store, namespace, last = self._store(), self._namespace(), self._last
         if last is not None and last.store is store and last.namespace == namespace:
             return last
-        files = _StoreFiles(store, namespace, self._file_format)
-        if files.is_identified:
-            self._last = files
+        if not is_identified(store):
+            await identify(store)
+        self._last = files = _StoreFiles(store, namespace, self._file_format)
         return files
-
-    async def _identified_files(self) -> _StoreFiles:
-        """The files of one operation, in an identified store: all backends over one database share locks and index."""
-        files = self._files()
-        if files.is_identified:
-            return files
-        await identify(files.store)
-        return _StoreFiles(files.store, files.namespace, self._file_format)
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
@@ -285,14 +277,11 @@ class StoreBackend(RecordStorageBackend):
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         files = await self._identified_files()
-        if is_inline():
-            with files.locks.hold_blocking(*held):
-                return await self._carry_out(files, plan())
         async with files.locks.hold(*held):
-            return await self._carry_out(files, plan())
+            return await run_and_report(files, plan(), self._scope)
 
     def _storage(self) -> Storage:
-        return self._files()
+        return _StoreFiles(self._store(), self._namespace(), self._file_format)
 
 
 def _store_of(given: BaseStore | object | None) -> BaseStore | None:

@@ -129,19 +129,15 @@ def _check_items(rows: object) -> list[Any]:
 
 def _check_item(given: object) -> None:
     """Raise BackendError unless `given` is an item."""
-    if not _is_item(given):
+    if isinstance(given, Item) and type(given.key) is str:
+        return
+    namespace, key = getattr(given, "namespace", None), getattr(given, "key", [])
+    if not (isinstance(namespace, tuple | list) and isinstance(key, Hashable) and hasattr(given, "value")):
         raise _no_items()
 
 
 def _no_items() -> BackendError:
     return BackendError(None, "The store gave an answer that is no list of items.")
-
-
-def _is_item(given: object) -> bool:
-    if isinstance(given, Item) and type(given.key) is str:
-        return True
-    namespace, key = getattr(given, "namespace", None), getattr(given, "key", [])
-    return isinstance(namespace, tuple | list) and isinstance(key, Hashable) and hasattr(given, "value")
 
 
 def _items(rows: Iterable[Any], namespace: Namespace) -> dict[Any, Any]:
@@ -169,7 +165,13 @@ async def change(store: BaseStore, namespace: Namespace, puts: Sequence[Put], *,
         except BackendError as error:
             await _look(store, namespace, puts, puts, error)
             return
-    await _put(store, namespace, puts)
+    removed = [put for put in puts if put.after is None]
+    for part in ([put for put in puts if put.after is not None] if removed else puts, removed):
+        if part:
+            try:
+                await _langgraph.batch(store, [PutOp(namespace, put.path, put.after) for put in part])
+            except BackendError as error:
+                await _look(store, namespace, puts, part, error)
 
 
 _COMPARISONS: Final = 2
@@ -194,16 +196,6 @@ async def _put_compared(store: BaseStore, namespace: Namespace, puts: Sequence[P
         else:
             return True
     return False
-
-
-async def _put(store: BaseStore, namespace: Namespace, puts: Sequence[Put]) -> None:
-    removed = [put for put in puts if put.after is None]
-    for part in ([put for put in puts if put.after is not None] if removed else puts, removed):
-        if part:
-            try:
-                await _langgraph.batch(store, [PutOp(namespace, put.path, put.after) for put in part])
-            except BackendError as error:
-                await _look(store, namespace, puts, part, error)
 
 
 async def _look(

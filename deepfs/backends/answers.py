@@ -75,7 +75,8 @@ _CONDITIONS: Final = [
     (ErrorCode.TOO_LARGE, r"too large"),
     (ErrorCode.TIMEOUT, r"timed? ?out"),
     (ErrorCode.UNSUPPORTED, r"not (supported|implemented)|unsupported"),
-    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such file|does not exist"),
+    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such (file|document|entry|item|key|note|object|page|path|record)"),
+    (ErrorCode.FILE_NOT_FOUND, r"(does not|doesn't) exist"),
 ]
 """Tried in order: special patterns come before general ones."""
 

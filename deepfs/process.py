@@ -81,7 +81,7 @@ class Kept:
         self.size += len(data)
         fits = self._room - len(self._head)
         self._head += data[:fits]
-        self._tail += data[max(fits, 0) :]
+        self._tail += data[fits:]
         if len(self._tail) > 2 * self._most:
             del self._tail[: -self._most]
 
@@ -111,11 +111,11 @@ class Kept:
         whole = self._head + self._tail
         if self.size <= share:
             return self._mark_lines(whole.decode(errors="replace"))
-        head, tail = _without_cut_end(whole[: share // 2]), whole[len(whole) - (share - share // 2) :]
+        head = _without_cut_end(whole[: share // 2])
+        tail = _without_cut_start(whole[len(whole) - (share - share // 2) :])
         left_out = self.size - len(head) - len(tail)
         return self._mark_lines(
-            f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n"
-            f"{_without_cut_start(tail).decode(errors='replace')}"
+            f"{head.decode(errors='replace')}\n[… {left_out:,} bytes left out …]\n{tail.decode(errors='replace')}"
         )
 
     def _mark_lines(self, text: str) -> str:
@@ -153,7 +153,8 @@ def _without_cut_end(data: bytearray) -> bytearray:
     """`data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(_LONGEST_CHARACTER, len(data) + 1)):
         if data[-back] >= 0xC0:
-            return data[:-back]
+            size = 2 if data[-back] < 0xE0 else 3 if data[-back] < 0xF0 else 4
+            return data[:-back] if back < size else data
         if data[-back] < 0x80:
             break
     return data
@@ -439,13 +440,26 @@ async def running(command: Command) -> AsyncIterator[Running]:
     Raises OSError if it cannot be started.
     """
     run = Running()
+    failures: list[Exception] = []  # The group would wrap them.
+
+    async def send() -> None:
+        try:
+            await run._send(command)
+        except OSError as error:
+            failures.append(error)
+
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run._send, command)
-            yield run
+            tasks.start_soon(send)
+            try:
+                yield run
+            except Exception as error:
+                failures.append(error)
             tasks.cancel_scope.cancel()
     finally:
         run._close()
+    if failures:
+        raise failures.pop()
 
 
 async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:
@@ -524,7 +538,6 @@ class _Places:
 
     def __init__(self) -> None:
         self._queue: FairQueue[_Waiting] = FairQueue(MAX_COMMANDS)
-        self._taken = 0
 
     @asynccontextmanager
     async def place(self, backend: Hashable) -> AsyncIterator[None]:
@@ -539,11 +552,10 @@ class _Places:
             self._leave(command)
 
     def _fill(self) -> None:
-        while self._taken < _MAX_ASSURED:
-            command = self._queue.pop(MAX_COMMANDS if self._taken < MAX_COMMANDS else _ASSURED)
+        while self._queue.served < _MAX_ASSURED:
+            command = self._queue.pop(MAX_COMMANDS if self._queue.served < MAX_COMMANDS else _ASSURED)
             if command is None:
                 return
-            self._taken += 1
             command.may_start.set()
 
     def _leave(self, command: _Waiting) -> None:
@@ -551,7 +563,6 @@ class _Places:
             self._queue.remove(command)
             return
         self._queue.end(command)
-        self._taken -= 1
         self._fill()
 
 

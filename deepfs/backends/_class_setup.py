@@ -387,7 +387,7 @@ def _check_free(read: ReadResult, path: str) -> None:
 
     An empty text does not: some storages answer so where nothing is, and replacing it loses nothing.
     """
-    if shows_file(read) and not (read.ok and read.file_data is not None and not read.file_data.content):
+    if shows_file(read, path) and not (read.ok and read.file_data is not None and not read.file_data.content):
         raise AlreadyExistsError(path)
 
 

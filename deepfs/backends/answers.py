@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -49,7 +47,6 @@ from deepfs.types import (
 __all__ = [
     "MISSING",
     "PROBE",
-    "NumberedText",
     "change_result",
     "children",
     "code_told",
@@ -69,70 +66,67 @@ _CONDITIONS: Final = [
     (ErrorCode.ALREADY_EXISTS, r"already[ _]exists|file[ _]exists"),
     (ErrorCode.NOT_A_DIRECTORY, r"not[ _]a[ _]directory"),
     (ErrorCode.IS_DIRECTORY, r"is[ _](a[ _])?directory"),
+    (ErrorCode.QUOTA_EXCEEDED, r"quota|no space left"),
     (ErrorCode.PERMISSION_DENIED, r"permission|not allowed|denied|read-only"),
     (ErrorCode.INVALID_PATTERN, r"invalid (regex|glob)|invalid.*pattern"),
     (ErrorCode.INVALID_PATH, r"invalid[ _]path|path traversal|outside root"),
     (ErrorCode.INVALID_CONTENT, r"exceeds file length|old_string"),
-    (ErrorCode.BINARY_FILE, r"binary"),
+    (ErrorCode.BINARY_FILE, r"binary|not a text file"),
     (ErrorCode.TOO_LARGE, r"too large"),
     (ErrorCode.TIMEOUT, r"timed? ?out"),
     (ErrorCode.UNSUPPORTED, r"not (supported|implemented)|unsupported"),
-    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such file|does not exist"),
+    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such (file|document|entry|item|key|note|object|page|path|record)"),
+    (ErrorCode.FILE_NOT_FOUND, r"(does not|doesn't) exist"),
 ]
 """Tried in order: special patterns come before general ones."""
 
-_QUOTED: Final = re.compile(r"'[^']*'")
+_QUOTED: Final = re.compile(r"""(?<!\w)(['"])(?:.*?\1(?!\w)|.*)""", re.DOTALL)
+"""A quoted part, to the end of the text if the quote is not closed. An apostrophe within a word is no quote."""
 _NUMBERED: Final = re.compile(r" *(\d+)(\.\d+)?\t")
 _EMPTY: Final = re.compile(r"\s*|.*\bempty contents\b.*", re.DOTALL)
 
 
-def code_told(error: str) -> ErrorCode:
-    """The error code that an error text stands for; quoted parts, such as a path or text of a file, are ignored."""
+def code_told(error: str, path: str = "") -> ErrorCode:
+    """The error code that an error text stands for; `path` and quoted parts, such as text of a file, are ignored."""
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
-    unquoted = _QUOTED.sub("''", error)
+    unquoted = _QUOTED.sub("''", error.replace(path, "") if path.strip("/") else error)
     return next((code for code, pattern in _CONDITIONS if re.search(pattern, unquoted, re.I)), ErrorCode.BACKEND_ERROR)
 
 
 _EXISTS: Final = frozenset({ErrorCode.BINARY_FILE, ErrorCode.TOO_LARGE, ErrorCode.INVALID_CONTENT})
 """A read fails with these only if a file is at the path."""
-_UNKNOWN: Final = frozenset({ErrorCode.PERMISSION_DENIED, ErrorCode.TIMEOUT, ErrorCode.UNSUPPORTED})
-"""A read can fail with these whether or not a file is at the path."""
+_NO_FILE: Final = frozenset(
+    {ErrorCode.FILE_NOT_FOUND, ErrorCode.IS_DIRECTORY, ErrorCode.NOT_A_DIRECTORY, ErrorCode.INVALID_PATH}
+)
+"""A read fails with these only if no file is at the path. All other failures leave open whether one is there."""
 
 
 MISSING: Final = (FileNotFoundError, LookupError)
 """What a `read` from outside may raise where there is no file."""
 
 
-def shows_file(read: ReadResult) -> bool:
-    """Whether a read, successful or failed, shows that a file is at its path.
+def shows_file(read: ReadResult, path: str) -> bool:
+    """Whether a read of `path`, successful or failed, shows that a file is there.
 
-    Raises the error of the read if it was not possible, timed out or was not permitted: a file may be there or not.
+    Raises the error of the read if a file may be there or not, as where it timed out or was not permitted.
     """
     if read.error is None:
         return True
-    code = read.code or code_told(read.error)
-    if code in _UNKNOWN:
+    code = read.code or code_told(read.error, path)
+    if code not in _EXISTS | _NO_FILE:
         raise error_behind(read) or error_of(code, read.error)
     return code in _EXISTS
 
 
-class NumberedText(Struct, frozen=True):
-    """The lines of a numbered read, without numbers and line ends, and the number of the first line."""
-
-    lines: list[str]
-    start_line: int
-
-
-def parse_numbered(answer: str) -> NumberedText | None:
-    r"""Parse an answer with lines of the form `f"{number:6d}\t{line}"`; long lines continue as `5.1`, `5.2`, …
+def parse_numbered(answer: str) -> list[str] | None:
+    r"""The lines of an answer whose lines are `f"{number:6d}\t{line}"`; long lines continue as `5.1`, `5.2`, …
 
     Returns None for an error text. For an empty file, the answer is empty or a reminder that the file is empty.
     """
     if not _NUMBERED.match(answer):
-        return NumberedText([], 1) if _EMPTY.fullmatch(answer) else None
+        return [] if _EMPTY.fullmatch(answer) else None
     lines: list[list[str]] = []
-    start_line = 0
     for line in answer.removesuffix("\n").split("\n"):
         numbered = _NUMBERED.match(line)
         if numbered is None:
@@ -141,8 +135,7 @@ def parse_numbered(answer: str) -> NumberedText | None:
             lines[-1].append(line[numbered.end() :])
         else:
             lines.append([line[numbered.end() :]])
-        start_line = start_line or int((numbered and numbered[1]) or 0)
-    return NumberedText(["".join(parts) for parts in lines], start_line)
+    return ["".join(parts) for parts in lines]
 
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -161,7 +154,7 @@ def refusal_of(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
         return None
-    code = getattr(answer, "code", None) or code_told(error)
+    code = getattr(answer, "code", None) or code_told(error, path)
     if code in _LEAVES and path in error:
         return failure(result, _LEAVES[code](path))
     return result(foreign_text(error), code=code)
@@ -273,17 +266,17 @@ def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
 def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     """The window of `limit` lines from `offset` in an answer to a read of up to `PROBE` lines more."""
     if isinstance(answer, str):
-        numbered = parse_numbered(answer)
-        if numbered is not None:
-            return _numbered_result(numbered, path, offset, limit)
+        lines = parse_numbered(answer)
+        if lines is not None:
+            return _numbered_result(lines, path, offset, limit)
     failed = refusal_of(answer, ReadResult, path)
     return failed if failed is not None else _shorten(answer, path, offset, limit)
 
 
-def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int) -> ReadResult:
+def _numbered_result(lines: list[str], path: str, offset: int, limit: int) -> ReadResult:
     r"""The window of a numbered V1 read, where a text that ends with `\n` has an empty last line."""
-    text = "\n".join(numbered.lines)
-    if offset and numbered.lines == [""]:
+    text = "\n".join(lines)
+    if offset and lines == [""]:
         raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({offset} lines)")
     return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
 
@@ -315,7 +308,7 @@ def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
         return ReadResult(file_data=data, version=getattr(answer, "version", None) or version(content))
     is_end = next_offset is None
     if (count := line_count(data.content)) > limit + PROBE and getattr(answer, "start_line", None) is None:
-        # The backend knows no windows: what it gave is all that there is to show.
+        # It ignored the limit. By the protocol, its text begins at `offset`.
         return ReadResult(file_data=data, start_line=offset + 1, end_line=offset + count)
     cut = _cut(data, offset, limit, whole=offset == 0 and is_end)
     cut.version = getattr(answer, "version", None) or cut.version

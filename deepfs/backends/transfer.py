@@ -174,7 +174,7 @@ class CopyTotals(Struct):
     planned_files: int = 0
     planned_bytes: int = 0
     passed_bytes: int = 0
-    """The bytes of all files that are done with, and of the parts of streams."""
+    """The bytes of all files that are done with, failed ones too, and of the parts of streams."""
 
 
 Step: TypeAlias = Literal["make_directory", "fetch", "store", "check", "set_mode", "delete", "remove_directory"]
@@ -443,6 +443,7 @@ class TreeCopy:
         for file, size in self._sizes.items():
             if found.get(file.target) != size:
                 self.totals.files -= 1
+                self.totals.bytes -= size
                 self.versions.pop(file.path, None)
                 self._fail(CopyFailure("check", file.target, _differs(file), file))
 

@@ -292,7 +292,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         If a read cannot show that, return True for a write that `replaces`; otherwise raise the read's error.
         """
         try:
-            return shows_file(await self._first_line(path))
+            return shows_file(await self._first_line(path), path)
         except DeepFSError:
             if replaces:
                 return True

@@ -103,6 +103,7 @@ class Disk:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
             view = self._views[judge] = copy(self)
+            view._views = {}
             view._work_in(self._root.judged(judge))
         return view
 
@@ -115,6 +116,7 @@ class Disk:
         if mode is None:
             return self
         view = copy(self)
+        view._views = {}
         view._new_mode = mode & 0o777
         view._writer = Writer(self._root, self._sweeper, durable=self._durable, new_mode=view._new_mode)
         return view
@@ -391,6 +393,7 @@ class Disk:
             IsDirectoryError: `if_match` is given for a directory.
             PermissionDeniedError: `path` is the root, or something may not be deleted.
         """
+        self._prepare()
         self._make_root_of(path)
         delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
 
@@ -400,6 +403,7 @@ class Disk:
         Raises:
             AlreadyExistsError: A directory to be made is there already, or one to be removed is not empty.
         """
+        self._prepare()
         change_entry(self._root, change, durable=self._durable)
 
     def move(

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from errno import EACCES, ENOENT, EPERM
-from typing import Any, Final
+from typing import Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
@@ -13,7 +13,7 @@ from deepfs.disk.flushing import Steps
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
 from deepfs.disk.resolve import Root
 from deepfs.disk.trees import ContentId, directories
-from deepfs.disk.writing import Upload
+from deepfs.disk.writing import Sweeper, Upload
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
@@ -214,7 +214,9 @@ class BoundedDisk(Disk):
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):
-            return _BoundedUpload(self._use, self._root, path, self._sweeper, durable=self._durable)
+            return _BoundedUpload(
+                self._use, self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode
+            )
 
     def change_entry(self, change: EntryChange) -> None:
         with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
@@ -233,8 +235,8 @@ class BoundedDisk(Disk):
             super().move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
-        # The copy of a sparse file is not sparse.
-        size = sum(max(entry.size or 0, _PAGE) for entry in self.list_tree(src, deadline).entries)
+        # In whole pages; the copy of a sparse file is not sparse.
+        size = sum(-(-max(entry.size or 0, 1) // _PAGE) * _PAGE for entry in self.list_tree(src, deadline).entries)
         with self._room(dst, size, deadline):
             super().copy(src, dst, overwrite=overwrite, deadline=deadline)
 
@@ -242,17 +244,16 @@ class BoundedDisk(Disk):
 class _BoundedUpload(Upload):
     """A new file whose parts need room."""
 
-    def __init__(self, use: DiskUse, *place: Any, **options: Any) -> None:
-        super().__init__(*place, **options)
+    def __init__(self, use: DiskUse, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int) -> None:
+        super().__init__(root, path, sweeper, durable=durable, new_mode=new_mode)
         self._use = use
-        self._to = place[1]
 
     def write(self, data: bytes) -> None:
-        with self._use.room(self._to, len(data), Deadline()):
+        with self._use.room(self._path, len(data), Deadline()):
             super().write(data)
 
     def put(self, deadline: Deadline) -> None:
-        with _room_above(self._use, self._root, self._to, deadline):
+        with _room_above(self._use, self._root, self._path, deadline):
             super().put(deadline)
 
 

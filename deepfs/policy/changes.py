@@ -242,10 +242,14 @@ class ChangePolicy(WrapperBackend):
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
         async with self._holding(*normal):
             before = {path: await self._size(path) for path in normal}
-            items = [_Item(path, content, targets[path], before) for path, content in operation.files]
+            items: list[_Item] = []
+            sizes = dict(before)  # A path may be there twice: what the first asks for is there for the second.
             try:
-                for item in items:
-                    await item.ask(self.achanging)
+                for path, content in operation.files:
+                    items.append(_Item(path, content, targets[path], sizes))
+                    await items[-1].ask(self.achanging)
+                    if (planned := items[-1].planned) is not None:
+                        sizes[planned.path] = planned.after
                 await self._store([item for item in items if item.code is None])
             finally:
                 await run_shielded(partial(self._tell, items, before))

@@ -143,10 +143,10 @@ class ScriptedModel(BaseChatModel):
     def _next_turn(self, messages: list[BaseMessage]) -> Turn:
         with self._lock:
             self._requests.append(list(messages))
-            answer = next((each for each in self._left if _fits(each, messages)), None)
-            if answer is None:
+            index = next((index for index, each in enumerate(self._left) if _fits(each, messages)), None)
+            if index is None:
                 raise ScriptEndedError(_end_text(len(self._requests), self._left, messages))
-            self._left.pop(next(index for index, each in enumerate(self._left) if each is answer))
+            answer = self._left.pop(index)
         chosen = answer(messages) if callable(answer) else answer
         return Turn(chosen) if isinstance(chosen, str) else chosen
 

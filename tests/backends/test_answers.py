@@ -7,22 +7,20 @@ from deepfs.errors import ErrorCode
 
 
 @pytest.mark.parametrize(
-    ("answer", "lines", "start_line"),
+    ("answer", "lines"),
     [
-        ("     1\tone\n     2\ttwo", ["one", "two"], 1),
-        ("     7\tone\n     8\t", ["one", ""], 7),
-        ("     5\tone\n   5.1\t and more\n     6\ttwo", ["one and more", "two"], 5),
-        ("100000\tone\n100001\ttwo", ["one", "two"], 100_000),
-        ("     1\tError: File 'x' not found", ["Error: File 'x' not found"], 1),
-        ("     1\t     2\tnot a number of ours\r", ["     2\tnot a number of ours\r"], 1),
-        ("", [], 1),
-        ("System reminder: File exists but has empty contents", [], 1),
+        ("     1\tone\n     2\ttwo", ["one", "two"]),
+        ("     7\tone\n     8\t", ["one", ""]),
+        ("     5\tone\n   5.1\t and more\n     6\ttwo", ["one and more", "two"]),
+        ("100000\tone\n100001\ttwo", ["one", "two"]),
+        ("     1\tError: File 'x' not found", ["Error: File 'x' not found"]),
+        ("     1\t     2\tnot a number of ours\r", ["     2\tnot a number of ours\r"]),
+        ("", []),
+        ("System reminder: File exists but has empty contents", []),
     ],
 )
-def test_line_numbers_are_stripped(answer: str, lines: list[str], start_line: int) -> None:
-    text = parse_numbered(answer)
-    assert text is not None
-    assert (text.lines, text.start_line) == (lines, start_line)
+def test_line_numbers_are_stripped(answer: str, lines: list[str]) -> None:
+    assert parse_numbered(answer) == lines
 
 
 @pytest.mark.parametrize("answer", ["Error: File '/x' not found", "File '/1\t' not found", "Permission denied"])
@@ -43,8 +41,23 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
         ("Writes are not allowed under /x", ErrorCode.PERMISSION_DENIED),
         ("Invalid regex pattern: unbalanced parenthesis", ErrorCode.INVALID_PATTERN),
         ("Line offset 5 exceeds file length (1 lines)", ErrorCode.INVALID_CONTENT),
+        ("Error: File '/it's binary.txt' not found", ErrorCode.FILE_NOT_FOUND),
+        ("File '/Bob's permission form.txt' not found", ErrorCode.FILE_NOT_FOUND),
+        ('File "/denied.txt" not found', ErrorCode.FILE_NOT_FOUND),
+        ("The user's file is not a text file", ErrorCode.BINARY_FILE),
+        ("no such document", ErrorCode.FILE_NOT_FOUND),
+        ("The page doesn't exist", ErrorCode.FILE_NOT_FOUND),
+        ("No such host is known", ErrorCode.BACKEND_ERROR),
+        ("No space left on device", ErrorCode.QUOTA_EXCEEDED),
+        ("The disk is full, as 'permission denied", ErrorCode.BACKEND_ERROR),
         ("the cat ate it", ErrorCode.BACKEND_ERROR),
     ],
 )
 def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> None:
     assert code_told(error) is code
+
+
+def test_words_of_the_path_are_no_conditions() -> None:
+    assert code_told("File not found: /docs/permission.txt", "/docs/permission.txt") is ErrorCode.FILE_NOT_FOUND
+    assert code_told("/notes/binary.md: No such file or directory", "/notes/binary.md") is ErrorCode.FILE_NOT_FOUND
+    assert code_told("Permission denied: /", "/") is ErrorCode.PERMISSION_DENIED

@@ -264,6 +264,18 @@ async def test_leaving_the_stream_ends_the_command(shell: LocalShellBackend, pau
     assert await gone(pause)
 
 
+async def test_an_error_in_the_block_of_a_stream_stays_as_it_is(shell: LocalShellBackend) -> None:
+    with pytest.raises(LookupError, match="mine"):
+        async with shell.astream_execute("sleep 100.125"):
+            raise LookupError("mine")
+
+
+async def test_a_stream_of_a_command_that_cannot_be_started_fails(shell: LocalShellBackend) -> None:
+    with pytest.raises(OSError, match="too long"):
+        async with shell.astream_execute("echo " + "x" * 200_000) as run:
+            assert [chunk async for chunk in run] == []
+
+
 async def test_a_stream_ends_at_the_timeout(shell: LocalShellBackend) -> None:
     async with shell.astream_execute("echo one; sleep 100.125", timeout=0.3) as run:
         assert [chunk.text async for chunk in run] == ["one\n"]

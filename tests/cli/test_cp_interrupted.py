@@ -144,7 +144,7 @@ async def test_what_was_not_stored_as_it_is_counts_as_failed(
     source = await _filled({"good": b"good", "bad": b"bad", "bad-large": bytes(9_000_000)})
     target = MemoryBackend()
     totals = await _copy(session, source, _Truncating(target), verify=verify, moves=True)
-    assert (totals.files, totals.failed, session.status) == (1, 2, 1)
+    assert (totals.files, totals.bytes, totals.failed, session.status) == (1, len(b"good"), 2, 1)
     assert capsys.readouterr().err.count("what was stored at") == 2
     # A move keeps what did not arrive.
     assert [entry.path for entry in (await source.als("/src")).entries or ()] == ["/src/bad", "/src/bad-large"]

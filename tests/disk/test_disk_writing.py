@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Deadline, Disk, is_temporary, resolve
+from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
@@ -153,7 +154,24 @@ PRIVATE: dict[str, Callable[[Disk], object]] = {
     "copy of a tree": lambda disk: disk.copy("/secrets", "/copy"),
     "new file": lambda disk: disk.making_files(0o600).write_file("/new", b"new"),
     "new stream": lambda disk: put(disk.making_files(0o600), "/new", b"new"),
+    "new stream within a limit": lambda disk: put(bounded(disk).making_files(0o600), "/new", b"new"),
+    "new file under a rule": lambda disk: under_rule(disk).write_file("/new", b"new"),
 }
+
+
+def bounded(disk: Disk) -> Disk:
+    return BoundedDisk(disk.host_path, DiskUse(disk.host_path, 1 << 20))
+
+
+class AllowsAll:
+    def check(self, path: str, role: str, shown: str) -> None: ...
+
+
+def under_rule(disk: Disk) -> Disk:
+    """A view of a view: the first one was made before the mode was set."""
+    judge = AllowsAll()
+    disk.judged(judge)
+    return disk.making_files(0o600).judged(judge)
 
 
 @pytest.mark.parametrize("change", PRIVATE.values(), ids=PRIVATE)

@@ -1,7 +1,7 @@
 """Backends of deepagents adapted for deepfs work like other backends, on both event loops."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from deepagents import backends as peer_backends
@@ -197,6 +197,22 @@ async def test_a_class_whose_read_raises_for_a_missing_file_can_be_written_to(er
     adapted = from_deepagents(Documents())
     assert (await adapted.awrite("/docs/a", "x")).ok
     assert (await adapted.awrite("/docs/a", "y")).code is ErrorCode.ALREADY_EXISTS
+
+
+async def test_a_file_is_not_replaced_where_its_read_fails_for_an_unknown_reason() -> None:
+    class Hub(peer.BackendProtocol):
+        texts: ClassVar[dict[str, str]] = {"/a": "precious"}
+
+        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> peer.ReadResult:
+            return peer.ReadResult(error="Hub unavailable: 503")
+
+        def write(self, file_path: str, content: str) -> peer.WriteResult:
+            self.texts[file_path] = content
+            return peer.WriteResult(path=file_path)
+
+    written = await from_deepagents(Hub()).awrite("/a", "new")
+    assert (written.code, written.error) == (ErrorCode.BACKEND_ERROR, "Hub unavailable: 503")
+    assert Hub.texts == {"/a": "precious"}
 
 
 def test_a_history_works_over_and_in_an_adapted_backend(tmp_path: Path) -> None:

@@ -196,6 +196,12 @@ class TestReleasedSpace:
         ]  # fmt: skip
         assert tuple(await quota.ausage()) == (2, 2) == await stored(storage)
 
+    async def test_a_path_that_is_in_a_batch_twice_is_counted_once(self, storage: BackendProtocol) -> None:
+        quota = QuotaBackend(storage, max_bytes=5)
+        outcomes = await quota.aupload_files([("/a", b"123"), ("/a", b"1234"), ("/a", b"123456")])
+        assert [outcome.error for outcome in outcomes] == [None, None, EXCEEDED]
+        assert tuple(await quota.ausage()) == (4, 1) == await stored(storage)
+
     async def test_a_failing_source_stores_nothing(self, storage: BackendProtocol) -> None:
         async def failing() -> AsyncIterator[bytes]:
             yield b"123"

@@ -110,7 +110,11 @@ async def test_a_command_that_is_cancelled_while_it_waits_never_starts() -> None
         await commands.cancel("a32", "a33", "a5")
         assert commands.new() == ["a34"]
         tasks.cancel_scope.cancel()
-    assert (commands.places._taken, bool(commands.places._queue), commands.places._queue._served) == (0, False, {})
+    assert (commands.places._queue.served, bool(commands.places._queue), commands.places._queue._served) == (
+        0,
+        False,
+        {},
+    )
 
 
 async def test_a_command_that_is_cancelled_as_it_gets_its_place_gives_it_back() -> None:
@@ -123,4 +127,4 @@ async def test_a_command_that_is_cancelled_as_it_gets_its_place_gives_it_back() 
         await until_tasks_wait()
         assert commands.new() == ["a33"]
         tasks.cancel_scope.cancel()
-    assert commands.places._taken == 0
+    assert commands.places._queue.served == 0

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from deepfs.disk.usage import DiskUse, disk_use
+from deepfs.disk.usage import BoundedDisk, DiskUse, disk_use
 from deepfs.errors import QuotaExceededError
 from deepfs.sandboxes import bubblewrap
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
@@ -205,6 +205,15 @@ def test_room_that_is_being_filled_is_taken(tmp_path: Path) -> None:
     use.forget()  # Nothing was written.
     with use.room("/d", 700_000, Deadline()):
         pass
+
+
+def test_a_copy_takes_whole_pages(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    for number in range(100):
+        (tmp_path / "from" / str(number)).write_bytes(b"x" * 4097)
+    use = DiskUse(str(tmp_path), 1_400_000)  # The files take 819,200 bytes.
+    with pytest.raises(QuotaExceededError):
+        BoundedDisk(str(tmp_path), use).copy("/from", "/to")
 
 
 _DEEP = "/d" * 60

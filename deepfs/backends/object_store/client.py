@@ -414,7 +414,8 @@ class ObjectClient:
             tag = outcome_of_put(path, found, before, change, is_lost=is_lost)
             if tag is not None:
                 return tag
-            await anyio.sleep(self._policy.delay(failed))
+            if failed < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(failed))
         raise failure
 
     async def _put_once(self, path: str, content: bytes, attributes: dict[str, str], mode: Any) -> Tag | DeepFSError:
@@ -473,7 +474,8 @@ class ObjectClient:
                 if before.changes and before.changes[-1] in found.tag.changes:
                     raise ChangedError(path)
                 raise unknown_outcome(path)
-            await anyio.sleep(self._policy.delay(failed))
+            if failed < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(failed))
         raise failure
 
     async def put_parts(self, path: str, before: FileStat | None, chunks: AsyncIterator[bytes]) -> None:

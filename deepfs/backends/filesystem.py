@@ -3,7 +3,6 @@
 import os
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeVar
@@ -67,7 +66,7 @@ from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_numbe
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
 from deepfs.text.judging import Judge, current_judge, unjudged
-from deepfs.text.lines import check_text, check_window, decode
+from deepfs.text.lines import check_text, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
@@ -168,6 +167,7 @@ class FilesystemBackend(BackendProtocol):
             check_bool(name, given)
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
+        # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
         self._virtual, self._durable = virtual_mode, durable
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
@@ -187,20 +187,17 @@ class FilesystemBackend(BackendProtocol):
         """`path` normalised. Best in a worker thread: with a relative root it makes a system call."""
         return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
 
-    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
-        return self._locks.hold(*held)
-
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is judged, where a policy left its judge."""
-        return self._disk.judged(current_judge()).making_files(mode_of_new_files.get())
+        judge, mode = current_judge(), mode_of_new_files.get()
+        return self._disk if judge is mode is None else self._disk.judged(judge).making_files(mode)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
 
         `function` is called again, with the same arguments, if others held the lock of a file.
         """
-        async with self._hold(*_lockable(held)):
+        async with self._locks.hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
             change = partial(
                 pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
@@ -211,7 +208,7 @@ class FilesystemBackend(BackendProtocol):
         """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
         if not self._durable or is_inline():
             return await self._change(held, _run_steps, function, *args)
-        async with self._hold(*_lockable(held)):
+        async with self._locks.hold(*_lockable(held)):
             change = partial(function, Deadline(_WAIT_S), self._files(), *args)
             stored: T = await when_free(partial(self._flushes.ask, None, change))
             return stored
@@ -268,8 +265,10 @@ class FilesystemBackend(BackendProtocol):
                 return await self._look(self._ls, path)
             case ListTree(path, deleting):
                 return await self._look(self._list_tree, path, deleting)
-            case SearchRequest():
-                return await self._searches.ask((_start(operation), current_judge()), operation)
+            case SearchRequest(path=path):
+                # The root is the empty path, which stands for `root_dir` in both modes.
+                start = "" if path is None or path == "/" else path
+                return await self._searches.ask((start, current_judge()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
                 return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
@@ -324,7 +323,6 @@ class FilesystemBackend(BackendProtocol):
         return disk.list_tree(self._path(path), deadline, deleting=deleting)
 
     def _read(self, deadline: Deadline, disk: Disk | FilesInMemory, path: str, offset: int, limit: int) -> ReadResult:
-        check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
@@ -346,7 +344,8 @@ class FilesystemBackend(BackendProtocol):
 
     def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         start, judge = key
-        self._search.run_batch(calls, self._path(start), self._path(""), judge)
+        base = "/" if self._virtual else self._path("")
+        self._search.run_batch(calls, self._path(start) if start else base, base, judge)
 
     async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         disk = self._files()
@@ -414,7 +413,7 @@ class FilesystemBackend(BackendProtocol):
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
-        async with self._hold(*_lockable(path for path, _ in files)):
+        async with self._locks.hold(*_lockable(path for path, _ in files)):
             deadline = Deadline(_WAIT_S)
             upload = partial(
                 pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
@@ -508,11 +507,6 @@ async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[Chan
                 yield told
     finally:
         await run_shielded(partial(pool.run, watch.close))
-
-
-def _start(request: SearchRequest) -> str:
-    """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
-    return "" if request.path is None or request.path == "/" else request.path
 
 
 def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:

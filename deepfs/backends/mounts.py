@@ -46,12 +46,14 @@ class Mount:
         """The path in the tree for `path` in the backend."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
-    async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+    def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Awaitable[T]:
         """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
-        if not self.prefix or current_judge() is None:
-            return await call(*args, **options)
+        answer = call(*args, **options)
+        return self._await_rebased(answer) if self.prefix and current_judge() is not None else answer
+
+    async def _await_rebased(self, answer: Awaitable[T]) -> T:
         with rebased(self.prefix):
-            return await call(*args, **options)
+            return await answer
 
     def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""

@@ -43,11 +43,11 @@ __all__ = [
     "FoundFile",
     "Listing",
     "OpenDirectory",
+    "Walk",
     "is_shown",
     "list_directory",
     "open_directory",
     "walk",
-    "walk_runs",
 ]
 
 
@@ -315,40 +315,14 @@ def walk(
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
     choice = None if enter is None else _Directories(enter)
-    with closing(walk_runs(root, path, deadline, choice=choice, unreadable=unreadable)) as runs:
+    with closing(Walk(root, deadline, choice, unreadable).runs(path)) as runs:
         for run in runs:
             yield from run
 
 
-def walk_runs(
-    root: Root,
-    path: str,
-    deadline: Deadline,
-    *,
-    choice: Choice | None = None,
-    unreadable: Callable[[str, OSError], None] | None = None,
-) -> Generator[FileRun, None, None]:
-    """Yield the files that `walk` finds and `choice` chooses, many at a time."""
-    try:
-        descriptor, real = open_directory(root, path)
-    except NotDirectoryError:
-        yield _single(root, path)
-    except NotFoundError:
-        if path != "/":
-            raise
-        root.tell_missing()
-    else:
-        yield from _Walk(root, deadline, choice, unreadable).run(descriptor, path, real)
+class Walk:
+    """Finds the files that `choice` chooses, many at a time."""
 
-
-def _single(root: Root, path: str) -> FileRun:
-    with StorageErrors(path):
-        check_regular(path, root.stat(path))
-    above = path.rindex("/") + 1
-    return FileRun(root, path[:above], [path[above:]])
-
-
-class _Walk:
     def __init__(
         self,
         root: Root,
@@ -361,11 +335,27 @@ class _Walk:
         self._choice = choice
         self._unreadable = unreadable
 
-    def run(self, descriptor: int, path: str, real: str) -> Iterator[FileRun]:
+    def runs(self, path: str) -> Generator[FileRun, None, None]:
+        """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+        root = self._root
+        try:
+            descriptor, real = open_directory(root, path)
+        except NotDirectoryError:
+            with StorageErrors(path):
+                check_regular(path, root.stat(path))
+            above = path.rindex("/") + 1
+            yield FileRun(root, path[:above], [path[above:]])
+            return
+        except NotFoundError:
+            if path != "/":
+                raise
+            root.tell_missing()
+            return
         path = path.rstrip("/")
         self._start = len(path)
         self._real = real.rstrip("/")
-        with Descent[_Level]() as descent:
+        descent: Descent[_Level] = Descent()
+        with descent:
             descent.enter(level := _Level(path.rpartition("/")[2], descriptor, f"{path}/"))
             self._scan(level)
             while descent.levels:

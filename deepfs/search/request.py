@@ -32,11 +32,12 @@ class FileFilter:
 
     def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
         self.root: str = request.root if root is None else root
-        self.glob: Glob | None = None if request.file_glob is None else compile_glob(request.file_glob)
+        pattern = request.file_glob
+        self.glob: Glob | None = None if pattern is None else compile_glob(pattern)
         self._ignored = ignored
         self._hidden = request.hidden
         self._leaving_out = [leaves_out for leaves_out in (request.hidden, ignored) if leaves_out is not None]
-        self._start = len(paths.join(self.root, "_")) - 1
+        self._start = len(self.root.rstrip("/")) + 1
 
     def __contains__(self, path: str) -> bool:
         # Every file of a search passes here.

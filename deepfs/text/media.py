@@ -133,24 +133,22 @@ def extension(mime_type: str) -> str:
 
 
 def mime_type(path: str) -> str | None:
-    """The MIME type for the extension of `path`, ignoring case; None if it is not known."""
-    return _TYPES.get(_extension(path))
+    """The MIME type for the extension of `path`, ignoring case; None if it is not known.
+
+    A name such as `.png` has no extension.
+    """
+    stem, _, extension = path[path.rfind("/") + 1 :].rpartition(".")
+    return _TYPES.get(extension.lower()) if stem.strip(".") else None
 
 
 def is_binary_name(path: str) -> bool:
     """Whether the extension of `path` is that of a binary format. `.svg` is text."""
-    return is_binary_type(mime_type(path))
+    return mime_type(path) in _BINARY
 
 
 def is_binary_type(mime_type: str | None) -> bool:
     """Whether a type returned by `mime_type` is binary."""
     return mime_type in _BINARY
-
-
-def _extension(path: str) -> str:
-    """The extension in lower case, without its dot; a name such as `.png` has none."""
-    stem, _, extension = path[path.rfind("/") + 1 :].rpartition(".")
-    return extension.lower() if stem.strip(".") else ""
 
 
 _MAGIC = (

@@ -31,8 +31,7 @@ from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
-from deepfs.search.results import Grep, glob_result
+from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest, glob_result, query_of
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing

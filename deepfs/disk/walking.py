@@ -15,7 +15,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from deepfs.disk.databases import UNIT, check_database, check_entry
 from deepfs.disk.os_calls import (
     NO_FOLLOW,
     READ,
@@ -28,7 +27,15 @@ from deepfs.disk.os_calls import (
     leaf,
     release,
 )
-from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor
+from deepfs.disk.reading import (
+    UNIT,
+    check_database,
+    check_entry,
+    check_regular,
+    modified_at,
+    open_regular,
+    read_descriptor,
+)
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths

@@ -31,8 +31,16 @@ from deepfs.errors import (
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.query import is_plain, numbered_matches
-from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, glob_result
+from deepfs.search.request import (
+    MAX_GLOB_CHARS,
+    MAX_GLOB_MATCHES,
+    MAX_SEARCHED_BYTES,
+    FileFilter,
+    Grep,
+    GrepRequest,
+    SearchRequest,
+    glob_result,
+)
 from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
 from deepfs.text import paths
 from deepfs.text.judging import Judge

@@ -4,8 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from deepfs.errors import DeadlineError, DeepFSError, NotFoundError
-from deepfs.search.request import FileFilter
-from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
+from deepfs.search.request import MAX_GLOB_MATCHES, SEARCH_SECONDS, FileFilter, Grep, glob_result
 from deepfs.sync import is_inline, yield_to_loop
 from deepfs.text import records
 from deepfs.text.flat_tree import FileTree

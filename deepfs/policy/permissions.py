@@ -198,6 +198,9 @@ class PermissionedBackend(WrapperBackend):
 
     # --- applying the rules ---
 
+    def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
+        return _refusal(self._compiled, operation, path, shown, _is_approved.get())
+
     def _judging(
         self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
     ) -> judging:
@@ -208,15 +211,18 @@ class PermissionedBackend(WrapperBackend):
         outer, needed = current_judge(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
             return judging(outer)
-        key = *needed, _is_approved.get()
-        if (own := self._judges.get(key)) is None:
-            # One object for equal judges, so that searches that arrive together are carried out together.
-            own = self._judges.setdefault(key, _RulesJudge(self._compiled, *key))
+        own = self._judge(*needed, _is_approved.get())
         return judging(own if outer is None else BothJudges(own, outer))
 
+    def _judge(
+        self, source: tuple[FilesystemOperation, ...], target: tuple[FilesystemOperation, ...], is_approved: bool
+    ) -> Judge:
+        # One object for equal judges, so that searches that arrive together are carried out together.
+        key = source, target, is_approved
+        return self._judges.setdefault(key, _RulesJudge(self._compiled, source, target, is_approved))
+
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
-        is_approved = _is_approved.get()
-        return not any(_refusal(self._compiled, operation, path, path, is_approved) for operation in operations)
+        return not any(self._refusal(operation, path, path) for operation in operations)
 
     def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
         """The items of `operations` that some rule restricts."""
@@ -236,7 +242,7 @@ class PermissionedBackend(WrapperBackend):
 
     def _raise_refusal(self, operations: Sequence[FilesystemOperation], path: str, shown: str) -> None:
         for operation in operations:
-            refusal = _refusal(self._compiled, operation, path, shown, _is_approved.get())
+            refusal = self._refusal(operation, path, shown)
             if refusal is not None:
                 raise refusal
 
@@ -299,10 +305,8 @@ class PermissionedBackend(WrapperBackend):
                 src, dst = await self._check_transfer(src, dst, source)
                 operation = replace(operation, src=src, dst=dst)
             case _:
-                given = operation.paths[0]
-                checked = await self._check(given, *needed)
-                if checked != given:
-                    operation = operation.at(lambda _: checked)
+                checked = await self._check(operation.paths[0], *needed)
+                operation = operation.at(lambda _: checked)
         match operation:
             case Watch():
                 return self._readable_events(operation)

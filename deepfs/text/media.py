@@ -133,12 +133,9 @@ def extension(mime_type: str) -> str:
 
 
 def mime_type(path: str) -> str | None:
-    """The MIME type for the extension of `path`, ignoring case; None if it is not known.
-
-    A name such as `.png` has no extension.
-    """
+    """The MIME type for the extension of `path`, ignoring case; None if it is not known."""
     stem, _, extension = path[path.rfind("/") + 1 :].rpartition(".")
-    return _TYPES.get(extension.lower()) if stem.strip(".") else None
+    return _TYPES.get(extension.lower()) if stem.strip(".") else None  # A name such as `.png` has no extension.
 
 
 def is_binary_name(path: str) -> bool:

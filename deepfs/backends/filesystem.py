@@ -190,7 +190,7 @@ class FilesystemBackend(BackendProtocol):
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is judged, where a policy left its judge."""
         judge, mode = current_judge(), mode_of_new_files.get()
-        return self._disk if judge is mode is None else self._disk.judged(judge).making_files(mode)
+        return self._disk if judge is None and mode is None else self._disk.judged(judge).making_files(mode)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
@@ -265,9 +265,9 @@ class FilesystemBackend(BackendProtocol):
                 return await self._look(self._ls, path)
             case ListTree(path, deleting):
                 return await self._look(self._list_tree, path, deleting)
-            case SearchRequest(path=path):
+            case SearchRequest(path=start):
                 # The root is the empty path, which stands for `root_dir` in both modes.
-                start = "" if path is None or path == "/" else path
+                start = "" if start is None or start == "/" else start
                 return await self._searches.ask((start, current_judge()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
@@ -293,8 +293,9 @@ class FilesystemBackend(BackendProtocol):
             case ResolvePaths(given):
                 return await self._resolve_paths(given)
             case StoragePlaceOf(path):
-                place = partial(pool.run, lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
-                return await place(storage=self._storage)
+                return await pool.run(
+                    lambda: self._disk.place(self._path(path)), abandon_on_cancel=True, storage=self._storage
+                )
             case Watch(path) if self.capabilities.watches:
                 return _changes(self, path)
         return await super().run(operation)
@@ -368,9 +369,10 @@ class FilesystemBackend(BackendProtocol):
         return FileDownloadResponse(path, data)
 
     async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
+        disk = self._files()
         opened: list[BinaryIO] = []
         try:
-            await pool.run(_open, self._path, self._files(), path, opened, storage=self._storage)
+            await pool.run(lambda: opened.append(disk.open_file(self._path(path))[0]), storage=self._storage)
             while chunk := await pool.run(opened[0].read, chunk_size, storage=self._storage):
                 yield chunk
         finally:
@@ -409,7 +411,15 @@ class FilesystemBackend(BackendProtocol):
     def _change_entries(
         self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
     ) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, _change_entry(self._path, disk, change)) for change in changes]
+        outcomes: list[FileUploadResponse] = []
+        for change in changes:
+            try:
+                disk.change_entry(replace_fields(change, path=self._path(change.path)))
+            except DeepFSError as error:
+                outcomes.append(FileUploadResponse(change.path, error.code.value))
+            else:
+                outcomes.append(FileUploadResponse(change.path))
+        return outcomes
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
@@ -423,19 +433,17 @@ class FilesystemBackend(BackendProtocol):
         return done
 
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
+        disk = self._files()
         begun: list[Upload] = []
         try:
-            await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
+            await pool.run(lambda: begun.append(disk.upload(self._path(path))), storage=self._storage)
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
-                await self._change([path], _put, begun[0])
+                await self._change([path], lambda deadline, _: begun[0].put(deadline))
         finally:
             await run_shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
-
-    def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
-        begun.append(disk.upload(self._path(path)))
 
     def _upload(
         self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
@@ -444,13 +452,20 @@ class FilesystemBackend(BackendProtocol):
         following = files[len(done) : len(done) + _UPLOADS_A_CALL]
         changes: list[Change[FileUploadResponse]] = []
         for path, content in following[: self._count_together(following)]:
-            changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
+            changes.append(Change(partial(self._upload_file, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
         finish_together(changes)
         # If the last result raises, as with LockHeldError, those before it are kept; the next call goes on from there.
         done.extend(change.result() for change in changes)
+
+    def _upload_file(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
+        try:
+            yield from disk.writing(self._path(path), content, overwrite=True, deadline=deadline)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return FileUploadResponse(path)
 
     def _count_together(self, files: Sequence[tuple[str, bytes]]) -> int:
         """How many of `files`, from the first on, do not depend on one another, so that they can be flushed together.
@@ -513,37 +528,9 @@ def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]]
     return finish(function(deadline, disk, *args))
 
 
-def _open(normal: Callable[[str], str], disk: Disk, path: str, opened: list[BinaryIO]) -> None:
-    opened.append(disk.open_file(normal(path))[0])
-
-
-def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
-    upload.put(deadline)
-
-
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
-
-
-def _change_entry(normal: Callable[[str], str], disk: Disk, change: EntryChange) -> str | None:
-    """Make one change. Returns the error code, or None."""
-    try:
-        disk.change_entry(replace_fields(change, path=normal(change.path)))
-    except DeepFSError as error:
-        return error.code.value
-    return None
-
-
-def _put_file(
-    normal: Callable[[str], str], deadline: Deadline, disk: Disk, path: str, content: bytes
-) -> Steps[FileUploadResponse]:
-    """Write one file of an upload."""
-    try:
-        yield from disk.writing(normal(path), content, overwrite=True, deadline=deadline)
-    except DeepFSError as error:
-        return FileUploadResponse(path, error.code.value)
-    return FileUploadResponse(path)
 
 
 class _Replacement:

@@ -184,11 +184,14 @@ class MountSearch:
     async def _ask(self, query: MountQuery, result: type[SearchT]) -> SearchT:
         """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
         seconds, mount = self._timeout, query.mount
+        found: SearchT
         try:
             if seconds is None or is_inline():
-                return await self._search(query)
+                found = await self._search(query)
+                return found
             with anyio.move_on_after(seconds):
-                return await self._search(query)
+                found = await self._search(query)
+                return found
             return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
         except DeepFSError as error:
             return failure(result, mount.outer_error(error, query.request.path or "/"))

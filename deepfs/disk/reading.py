@@ -482,7 +482,7 @@ def check_database(path: str, descriptor: int, status: os.stat_result) -> None:
 
 def is_database(descriptor: int, content: bytes | bytearray) -> bool:
     """Whether an open file belongs to a database, by its content. If so, `release` closes it only when that is safe."""
-    if not bytes(content[:_LONGEST]).startswith(_HEADS):
+    if not content.startswith(_HEADS):
         return False
     LATER_CLOSED[descriptor] = _release
     return True

@@ -396,7 +396,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "records.decode_files": _with_rows(
         lambda rows: records.decode_files({f"/{row}": {"content": ["a"]} for row in rows}), 50
     ),
-    "results.glob_result": _with_rows(
+    "request.glob_result": _with_rows(
         lambda rows: glob_result([FileInfo(path=f"/{-row}", is_dir=False) for row in rows])
     ),
     "reducers.fold_conflicts": _with_rows(lambda rows: reducers.fold_conflicts([], [[{"a": row}] for row in rows])),
@@ -487,7 +487,7 @@ FIXED: Final = {
 
 MODULES: Final = (
     *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
-    *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
+    *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request")),
     *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
     *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.urls"),
     *("deepfs.middleware." + name for name in ("arguments", "anthropic_memory", "rendering", "skill_files")),

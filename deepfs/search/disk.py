@@ -297,6 +297,10 @@ class _Batch:
         count, deadline = 0, _Deadline(self.tasks, limited)
         with suppress(DeadlineError), closing(self._runs(greps, _Deadline(self.tasks, greps))) as runs:
             for run in runs:
+                if len(run.prefix) < self._start:  # It starts at a file, and nothing else is there.
+                    self._search(run, self.tasks, _Deadline(self.tasks, self.tasks))
+                    _end(self.tasks, self.tasks)
+                    return False
                 if unfinished := [task for task in limited if not task.is_over]:
                     with suppress(DeadlineError):  # They are over.
                         self._search(run, unfinished, deadline)

@@ -59,7 +59,7 @@ class FileFilter:
     """
 
     def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
-        self.root: str = request.root if root is None else root
+        self.root: str = paths.normalize(request.path or "/") if root is None else root
         pattern = request.file_glob
         self.glob: Glob | None = None if pattern is None else compile_glob(pattern)
         self._ignored = ignored

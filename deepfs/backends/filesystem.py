@@ -345,7 +345,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         start, judge = key
-        base = "/" if self._virtual else self._path("")
+        base = self._path("/" if self._virtual else "")
         self._search.run_batch(calls, self._path(start) if start else base, base, judge)
 
     async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -433,10 +433,9 @@ class FilesystemBackend(BackendProtocol):
         return done
 
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
-        disk = self._files()
         begun: list[Upload] = []
         try:
-            await pool.run(lambda: begun.append(disk.upload(self._path(path))), storage=self._storage)
+            await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
@@ -444,6 +443,9 @@ class FilesystemBackend(BackendProtocol):
         finally:
             await run_shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
+
+    def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
+        begun.append(disk.upload(self._path(path)))
 
     def _upload(
         self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]

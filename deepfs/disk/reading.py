@@ -152,10 +152,9 @@ class Versioning:
     seconds, the hash is cached until the identity, size or times of the file change.
     """
 
-    __slots__ = ("_key", "_status", "known")
+    __slots__ = ("_key", "known")
 
     def __init__(self, status: os.stat_result) -> None:
-        self._status = status
         self._key = _settled_key(status)
         self.known: str | None = None if self._key is None else _versions.get(self._key)
         """The cached version; None if the content must be hashed."""
@@ -171,10 +170,6 @@ class Versioning:
                 _versions.clear()
             _versions[self._key] = version
         return version
-
-    def of_unread(self) -> str:
-        """A version for a file that is too large to be read whole, made of its inode, size and times."""
-        return _status_version(self._status)
 
 
 _Key = tuple[int, int, int, int, int]
@@ -215,6 +210,7 @@ _STATUS = "s-"
 
 
 def _status_version(status: os.stat_result) -> str:
+    """A version for a file that is too large to be read whole, made of its inode, size and times."""
     return f"{_STATUS}{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
 
 
@@ -281,7 +277,12 @@ def read_window(
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
             return Reading(status, versioning.of(descriptor, data), data)
-        return Reading(status, _scanned_version(scan, versioning, descriptor), scan.window())
+        made = versioning.known or scan.version
+        if made is None:
+            made = _status_version(status)
+        elif versioning.known is None:
+            versioning.remember(descriptor, made)
+        return Reading(status, made, scan.window())
     finally:
         release(descriptor)
 
@@ -305,13 +306,6 @@ def of_whole(status: os.stat_result, data: bytes | bytearray, offset: int, limit
         return Reading(status, Versioning(status).of(descriptor, binary), binary)
     facts = text.facts(content)
     return Reading(status, facts.version, text.window(content, offset, limit, facts.lines))
-
-
-def _scanned_version(scan: "WindowScan", versioning: Versioning, descriptor: int) -> str:
-    if versioning.known is not None:
-        return versioning.known
-    made = scan.version
-    return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 
 
 class WindowScan:

@@ -461,7 +461,7 @@ class Walk:
     def _directories_to_enter(self, prefix: str, names: list[str]) -> Iterator[str]:
         """The directories to enter, sorted by path."""
         if len(names) > 1:
-            names.sort(key=_path_of_directory)
+            names.sort(key=lambda name: f"{name}/")
         if self._choice is None:
             return iter(names)
         if len(names) <= _RUN:
@@ -483,10 +483,6 @@ class Walk:
         except DeepFSError:
             pass
         return False
-
-
-def _path_of_directory(name: str) -> str:
-    return f"{name}/"
 
 
 class Listing(NamedTuple):

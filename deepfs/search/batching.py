@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Callable, Hashable
-from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -46,8 +45,11 @@ class BatchedCall(Generic[RequestT, ResultT]):
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` in the task."""
-        self.settle(partial(_raise, error))
+        """Raise `error` in the task, unless it has an outcome."""
+        if not self.is_settled:
+            self.is_settled = True
+            self._error = error
+            self._event.set()
 
     def result(self) -> ResultT:
         """Return the result of the call, or raise its error."""
@@ -130,7 +132,3 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
                     batches += [[call] for call in left]
                 elif left:
                     left[0].fail(error)
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -31,8 +31,7 @@ from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
-from deepfs.search.results import Grep, glob_result
+from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest, glob_result, query_of
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
@@ -397,7 +396,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "records.decode_files": _with_rows(
         lambda rows: records.decode_files({f"/{row}": {"content": ["a"]} for row in rows}), 50
     ),
-    "results.glob_result": _with_rows(
+    "request.glob_result": _with_rows(
         lambda rows: glob_result([FileInfo(path=f"/{-row}", is_dir=False) for row in rows])
     ),
     "reducers.fold_conflicts": _with_rows(lambda rows: reducers.fold_conflicts([], [[{"a": row}] for row in rows])),
@@ -488,7 +487,7 @@ FIXED: Final = {
 
 MODULES: Final = (
     *("arguments", "diff", "edits", "entries", "flat_tree", "lines", "media", "patches", "paths", "records", "visible"),
-    *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request", "results")),
+    *("deepfs.search." + name for name in ("globs", "gitignore", "literals", "query", "request")),
     *("deepfs.sandboxes." + name for name in ("answers", "network", "wire")),
     *("deepfs.mcp.calls", "deepfs.mcp.resources", "deepfs.config.urls"),
     *("deepfs.middleware." + name for name in ("arguments", "anthropic_memory", "rendering", "skill_files")),

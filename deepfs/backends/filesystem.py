@@ -3,7 +3,6 @@
 import os
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeVar
@@ -67,7 +66,7 @@ from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_numbe
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
 from deepfs.text.judging import Judge, current_judge, unjudged
-from deepfs.text.lines import check_text, check_window, decode
+from deepfs.text.lines import check_text, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
 from deepfs.threads import pool
@@ -168,6 +167,7 @@ class FilesystemBackend(BackendProtocol):
             check_bool(name, given)
         self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
+        # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
         self._virtual, self._durable = virtual_mode, durable
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
@@ -187,20 +187,17 @@ class FilesystemBackend(BackendProtocol):
         """`path` normalised. Best in a worker thread: with a relative root it makes a system call."""
         return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
 
-    def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
-        # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
-        return self._locks.hold(*held)
-
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is judged, where a policy left its judge."""
-        return self._disk.judged(current_judge()).making_files(mode_of_new_files.get())
+        judge, mode = current_judge(), mode_of_new_files.get()
+        return self._disk if judge is None and mode is None else self._disk.judged(judge).making_files(mode)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
 
         `function` is called again, with the same arguments, if others held the lock of a file.
         """
-        async with self._hold(*_lockable(held)):
+        async with self._locks.hold(*_lockable(held)):
             deadline = Deadline(_WAIT_S)
             change = partial(
                 pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
@@ -211,7 +208,7 @@ class FilesystemBackend(BackendProtocol):
         """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
         if not self._durable or is_inline():
             return await self._change(held, _run_steps, function, *args)
-        async with self._hold(*_lockable(held)):
+        async with self._locks.hold(*_lockable(held)):
             change = partial(function, Deadline(_WAIT_S), self._files(), *args)
             stored: T = await when_free(partial(self._flushes.ask, None, change))
             return stored
@@ -268,8 +265,10 @@ class FilesystemBackend(BackendProtocol):
                 return await self._look(self._ls, path)
             case ListTree(path, deleting):
                 return await self._look(self._list_tree, path, deleting)
-            case SearchRequest():
-                return await self._searches.ask((_start(operation), current_judge()), operation)
+            case SearchRequest(path=start):
+                # The root is the empty path, which stands for `root_dir` in both modes.
+                start = "" if start is None or start == "/" else start
+                return await self._searches.ask((start, current_judge()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
                 return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
@@ -294,8 +293,9 @@ class FilesystemBackend(BackendProtocol):
             case ResolvePaths(given):
                 return await self._resolve_paths(given)
             case StoragePlaceOf(path):
-                place = partial(pool.run, lambda: self._disk.place(self._path(path)), abandon_on_cancel=True)
-                return await place(storage=self._storage)
+                return await pool.run(
+                    lambda: self._disk.place(self._path(path)), abandon_on_cancel=True, storage=self._storage
+                )
             case Watch(path) if self.capabilities.watches:
                 return _changes(self, path)
         return await super().run(operation)
@@ -324,7 +324,6 @@ class FilesystemBackend(BackendProtocol):
         return disk.list_tree(self._path(path), deadline, deleting=deleting)
 
     def _read(self, deadline: Deadline, disk: Disk | FilesInMemory, path: str, offset: int, limit: int) -> ReadResult:
-        check_window(offset, limit)
         path = self._path(path)
         mime_type = media.mime_type(path)
         if media.is_binary_type(mime_type):
@@ -346,7 +345,8 @@ class FilesystemBackend(BackendProtocol):
 
     def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
         start, judge = key
-        self._search.run_batch(calls, self._path(start), self._path(""), judge)
+        base = self._path("/" if self._virtual else "")
+        self._search.run_batch(calls, self._path(start) if start else base, base, judge)
 
     async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         disk = self._files()
@@ -369,9 +369,10 @@ class FilesystemBackend(BackendProtocol):
         return FileDownloadResponse(path, data)
 
     async def _download_stream(self, path: str, chunk_size: int) -> AsyncGenerator[bytes, None]:
+        disk = self._files()
         opened: list[BinaryIO] = []
         try:
-            await pool.run(_open, self._path, self._files(), path, opened, storage=self._storage)
+            await pool.run(lambda: opened.append(disk.open_file(self._path(path))[0]), storage=self._storage)
             while chunk := await pool.run(opened[0].read, chunk_size, storage=self._storage):
                 yield chunk
         finally:
@@ -410,11 +411,19 @@ class FilesystemBackend(BackendProtocol):
     def _change_entries(
         self, deadline: Deadline, disk: Disk, changes: Sequence[EntryChange]
     ) -> list[FileUploadResponse]:
-        return [FileUploadResponse(change.path, _change_entry(self._path, disk, change)) for change in changes]
+        outcomes: list[FileUploadResponse] = []
+        for change in changes:
+            try:
+                disk.change_entry(replace_fields(change, path=self._path(change.path)))
+            except DeepFSError as error:
+                outcomes.append(FileUploadResponse(change.path, error.code.value))
+            else:
+                outcomes.append(FileUploadResponse(change.path))
+        return outcomes
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
-        async with self._hold(*_lockable(path for path, _ in files)):
+        async with self._locks.hold(*_lockable(path for path, _ in files)):
             deadline = Deadline(_WAIT_S)
             upload = partial(
                 pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
@@ -430,7 +439,7 @@ class FilesystemBackend(BackendProtocol):
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
-                await self._change([path], _put, begun[0])
+                await self._change([path], lambda deadline, _: begun[0].put(deadline))
         finally:
             await run_shielded(partial(pool.run, _close, begun))
         return FileUploadResponse(path)
@@ -445,13 +454,20 @@ class FilesystemBackend(BackendProtocol):
         following = files[len(done) : len(done) + _UPLOADS_A_CALL]
         changes: list[Change[FileUploadResponse]] = []
         for path, content in following[: self._count_together(following)]:
-            changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
+            changes.append(Change(partial(self._upload_file, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
         finish_together(changes)
         # If the last result raises, as with LockHeldError, those before it are kept; the next call goes on from there.
         done.extend(change.result() for change in changes)
+
+    def _upload_file(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
+        try:
+            yield from disk.writing(self._path(path), content, overwrite=True, deadline=deadline)
+        except DeepFSError as error:
+            return FileUploadResponse(path, error.code.value)
+        return FileUploadResponse(path)
 
     def _count_together(self, files: Sequence[tuple[str, bytes]]) -> int:
         """How many of `files`, from the first on, do not depend on one another, so that they can be flushed together.
@@ -510,46 +526,13 @@ async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[Chan
         await run_shielded(partial(pool.run, watch.close))
 
 
-def _start(request: SearchRequest) -> str:
-    """The path where a search starts. The root is the empty path, which stands for `root_dir` in both modes."""
-    return "" if request.path is None or request.path == "/" else request.path
-
-
 def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
     return finish(function(deadline, disk, *args))
-
-
-def _open(normal: Callable[[str], str], disk: Disk, path: str, opened: list[BinaryIO]) -> None:
-    opened.append(disk.open_file(normal(path))[0])
-
-
-def _put(deadline: Deadline, _: Disk, upload: Upload) -> None:
-    upload.put(deadline)
 
 
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
-
-
-def _change_entry(normal: Callable[[str], str], disk: Disk, change: EntryChange) -> str | None:
-    """Make one change. Returns the error code, or None."""
-    try:
-        disk.change_entry(replace_fields(change, path=normal(change.path)))
-    except DeepFSError as error:
-        return error.code.value
-    return None
-
-
-def _put_file(
-    normal: Callable[[str], str], deadline: Deadline, disk: Disk, path: str, content: bytes
-) -> Steps[FileUploadResponse]:
-    """Write one file of an upload."""
-    try:
-        yield from disk.writing(normal(path), content, overwrite=True, deadline=deadline)
-    except DeepFSError as error:
-        return FileUploadResponse(path, error.code.value)
-    return FileUploadResponse(path)
 
 
 class _Replacement:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, get_args
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 import anyio
 from msgspec.structs import replace
@@ -19,13 +19,12 @@ from deepfs.storage.gathering import gather
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
-from deepfs.text.judging import rebased
+from deepfs.text.judging import current_judge, rebased
 from deepfs.threads.loop_bridge import is_stray
 from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replace_fields
 
 T = TypeVar("T")
 P = ParamSpec("P")
-RequestT = TypeVar("RequestT", bound=SearchRequest)
 ResultT = TypeVar("ResultT", bound=Result)
 SearchT = TypeVar("SearchT", GlobResult, GrepResult)
 
@@ -47,10 +46,14 @@ class Mount:
         """The path in the tree for `path` in the backend."""
         return self.prefix + path if path != "/" else self.prefix or "/"
 
-    async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+    def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Awaitable[T]:
         """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
+        answer = call(*args, **options)
+        return self._await_rebased(answer) if self.prefix and current_judge() is not None else answer
+
+    async def _await_rebased(self, answer: Awaitable[T]) -> T:
         with rebased(self.prefix):
-            return await call(*args, **options)
+            return await answer
 
     def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
@@ -79,12 +82,16 @@ class MountTable:
                 raise ValueError(f"Route {route!r} is given twice")
             self._mounts[prefix] = Mount(prefix, backend)
         self._prefixes = sorted(self._mounts)
+        self.above: set[str] = {"/"} if self._mounts else set()
+        """The directories with a mount beneath them."""
+        self.above.update(*map(paths.ancestors, self._mounts))
 
     def find(self, path: str) -> Mount:
         """The mount that `path` belongs to."""
-        for prefix in (path, *reversed(paths.ancestors(path))):
-            if prefix in self._mounts:
-                return self._mounts[prefix]
+        while path:
+            if path in self._mounts:
+                return self._mounts[path]
+            path = path.rpartition("/")[0]
         return self.default
 
     def beneath(self, directory: str) -> list[Mount]:
@@ -96,6 +103,8 @@ class MountTable:
 
     def children(self, directory: str) -> set[str]:
         """The direct children of `directory` that are mounts or lead to one."""
+        if directory not in self.above:
+            return set()
         below = (paths.relative(mount.prefix, directory) for mount in self.beneath(directory))
         return {paths.join(directory, relative.partition("/")[0]) for relative in below}
 
@@ -131,12 +140,11 @@ async def await_uncancelled(answer: Awaitable[T]) -> T:
         raise
 
 
-@dataclass(frozen=True)
-class MountQuery(Generic[RequestT]):
+class MountQuery(NamedTuple):
     """A search of one mount; the request has paths of its backend."""
 
     mount: Mount
-    request: RequestT
+    request: SearchRequest
 
 
 class MountSearch:
@@ -149,32 +157,17 @@ class MountSearch:
     async def glob(self, request: GlobRequest) -> GlobResult:
         """Find files in the mount of the start path, and in all mounts beneath it."""
         queries = self._queries(request)
-        results = await gather(
-            [partial(_ask_guarded, self._glob, query, GlobResult, self._timeout) for query in queries]
-        )
+        results = await gather([partial(self._ask, query, GlobResult) for query in queries])
         return _merge_globs(queries, results)
-
-    async def _glob(self, query: MountQuery[GlobRequest]) -> GlobResult:
-        found: GlobResult = await query.mount.ask(query.mount.backend.arun, query.request)
-        return self._outward(query, found)
 
     async def grep(self, request: GrepRequest) -> GrepResult:
         """Find lines in the mount of the start path, and in all mounts beneath it."""
-        queries = self._queries(request)
-        calls = [partial(_ask_guarded, self._grep, query, GrepResult, self._timeout) for query in queries]
-        results = await gather(calls, lambda done: _suffices(queries, done, request.max_count))
-        return _merge_greps(queries, results, request.max_count)
+        queries, most = self._queries(request), request.max_count
+        calls = [partial(self._ask, query, GrepResult) for query in queries]
+        results = await gather(calls, lambda done: most is not None and _suffices(queries, done, most))
+        return _merge_greps(queries, results, most)
 
-    async def _grep(self, query: MountQuery[GrepRequest]) -> GrepResult:
-        found: GrepResult = await query.mount.ask(query.mount.backend.arun, query.request)
-        shown = self._outward(query, found)
-        is_limited = found.truncated and query.request.max_count is not None
-        if is_limited and len(shown.matches or ()) < len(found.matches or ()):
-            # Matches that other mounts hide have used up the limit.
-            return await self._grep(MountQuery(query.mount, replace(query.request, max_count=None)))
-        return shown
-
-    def _queries(self, request: RequestT) -> list[MountQuery[RequestT]]:
+    def _queries(self, request: SearchRequest) -> list[MountQuery]:
         """The queries of the mounts that `request` has to search; the mount of its start path comes first."""
         path = paths.normalize(request.path or "/")
         mount = self._table.find(path)
@@ -188,17 +181,40 @@ class MountSearch:
                 queries += [MountQuery(below, request.elsewhere(top, rest, below.hidden(hidden))) for rest in rests]
         return queries
 
-    def _outward(self, query: MountQuery[Any], result: SearchT) -> SearchT:
-        """A search result with paths in the tree, without matches that other mounts hide."""
-        leads_to_mounts = self._table.children(query.mount.outer(query.request.path or "/"))
-        if leads_to_mounts and result.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
-            return type(result)(matches=[])
-        shown: SearchT = query.mount.outward(query.request, result)
-        if leads_to_mounts and shown.matches is not None:
-            return replace_fields(
-                shown, matches=[each for each in shown.matches if self._table.owns(query.mount, each.path)]
-            )
-        return shown
+    async def _ask(self, query: MountQuery, result: type[SearchT]) -> SearchT:
+        """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
+        seconds, mount = self._timeout, query.mount
+        found: SearchT
+        try:
+            if seconds is None or is_inline():
+                found = await self._search(query)
+                return found
+            with anyio.move_on_after(seconds):
+                found = await self._search(query)
+                return found
+            return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
+        except DeepFSError as error:
+            return failure(result, mount.outer_error(error, query.request.path or "/"))
+        except Exception as error:
+            logger.exception("the backend mounted at %s/ failed", mount.prefix)
+            code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
+            return failure(result, error_about(code, None, type(error).__name__))
+
+    async def _search(self, query: MountQuery) -> Any:
+        """The result with paths in the tree, without matches that other mounts hide."""
+        mount, request = query
+        found: Any = await await_uncancelled(mount.ask(mount.backend.arun, request))
+        leads_to_mounts = mount.outer(request.path or "/") in self._table.above
+        if leads_to_mounts and found.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+            return type(found)(matches=[])
+        shown = mount.outward(request, found)
+        if not leads_to_mounts or shown.matches is None:
+            return shown
+        matches = [each for each in shown.matches if self._table.owns(mount, each.path)]
+        if found.truncated and len(matches) < len(shown.matches) and getattr(request, "max_count", None) is not None:
+            # Matches that other mounts hide have used up the limit.
+            return await self._search(MountQuery(mount, replace(request, max_count=None)))
+        return replace_fields(shown, matches=matches)
 
 
 def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
@@ -211,30 +227,9 @@ def _beneath(pattern: str | None, directory: str) -> Iterable[str | None]:
     return () if directory.startswith(".") or "/." in directory else (None,)
 
 
-async def _ask_guarded(
-    look: Callable[[MountQuery[RequestT]], Awaitable[ResultT]],
-    query: MountQuery[RequestT],
-    result: type[ResultT],
-    seconds: float | None,
-) -> ResultT:
-    """The result of one mount. If it raises or takes too long, only this result fails, not the whole search."""
-    try:
-        if seconds is None or is_inline():
-            return await await_uncancelled(look(query))
-        with anyio.move_on_after(seconds):
-            return await await_uncancelled(look(query))
-        return failure(result, DeadlineError(None, f"No answer within {seconds:g} s"))
-    except DeepFSError as error:
-        return failure(result, query.mount.outer_error(error, query.request.path or "/"))
-    except Exception as error:
-        logger.exception("the backend mounted at %s/ failed", query.mount.prefix)
-        code = ErrorCode.TIMEOUT if isinstance(error, TimeoutError) else ErrorCode.BACKEND_ERROR
-        return failure(result, error_about(code, None, type(error).__name__))
-
-
-def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | None], max_count: int | None) -> bool:
+def _suffices(queries: Sequence[MountQuery], done: Sequence[GrepResult | None], max_count: int) -> bool:
     """Whether the matches that sort before all pending mounts fill `max_count`, and it is known that there are more."""
-    if max_count is None or done[0] is None:
+    if done[0] is None:
         return False
     pending = min(
         (query.mount.prefix for query, result in zip(queries, done, strict=True) if result is None), default=""
@@ -245,7 +240,7 @@ def _suffices(queries: Sequence[MountQuery[Any]], done: Sequence[GrepResult | No
 
 
 def _merge_greps(
-    queries: Sequence[MountQuery[Any]], results: Sequence[GrepResult | None], max_count: int | None
+    queries: Sequence[MountQuery], results: Sequence[GrepResult | None], max_count: int | None
 ) -> GrepResult:
     """Merge the results that have arrived."""
     came = [result for result in results if result is not None]
@@ -261,7 +256,7 @@ def _merge_greps(
     return _with_failures(merged, queries, results)
 
 
-def _merge_globs(queries: Sequence[MountQuery[Any]], results: Sequence[GlobResult | None]) -> GlobResult:
+def _merge_globs(queries: Sequence[MountQuery], results: Sequence[GlobResult | None]) -> GlobResult:
     """Merge the results that have arrived."""
     came = [result for result in results if result is not None]
     if all(result.error and not result.matches for result in came):
@@ -283,17 +278,12 @@ def _find_oldest(results: Sequence[GrepResult] | Sequence[GlobResult]) -> str | 
     return min((result.as_of for result in results if result.as_of is not None), default=None)
 
 
-def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results: Sequence[Result | None]) -> ResultT:
+def _with_failures(merged: ResultT, queries: Sequence[MountQuery], results: Sequence[Result | None]) -> ResultT:
     """`merged`, with an error that names the mounts that failed."""
     failed = [(query, result) for query, result in zip(queries, results, strict=True) if result and result.error]
     if not failed:
         return merged
-    error = _failures(failed)
-    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
-
-
-def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
-    """One error for all mounts that failed, with the code of the first."""
+    code = failed[0][1].code
     named: dict[str, str | DeepFSError] = {}
     texts: dict[tuple[str, str], str] = {}
     for index, (query, result) in enumerate(failed):
@@ -303,4 +293,5 @@ def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
         elif (key := (prefix, result.error or "")) not in texts:
             named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
             texts[key] = f"{{error{index}}} (in '{{mount{index}}}')"
-    return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)
+    error = error_about(code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)
+    return carrying(replace(merged, error=str(error), code=code), error)

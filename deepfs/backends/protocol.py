@@ -15,7 +15,7 @@ from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendPro
 from deepfs.backends.transfer import collect_chunks, copy_tree, download_file, move_tree
 from deepfs.errors import DeepFSError, NotSupportedError
 from deepfs.operations import CHUNK_BYTES, Operation
-from deepfs.search.results import SEARCH_SECONDS
+from deepfs.search.request import SEARCH_SECONDS
 from deepfs.sync import call_sync, run_shielded, sync_shims
 from deepfs.text import paths
 from deepfs.text.arguments import chunk_bytes

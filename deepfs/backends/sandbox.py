@@ -5,7 +5,7 @@ from typing import Final
 from deepfs.backends.protocol import ASYNC_GLOB_TIMEOUT, ASYNC_GREP_TIMEOUT, ExecuteOffloadResult
 from deepfs.compat.utils import EMPTY_OLD_STRING_ERROR, TRUNCATION_MARKER_TEMPLATE
 from deepfs.sandboxes.base import BaseSandbox
-from deepfs.search.results import MAX_SEARCHED_BYTES
+from deepfs.search.request import MAX_SEARCHED_BYTES
 
 __all__ = [
     "ASYNC_GLOB_TIMEOUT",

@@ -39,8 +39,7 @@ from deepfs.errors import (
 )
 from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
 from deepfs.search.flat import grep_tree, run_search
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import Grep
+from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata

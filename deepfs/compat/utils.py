@@ -10,8 +10,7 @@ from deepfs.errors import DeepFSError, InvalidContentError, InvalidPathError
 from deepfs.errors import InvalidPatternError as InvalidGlobPatternError
 from deepfs.search.flat import scan_stored
 from deepfs.search.globs import compile_glob
-from deepfs.search.request import FileFilter, GrepRequest
-from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
+from deepfs.search.request import MAX_SEARCHED_BYTES, FileFilter, Grep, GrepRequest
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace

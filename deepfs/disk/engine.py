@@ -16,7 +16,7 @@ from deepfs.disk.relocation import Relocator
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import ContentId, delete, list_tree
 from deepfs.disk.unchanged import UnchangedFiles
-from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_directory, walk, walk_runs
+from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, Walk, list_directory, walk
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -269,7 +269,7 @@ class Disk:
         deadline: Deadline | None = None,
     ) -> Generator[FileRun, None, None]:
         """Like `walk`, many files at a time, and only the files that `choice` chooses."""
-        return walk_runs(self._root, path, deadline or Deadline(), choice=choice, unreadable=unreadable)
+        return Walk(self._root, deadline or Deadline(), choice, unreadable).runs(path)
 
     def unchanged(self, path: str) -> UnchangedFiles | None:
         """What selects the files beneath `path` that do not change from now on.

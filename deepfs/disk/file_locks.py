@@ -163,8 +163,15 @@ def locked_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
     Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
     lock is not acquired in time, and LockHeldError on a thread of the pool, which must not wait.
     """
-    found = [place.found]  # What is known already saves the first attempt a system call.
-    return _wait(lambda: _try_hold(path, place, found.pop() if found else place.lstat()), path, deadline)
+    known = [place.found]  # What is known already saves the first attempt a system call.
+
+    def try_lock_place() -> LockedFile | None:
+        status = known.pop() if known else place.lstat()
+        if status is not None and not stat.S_ISLNK(status.st_mode):
+            check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
+        return _try_lock_standing(path, place, place.open(UPDATE))
+
+    return _wait(try_lock_place, path, deadline)
 
 
 @contextmanager
@@ -184,13 +191,6 @@ def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T
         time.sleep(pause * random.uniform(0.5, 1))
         pause = min(pause * 2, _LONGEST_PAUSE)
     return result
-
-
-def _try_hold(path: str, place: Place, status: os.stat_result | None) -> LockedFile | None:
-    """Lock the file at `place`, which had `status` just now; None if it is locked already or was just replaced."""
-    if status is not None and not stat.S_ISLNK(status.st_mode):
-        check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
-    return _try_lock_standing(path, place, place.open(UPDATE))
 
 
 def _try_lock_standing(path: str, place: Place, descriptor: int) -> LockedFile | None:

@@ -17,7 +17,6 @@ from errno import EOPNOTSUPP
 from functools import cache
 from typing import Final, NamedTuple
 
-from deepfs.disk.databases import is_database, is_kept
 from deepfs.disk.os_calls import (
     BENEATH,
     HOW_BYTES,
@@ -32,7 +31,7 @@ from deepfs.disk.os_calls import (
     release,
     syscall_of,
 )
-from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, of_whole
+from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, is_database, is_kept, of_whole
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text.judging import Judge

@@ -130,10 +130,10 @@ NO_SYMLINKS, BENEATH = 0x04, 0x08  # RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH
 NOWHERE = -1
 """In place of a directory descriptor, for absolute paths."""
 
-_Call = Callable[[int, str, bytes], int | None]
+_Call = Callable[[int, int, bytes, bytes, int], int]
 
 
-def syscall_of(library: "ctypes.CDLL") -> Callable[[int, int, bytes, bytes, int], int]:
+def syscall_of(library: "ctypes.CDLL") -> _Call:
     """The function `syscall` of the C library, for `openat2`.
 
     It takes `OPENAT2`, a directory, a path, what `open_how` returns, and `HOW_BYTES`. The result is negative if the
@@ -144,7 +144,7 @@ def syscall_of(library: "ctypes.CDLL") -> Callable[[int, int, bytes, bytes, int]
     syscall: Any = library.syscall
     syscall.argtypes = (c_long, c_int, c_char_p, c_char_p, c_size_t)
     syscall.restype = c_long
-    return cast("Callable[[int, int, bytes, bytes, int], int]", syscall)
+    return cast("_Call", syscall)
 
 
 def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | None:
@@ -154,12 +154,12 @@ def open_unlinked(path: str, flags: int, beneath: int | None = None) -> int | No
     if the system does not have it; opening the path name by name then shows the reason. While something on the
     machine is renamed, the call may also fail (EAGAIN) for a path with ".." that stays inside.
     """
-    call = _openat2()
-    if call is None:
+    syscall = _openat2()
+    if syscall is None:
         return None
-    if beneath is None:
-        return call(NOWHERE, path, open_how(flags, NO_SYMLINKS))
-    return call(beneath, path, open_how(flags, NO_SYMLINKS | BENEATH))
+    start, resolve = (NOWHERE, NO_SYMLINKS) if beneath is None else (beneath, NO_SYMLINKS | BENEATH)
+    descriptor = syscall(OPENAT2, start, os.fsencode(path), open_how(flags, resolve), HOW_BYTES)
+    return None if descriptor < 0 else descriptor
 
 
 @cache
@@ -170,20 +170,15 @@ def open_how(flags: int, resolve: int) -> bytes:
 
 @cache
 def _openat2() -> _Call | None:
-    """A function that calls `openat2`; None if the system does not have the call, or nothing can be imported."""
+    """What makes system calls; None if the system does not have `openat2`, or nothing can be imported."""
     if sys.platform != "linux" or sys.is_finalizing():
         return None
     # Imported late: the import takes ten milliseconds.
     import ctypes
 
     syscall = syscall_of(ctypes.CDLL(None, use_errno=True))
-
-    def call(directory: int, path: str, how: bytes) -> int | None:
-        descriptor = syscall(OPENAT2, directory, os.fsencode(path), how, HOW_BYTES)
-        return None if descriptor < 0 else descriptor
-
-    is_known = call(NOWHERE, ".", open_how(os.O_RDONLY, 0)) is None and ctypes.get_errno() == errno.EBADF
-    return call if is_known else None
+    failed = syscall(OPENAT2, NOWHERE, b".", open_how(os.O_RDONLY, 0), HOW_BYTES) < 0
+    return syscall if failed and ctypes.get_errno() == errno.EBADF else None
 
 
 def write_all(data: bytes, descriptor: int) -> None:

@@ -1,34 +1,44 @@
-"""Opening and reading regular files, and the version that identifies the content of a file."""
+"""Opening and reading regular files, which of them may be opened, and the version that identifies their content."""
 
 import codecs
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from deepfs.disk.databases import check_database, check_kept
-from deepfs.disk.os_calls import NOT_REGULAR, READ, release
+from deepfs.disk.os_calls import LATER_CLOSED, NOT_REGULAR, READ, FileId, file_id, release
 from deepfs.disk.resolve import Place, Root
 from deepfs.errors import InvalidContentError, IsDirectoryError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
 from deepfs.threads.deadline import Deadline
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = [
     "BLOCK",
     "DEFAULT_LIMITS",
     "MAX_WHOLE",
+    "UNIT",
     "Limits",
     "NotTextError",
     "Reading",
     "Versioning",
     "WindowScan",
     "blocks",
+    "check_database",
+    "check_entry",
+    "check_kept",
     "check_opened",
     "check_regular",
+    "is_database",
+    "is_kept",
     "is_version",
     "modified_at",
     "of_whole",
@@ -142,10 +152,9 @@ class Versioning:
     seconds, the hash is cached until the identity, size or times of the file change.
     """
 
-    __slots__ = ("_key", "_status", "known")
+    __slots__ = ("_key", "known")
 
     def __init__(self, status: os.stat_result) -> None:
-        self._status = status
         self._key = _settled_key(status)
         self.known: str | None = None if self._key is None else _versions.get(self._key)
         """The cached version; None if the content must be hashed."""
@@ -161,10 +170,6 @@ class Versioning:
                 _versions.clear()
             _versions[self._key] = version
         return version
-
-    def of_unread(self) -> str:
-        """A version for a file that is too large to be read whole, made of its inode, size and times."""
-        return _status_version(self._status)
 
 
 _Key = tuple[int, int, int, int, int]
@@ -205,6 +210,7 @@ _STATUS = "s-"
 
 
 def _status_version(status: os.stat_result) -> str:
+    """A version for a file that is too large to be read whole, made of its inode, size and times."""
     return f"{_STATUS}{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
 
 
@@ -271,7 +277,12 @@ def read_window(
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = read_descriptor(path, descriptor, status.st_size, limits.binary)
             return Reading(status, versioning.of(descriptor, data), data)
-        return Reading(status, _scanned_version(scan, versioning, descriptor), scan.window())
+        made = versioning.known or scan.version
+        if made is None:
+            made = _status_version(status)
+        elif versioning.known is None:
+            versioning.remember(descriptor, made)
+        return Reading(status, made, scan.window())
     finally:
         release(descriptor)
 
@@ -295,13 +306,6 @@ def of_whole(status: os.stat_result, data: bytes | bytearray, offset: int, limit
         return Reading(status, Versioning(status).of(descriptor, binary), binary)
     facts = text.facts(content)
     return Reading(status, facts.version, text.window(content, offset, limit, facts.lines))
-
-
-def _scanned_version(scan: "WindowScan", versioning: Versioning, descriptor: int) -> str:
-    if versioning.known is not None:
-        return versioning.known
-    made = scan.version
-    return versioning.of_unread() if made is None else versioning.remember(descriptor, made)
 
 
 class WindowScan:
@@ -404,3 +408,102 @@ def _after_newlines(block: bytes, newlines: int, count: int) -> int:
     for _ in range(count):
         start = block.index(b"\n", start) + 1
     return start
+
+
+# --- SQLite databases that this process uses -------------------------------------------------------------------------
+#
+# As soon as a process closes any descriptor of a file, POSIX drops all locks that the process holds on that file, and
+# SQLite keeps processes apart by such locks. So a database that is only read as a file may lose changes, and nothing
+# else in the process may open and close it. To open it does no harm: a database in use is refused, and what was opened
+# stays open until the database is used no more.
+#
+# It does not matter which library uses the database. A file counts as one by its first bytes, and as used if another
+# descriptor of this process leads to it.
+
+_REASON: Final = "it belongs to a SQLite database that this process uses; read and change it by SQLite"
+
+_HEADS: Final = (
+    b"SQLite format 3\0",
+    (3_007_000).to_bytes(4, sys.byteorder),  # the index of a log (-shm)
+    bytes.fromhex("377f0682"),  # a log (-wal)
+    bytes.fromhex("377f0683"),
+    bytes.fromhex("d9d505f920a163d7"),  # a journal
+)
+"""How a database begins, and the files beside it."""
+_LONGEST: Final = max(map(len, _HEADS))
+UNIT: Final = 8
+"""What the sizes of all these files are multiples of."""
+
+_OPENED_HERE: Final[int] = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_PATH", 0)
+"""The flags by which descriptors of this package are told from those of SQLite, which uses none of them."""
+_DESCRIPTORS: Final = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+_listdir = os.listdir  # Bound here, as `fstat` is: for descriptors, these calls never wait.
+
+_kept: dict[FileId, list[int]] = {}
+"""The descriptors that wait for the end of the use of a database."""
+
+
+def is_kept(status: os.stat_result) -> bool:
+    """Whether a file was found to belong to a used database."""
+    return bool(_kept) and file_id(status) in _kept
+
+
+def check_kept(path: str, status: os.stat_result) -> None:
+    """Refuse a file before it is opened, if it was found to belong to a used database before, and still does."""
+    if is_kept(status):
+        file = file_id(status)
+        if _is_used(file):
+            raise PermissionDeniedError(path, _REASON)
+        _close_kept(file)
+
+
+def check_entry(path: str, name: str, directory: int) -> None:
+    """As `check_kept`, for the entry `name` of an open directory."""
+    if _kept:
+        check_kept(path, os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+
+def check_database(path: str, descriptor: int, status: os.stat_result) -> None:
+    """Refuse an open file if it belongs to a database that this process uses. `release` then does not close it.
+
+    The file is opened for reading, and will be closed by `release`. Raises PermissionDeniedError about `path`.
+    """
+    may_be = status.st_size % UNIT == 0 and is_database(descriptor, os.pread(descriptor, _LONGEST, 0))
+    if may_be and _is_used(file_id(status)):
+        raise PermissionDeniedError(path, _REASON)
+
+
+def is_database(descriptor: int, content: bytes | bytearray) -> bool:
+    """Whether an open file belongs to a database, by its content. If so, `release` closes it only when that is safe."""
+    if not content.startswith(_HEADS):
+        return False
+    LATER_CLOSED[descriptor] = _release
+    return True
+
+
+def _release(descriptor: int) -> None:
+    file = file_id(fstat(descriptor))
+    for other in [other for other in list(_kept) if not _is_used(other)]:
+        _close_kept(other)
+    if _is_used(file):
+        _kept.setdefault(file, []).append(descriptor)
+    else:
+        os.close(descriptor)
+
+
+def _close_kept(file: FileId) -> None:
+    for descriptor in _kept.pop(file, ()):
+        os.close(descriptor)
+
+
+def _is_used(file: FileId) -> bool:
+    """Whether this process has opened a file otherwise than by this package."""
+    return any(_leads_to(int(name), file) for name in _listdir(_DESCRIPTORS))
+
+
+def _leads_to(descriptor: int, file: FileId) -> bool:
+    with suppress(OSError):  # It was closed meanwhile.
+        found = file_id(fstat(descriptor)) == file
+        return found and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & _OPENED_HERE
+    return False

@@ -173,21 +173,17 @@ class Root:
 
     def open(self, path: str, flags: int) -> int:
         """Open what `path` leads to, following symlinks that are allowed."""
-        if self.judge is not None:
-            return self.open_real(path, flags)[0]
-        try:
-            return self._open_plain(path, flags)
-        except OSError as error:
-            if error.errno not in LINK_ERRORS:
-                raise
-        with self.locate(path) as place:
-            return place.open(flags)
+        return self.open_real(path, flags)[0]
 
     def open_real(self, path: str, flags: int) -> tuple[int, str]:
         """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
         if self.judge is None:
-            return self.open(path, flags), path
-        if path != "/" and permits(self.judge, path):
+            try:
+                return self._open_plain(path, flags), path
+            except OSError as error:
+                if error.errno not in LINK_ERRORS:
+                    raise
+        elif path != "/" and permits(self.judge, path):
             # What is opened without following links is what was judged. All else is resolved first, and then judged.
             with suppress(OSError):
                 return self._open_unlinked(path, flags), path

@@ -6,7 +6,6 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from deepfs.disk.databases import check_entry
 from deepfs.disk.file_locks import locked_places, mark_in_use
 from deepfs.disk.os_calls import (
     NEW,
@@ -25,7 +24,7 @@ from deepfs.disk.os_calls import (
     temporary_name,
     write_all,
 )
-from deepfs.disk.reading import blocks, is_version, open_regular, open_regular_at, regular_descriptor
+from deepfs.disk.reading import blocks, check_entry, is_version, open_regular, open_regular_at, regular_descriptor
 from deepfs.disk.resolve import Place, Root
 from deepfs.disk.walking import Descent, OpenDirectory
 from deepfs.errors import (

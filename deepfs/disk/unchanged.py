@@ -15,9 +15,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from deepfs.disk.databases import check_kept
 from deepfs.disk.os_calls import READ, SEARCH, file_system_type, release
-from deepfs.disk.reading import check_opened
+from deepfs.disk.reading import check_kept, check_opened
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text import paths as texts

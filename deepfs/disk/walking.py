@@ -15,7 +15,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from deepfs.disk.databases import UNIT, check_database, check_entry
 from deepfs.disk.os_calls import (
     NO_FOLLOW,
     READ,
@@ -28,7 +27,15 @@ from deepfs.disk.os_calls import (
     leaf,
     release,
 )
-from deepfs.disk.reading import check_regular, modified_at, open_regular, read_descriptor
+from deepfs.disk.reading import (
+    UNIT,
+    check_database,
+    check_entry,
+    check_regular,
+    modified_at,
+    open_regular,
+    read_descriptor,
+)
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
@@ -43,11 +50,11 @@ __all__ = [
     "FoundFile",
     "Listing",
     "OpenDirectory",
+    "Walk",
     "is_shown",
     "list_directory",
     "open_directory",
     "walk",
-    "walk_runs",
 ]
 
 
@@ -315,40 +322,14 @@ def walk(
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
     choice = None if enter is None else _Directories(enter)
-    with closing(walk_runs(root, path, deadline, choice=choice, unreadable=unreadable)) as runs:
+    with closing(Walk(root, deadline, choice, unreadable).runs(path)) as runs:
         for run in runs:
             yield from run
 
 
-def walk_runs(
-    root: Root,
-    path: str,
-    deadline: Deadline,
-    *,
-    choice: Choice | None = None,
-    unreadable: Callable[[str, OSError], None] | None = None,
-) -> Generator[FileRun, None, None]:
-    """Yield the files that `walk` finds and `choice` chooses, many at a time."""
-    try:
-        descriptor, real = open_directory(root, path)
-    except NotDirectoryError:
-        yield _single(root, path)
-    except NotFoundError:
-        if path != "/":
-            raise
-        root.tell_missing()
-    else:
-        yield from _Walk(root, deadline, choice, unreadable).run(descriptor, path, real)
+class Walk:
+    """Finds the files that `choice` chooses, many at a time."""
 
-
-def _single(root: Root, path: str) -> FileRun:
-    with StorageErrors(path):
-        check_regular(path, root.stat(path))
-    above = path.rindex("/") + 1
-    return FileRun(root, path[:above], [path[above:]])
-
-
-class _Walk:
     def __init__(
         self,
         root: Root,
@@ -361,11 +342,27 @@ class _Walk:
         self._choice = choice
         self._unreadable = unreadable
 
-    def run(self, descriptor: int, path: str, real: str) -> Iterator[FileRun]:
+    def runs(self, path: str) -> Generator[FileRun, None, None]:
+        """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
+        root = self._root
+        try:
+            descriptor, real = open_directory(root, path)
+        except NotDirectoryError:
+            with StorageErrors(path):
+                check_regular(path, root.stat(path))
+            above = path.rindex("/") + 1
+            yield FileRun(root, path[:above], [path[above:]])
+            return
+        except NotFoundError:
+            if path != "/":
+                raise
+            root.tell_missing()
+            return
         path = path.rstrip("/")
         self._start = len(path)
         self._real = real.rstrip("/")
-        with Descent[_Level]() as descent:
+        descent: Descent[_Level] = Descent()
+        with descent:
             descent.enter(level := _Level(path.rpartition("/")[2], descriptor, f"{path}/"))
             self._scan(level)
             while descent.levels:
@@ -464,7 +461,7 @@ class _Walk:
     def _directories_to_enter(self, prefix: str, names: list[str]) -> Iterator[str]:
         """The directories to enter, sorted by path."""
         if len(names) > 1:
-            names.sort(key=_path_of_directory)
+            names.sort(key=lambda name: f"{name}/")
         if self._choice is None:
             return iter(names)
         if len(names) <= _RUN:
@@ -486,10 +483,6 @@ class _Walk:
         except DeepFSError:
             pass
         return False
-
-
-def _path_of_directory(name: str) -> str:
-    return f"{name}/"
 
 
 class Listing(NamedTuple):

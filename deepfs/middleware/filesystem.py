@@ -72,7 +72,7 @@ from deepfs.middleware.tools import (
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
-from deepfs.search.results import SEARCH_SECONDS as GLOB_TIMEOUT
+from deepfs.search.request import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 

@@ -159,8 +159,9 @@ class HookedBackend(WrapperBackend):
                 call = made
         await self._ask(call)
         answer = await super().run(operation)
-        if isinstance(operation, ListTree | ChangeEntries):
-            return answer  # Not shown to `after` hooks: they expect a result of `ls` or of `write`.
+        # Listings of trees are not shown to `after` hooks, which expect a result of `ls` or of `write`.
+        if not self.after or isinstance(operation, ListTree | ChangeEntries):
+            return answer
         told = await self._tell(call, answer)
         # A hook may give another result, which need not say where its lines stand.
         return (

@@ -286,10 +286,20 @@ class _AuditedOperation(Observation):
 
     async def ended(self, outcome: Outcome) -> None:
         seconds = time.perf_counter() - self._began
-        error, code = outcome.error, outcome.code
-        told = None if error is None else _text(error)
-        record = AuditRecord(self._at, self._operation, self._arguments, error is None, seconds, told, code)
-        await self._tell(replace(record, backend=self._backend, content_bytes=outcome.content_bytes))
+        error = None if outcome.error is None else _text(outcome.error)
+        await self._tell(
+            AuditRecord(
+                self._at,
+                self._operation,
+                self._arguments,
+                error is None,
+                seconds,
+                error,
+                outcome.code,
+                self._backend,
+                outcome.content_bytes,
+            )
+        )
 
 
 _MOST_CHARACTERS = 10_000

@@ -237,7 +237,8 @@ class PermissionedBackend(WrapperBackend):
             for real in await self._real(path):
                 if real is None:
                     raise DeniedError(watched[0], path)
-                self._raise_refusal(watched, real, path)
+                if real != path:
+                    self._raise_refusal(watched, real, path)
         return path
 
     def _raise_refusal(self, operations: Sequence[FilesystemOperation], path: str, shown: str) -> None:

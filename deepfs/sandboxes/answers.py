@@ -17,8 +17,7 @@ from msgspec import Struct
 from deepfs.disk.os_calls import is_temporary
 from deepfs.errors import BackendError, DeadlineError, DeepFSError
 from deepfs.sandboxes.wire import MAX_ENTRIES, Records, ScriptCalls, bound_of, failure_of, off_loop
-from deepfs.search.request import FileFilter
-from deepfs.search.results import Grep, glob_result
+from deepfs.search.request import FileFilter, Grep, glob_result
 from deepfs.text import paths
 from deepfs.text.entries import (
     Kind,

@@ -31,8 +31,7 @@ from deepfs.sandboxes.answers import (
     tree_listing,
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import SEARCH_SECONDS, Grep
+from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, Grep, GrepRequest
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata

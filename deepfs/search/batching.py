@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Callable, Hashable
-from functools import partial
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -46,8 +45,11 @@ class BatchedCall(Generic[RequestT, ResultT]):
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` in the task."""
-        self.settle(partial(_raise, error))
+        """Raise `error` in the task, unless it has an outcome."""
+        if not self.is_settled:
+            self.is_settled = True
+            self._error = error
+            self._event.set()
 
     def result(self) -> ResultT:
         """Return the result of the call, or raise its error."""
@@ -102,40 +104,31 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             mine = [call]
             waiting = self._waiting.setdefault(place, mine)
             if waiting is mine:
-                self._start(place)
-                return call
+                break
             waiting.append(call)
             # If the thread began meanwhile, the call may have been added too late for it.
             if self._waiting.get(place) is waiting or not call.take():
                 return call
-
-    def _start(self, place: tuple[int, KeyT]) -> None:
         try:
-            pool.start_long(self._storage, self._begin, place)
+            pool.start_long(self._storage, self._run_waiting, place)
         except BaseException as error:
-            for call in self._waiting.pop(place):
-                if call.take():
-                    call.fail(error)
+            for other in self._waiting.pop(place):
+                if other.take():
+                    other.fail(error)
             raise
+        return call
 
-    def _begin(self, place: tuple[int, KeyT]) -> None:
+    def _run_waiting(self, place: tuple[int, KeyT]) -> None:
         calls = [call for call in self._waiting.pop(place) if call.take()]
-        for call in calls:
-            call.deadline.restart()
-        if calls:
-            self._run_batch(place[1], calls)
-
-    def _run_batch(self, key: KeyT, calls: list[BatchedCall[RequestT, ResultT]]) -> None:
-        try:
-            self._run(key, calls)
-        except BaseException as error:
-            for call in [call for call in calls if not call.is_settled]:
-                if len(calls) == 1:
-                    call.fail(error)
-                else:
-                    call.deadline.restart()
-                    self._run_batch(key, [call])
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+        batches = [calls] if calls else []
+        for batch in batches:
+            for call in batch:
+                call.deadline.restart()
+            try:
+                self._run(place[1], batch)
+            except BaseException as error:
+                left = [call for call in batch if not call.is_settled]
+                if len(batch) > 1:
+                    batches += [[call] for call in left]
+                elif left:
+                    left[0].fail(error)

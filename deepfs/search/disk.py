@@ -12,7 +12,6 @@ So a search finds the same with ripgrep and without.
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from itertools import chain
 from operator import attrgetter
 from threading import BoundedSemaphore
@@ -32,8 +31,16 @@ from deepfs.errors import (
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.query import is_plain, numbered_matches
-from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, glob_result
+from deepfs.search.request import (
+    MAX_GLOB_CHARS,
+    MAX_GLOB_MATCHES,
+    MAX_SEARCHED_BYTES,
+    FileFilter,
+    Grep,
+    GrepRequest,
+    SearchRequest,
+    glob_result,
+)
 from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
 from deepfs.text import paths
 from deepfs.text.judging import Judge
@@ -85,6 +92,7 @@ class LocalSearch:
         self._max_bytes = max_bytes
         self._honours_files = ignore == "git"
         self._rules = compile_rules(() if ignore is None or isinstance(ignore, str) else ignore)
+        self._ignores = self._honours_files or bool(self._rules)
         self._uses_ripgrep = ripgrep
 
     def run_batch(
@@ -100,7 +108,7 @@ class LocalSearch:
         pattern fails alone.
         """
         batch = _Batch(self._disk.judged(judge), root, self._max_bytes)
-        if self._honours_files or self._rules:
+        if self._ignores:
             start = base if root == base or paths.is_beneath(root, base) else root
             read = self._gitignore if self._honours_files else None
             # Lines are compiled one by one, so this asks more often than a walk.
@@ -156,6 +164,11 @@ class _Task:
             self.grep = Grep(self.call.request, self.files, self._batch.max_bytes)
             # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
             self.grep.deadline = _Deadline(self._batch.tasks, [self])
+
+    @property
+    def suits_ripgrep(self) -> bool:
+        """Whether ripgrep excludes no file that matches, and searches few unwanted files."""
+        return self.grep is not None and self.files.glob is None and 0 < len(self.grep.required) <= MAX_NEEDLE
 
     @property
     def has_enough(self) -> bool:
@@ -258,7 +271,7 @@ class _Batch:
         self.disk = disk
         self.root = root
         self.max_bytes = max_bytes
-        self._start = len(paths.join(root, "_")) - 1
+        self._start = len(root.rstrip("/")) + 1
         self.tasks: list[_Task] = []
         self.ignoring: Ignoring | None = None
         self.starts_in_file: bool = False
@@ -267,7 +280,7 @@ class _Batch:
         """Search until nothing is left. Raises DeadlineError if all tasks are over before."""
         if self.ignoring is not None:
             self.ignoring.prepare()
-        greps = [task for task in self.tasks if _suits_ripgrep(task)] if uses_ripgrep else []
+        greps = [task for task in self.tasks if task.suits_ripgrep] if uses_ripgrep else []
         greps = [task for task in greps if task.files is greps[0].files]
         ripgrep = find_ripgrep() if greps and self._is_large(greps) else None
         if ripgrep is None or not _processes.acquire(blocking=False):
@@ -282,8 +295,12 @@ class _Batch:
         """Whether there are many files. Greps with a limit are tried on the first ones, where they may find enough."""
         limited = [task for task in greps if task.grep is not None and task.grep.is_limited]
         count, deadline = 0, _Deadline(self.tasks, limited)
-        with suppress(DeadlineError), closing(self._runs(greps)) as runs:
+        with suppress(DeadlineError), closing(self._runs(greps, _Deadline(self.tasks, greps))) as runs:
             for run in runs:
+                if len(run.prefix) < self._start:  # It starts at a file, and nothing else is there.
+                    self._search(run, self.tasks, _Deadline(self.tasks, self.tasks))
+                    _end(self.tasks, self.tasks)
+                    return False
                 if unfinished := [task for task in limited if not task.is_over]:
                     with suppress(DeadlineError):  # They are over.
                         self._search(run, unfinished, deadline)
@@ -302,9 +319,8 @@ class _Batch:
         tasks = [task for task in tasks if not task.is_over]
         if tasks:
             deadline = _Deadline(self.tasks, tasks)
-            with suppress(DeadlineError), closing(self._runs(tasks)) as runs:
+            with suppress(DeadlineError), closing(self._runs(tasks, deadline)) as runs:
                 for run in runs:
-                    deadline.check(run.prefix)
                     self._search(run, tasks, deadline)
                     if all(task.is_over for task in tasks):
                         return
@@ -313,6 +329,7 @@ class _Batch:
     def _runs(
         self,
         tasks: Sequence[_Task],
+        deadline: _Deadline,
         only: Iterable[str] | None = None,
         miss: Callable[[str, OSError], None] | None = None,
     ) -> Generator[FileRun, None, None]:
@@ -325,7 +342,6 @@ class _Batch:
 
         filters = list(dict.fromkeys(task.files for task in tasks))
         choice = filters[0] if len(filters) == 1 and only is None else _AnyOf(filters, only)
-        deadline = _Deadline(self.tasks, tasks)
         return self.disk.walk_runs(self.root, choice, unreadable=miss or miss_all, deadline=deadline)
 
     def _search(self, run: FileRun, tasks: Sequence[_Task], deadline: _Deadline) -> None:
@@ -363,7 +379,11 @@ class _Batch:
             deadline.check(run.prefix)
             if greps:
                 file = run.file(name)
-                content = _content(file.read, self.max_bytes)
+                content: bytes | DeepFSError
+                try:
+                    content = file.read(self.max_bytes)
+                except DeepFSError as error:
+                    content = error.with_traceback(None)
                 for task, grep in greps:
                     if not task.is_over:
                         task.scan(file.path, content)
@@ -417,7 +437,7 @@ class _Batch:
         def visit(place: str, tasks: Sequence[_Task]) -> None:
             deadline.check(place)
             tasks = [task for task in tasks if not task.is_over]
-            content = _content(partial(self._read, place), self.max_bytes) if tasks and place not in missed else b""
+            content = self._read(place) if tasks and place not in missed else b""
             for task in tasks:
                 if place in missed:
                     task.miss(place, missed[place])
@@ -437,7 +457,11 @@ class _Batch:
         left_out = {path for path in left_out if path in files or files.may_enter(path)}
         rest: list[str] = []
         if left_out:
-            with closing(self._runs(greps, left_out, lambda path, error: missed.update({f"{path}/": error}))) as runs:
+
+            def miss(path: str, error: OSError) -> None:
+                missed[f"{path}/"] = error
+
+            with closing(self._runs(greps, deadline, left_out, miss)) as runs:
                 # ripgrep may have found some files of a directory before it failed to read on.
                 rest = [path for each in runs for name in each.names if (path := each.prefix + name) not in seen]
             rest += missed
@@ -479,16 +503,17 @@ class _Batch:
                 task.grep.add([*chain.from_iterable(own)], most_chars)
         return {path for path, by_needle in matches.items() if by_needle}
 
-    def _read(self, path: str, limit: int) -> bytes:
-        """The content of a file by its path; NotFoundError if no walk would find the file."""
+    def _read(self, path: str) -> bytes | DeepFSError:
+        """The content of a file by its path, or the error; NotFoundError if no walk would find the file."""
         try:
-            return self.disk.read_file(path, limit)[0]
-        except (PermissionDeniedError, IsDirectoryError, NotDirectoryError) as error:
-            # A PermissionError of the system is about a file inside. The other errors mean that the path leads outside,
-            # or to something that is not a file.
-            if isinstance(error.__cause__, PermissionError):
-                raise
-            raise NotFoundError(path) from error
+            return self.disk.read_file(path, self.max_bytes)[0]
+        except DeepFSError as error:
+            # A PermissionError of the system is about a file inside. Other such errors mean that the path leads
+            # outside, or to something that is not a file.
+            is_elsewhere = isinstance(error, PermissionDeniedError | IsDirectoryError | NotDirectoryError)
+            if is_elsewhere and not isinstance(error.__cause__, PermissionError):
+                return NotFoundError(path)
+            return error.with_traceback(None)
 
 
 class _AnyOf:
@@ -519,15 +544,3 @@ class _AnyOf:
                 return names
             wanted.update(chosen)
         return [name for name in names if name in wanted]
-
-
-def _suits_ripgrep(task: _Task) -> bool:
-    """Whether ripgrep excludes no file that matches, and searches few unwanted files."""
-    return task.grep is not None and task.files.glob is None and 0 < len(task.grep.required) <= MAX_NEEDLE
-
-
-def _content(read: Callable[[int], bytes], limit: int) -> bytes | DeepFSError:
-    try:
-        return read(limit)
-    except DeepFSError as error:
-        return error.with_traceback(None)

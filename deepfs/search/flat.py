@@ -4,8 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from deepfs.errors import DeadlineError, DeepFSError, NotFoundError
-from deepfs.search.request import FileFilter
-from deepfs.search.results import MAX_GLOB_MATCHES, SEARCH_SECONDS, Grep, glob_result
+from deepfs.search.request import MAX_GLOB_MATCHES, SEARCH_SECONDS, FileFilter, Grep, glob_result
 from deepfs.sync import is_inline, yield_to_loop
 from deepfs.text import records
 from deepfs.text.flat_tree import FileTree
@@ -138,18 +137,16 @@ class BatchedGrep:
         chosen: list[tuple[str, int]] = []
         try:
             for path in _in_time(_beneath(self._tree, self._grep.files.root), deadline):
-                if path in self._grep.files:
-                    self._choose(path, chosen)
+                if path not in self._grep.files:
+                    continue
+                size = self._tree.info(path).size or 0
+                if size > _MOST_BYTES_OF_A_CHARACTER * self._grep.max_bytes:
+                    self._grep.skip()
+                else:
+                    chosen.append((path, size))
         except DeadlineError:
             self._grep.truncated = True
         return chosen
-
-    def _choose(self, path: str, chosen: list[tuple[str, int]]) -> None:
-        size = self._tree.info(path).size or 0
-        if size > _MOST_BYTES_OF_A_CHARACTER * self._grep.max_bytes:
-            self._grep.skip()
-        else:
-            chosen.append((path, size))
 
     def scan_all(self, deadline: Deadline) -> bool:
         """Search all chosen files of a tree that holds their contents."""
@@ -178,8 +175,7 @@ class BatchedGrep:
     def result(self) -> GrepResult:
         """The matches so far. If the whole storage was to be searched, keys that are not paths count as skipped."""
         if self._grep.files.is_everything and not self._grep.truncated:
-            for _ in range(self._tree.foreign()):
-                self._grep.skip()
+            self._grep.skipped += self._tree.foreign()
         return self._grep.result()
 
 

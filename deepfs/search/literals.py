@@ -12,11 +12,14 @@ BOM, nor NUL or a surrogate, which no text file has.
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from deepfs.search.request import FileFilter, GrepRequest
+from deepfs.operations import Grep as GrepRequest
+
+if TYPE_CHECKING:
+    from deepfs.search.request import FileFilter
 
 __all__ = ["Clause", "PathNeeds", "folds_beyond_ascii", "folds_case", "required_path", "required_text"]
 
@@ -83,7 +86,7 @@ class PathNeeds(Struct, frozen=True):
     """All paths end with one of these; empty if nothing is known."""
 
 
-def required_path(files: FileFilter) -> PathNeeds:
+def required_path(files: "FileFilter") -> PathNeeds:
     """Return what the paths of all selected files beneath `files.root` have in common.
 
     Args:

@@ -380,10 +380,6 @@ def search_plain(query: Query, path: str, data: bytes | str, limit: int | None, 
         text = text.replace("\r\n", "\n")
     if media.is_binary_name(path):
         return FileHits(skipped=query.pattern in text)
-    return FileHits(_matches(query, path, text, limit, deadline))
-
-
-def _matches(query: Query, path: str, text: str, limit: int | None, deadline: Deadline) -> list[GrepMatch]:
     needle, most = query.pattern, query.max_line
     find, find_back, count = text.find, text.rfind, text.count
     matches: list[GrepMatch] = []
@@ -401,7 +397,7 @@ def _matches(query: Query, path: str, text: str, limit: int | None, deadline: De
             deadline.check(path)
         number, start = number + 1, end + 1
         place = find(needle, start)
-    return matches
+    return FileHits(matches)
 
 
 def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:

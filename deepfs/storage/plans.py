@@ -20,8 +20,7 @@ from deepfs.errors import (
 from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
 from deepfs.search.literals import required_path
-from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import Grep
+from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest
 from deepfs.storage.gathering import batched
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.text import flat_tree as trees

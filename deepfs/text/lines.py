@@ -61,7 +61,7 @@ def has_plain_lines(data: bytes) -> bool:
 
 def is_text(content: str) -> bool:
     """Whether `content` has neither NUL nor lone surrogates."""
-    return "\0" not in content and _surrogate(content) is None
+    return "\0" not in content and (content.isascii() or _surrogate(content) is None)
 
 
 def check_text(content: str, what: str = "content") -> None:

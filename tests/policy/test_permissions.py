@@ -20,7 +20,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.operations import Glob, Operation, PathFilter
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
-from deepfs.search.results import Grep
+from deepfs.search.request import Grep
 from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import Disk, unchanged
 from deepfs.errors import DeadlineError, NotDirectoryError, NotFoundError, PermissionDeniedError
 from deepfs.search import disk as engines
-from deepfs.search import results
+from deepfs.search import request
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search, search_plain
@@ -464,7 +464,7 @@ def test_too_many_lines_of_ripgrep_are_cut_as_by_a_walk(
     root = many(tmp_path, 400)
     for limit, most in (("MAX_GREP_LINES", 50), ("MAX_GREP_CHARS", 300)):
         with monkeypatch.context() as patched, trusted():
-            patched.setattr(results, limit, most)
+            patched.setattr(request, limit, most)
             expected = grep(root, "needle", engine=Engine.HERE)
             assert expected.truncated
             assert fields_of(grep(root, "needle", engine=Engine.AUTOMATIC)) == fields_of(expected)

@@ -14,7 +14,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import TooLargeError
 from deepfs.middleware.tools import filesystem_tools
-from deepfs.search import disk, results
+from deepfs.search import disk, request
 from deepfs.text.edits import MAX_SPANS, replace
 from deepfs.types import GrepResult
 from support.every_backend import Storage, storage
@@ -156,7 +156,7 @@ def characters(found: GrepResult) -> int:
 def test_no_grep_returns_more_text_than_its_limit(
     backend: BackendProtocol, context: int, regex: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "MAX_GREP_CHARS", 100_000)
+    monkeypatch.setattr(request, "MAX_GREP_CHARS", 100_000)
     content = ("x" * 6_000 + "\n").encode() * 30
     backend.upload_files([(f"/d/{number}", content) for number in range(5)])
     found = backend.grep("x", "/d", regex=regex, context_lines=context)
@@ -185,7 +185,7 @@ def test_no_glob_returns_longer_paths_than_its_limit(backend: BackendProtocol, m
     names = [f"/d/{number:02}{'x' * 200}" for number in range(40)]
     backend.upload_files([(name, b"") for name in names])
     assert [info.path for info in backend.glob("*", "/d").matches or ()] == names
-    for module in (results, disk):
+    for module in (request, disk):
         monkeypatch.setattr(module, "MAX_GLOB_CHARS", 4_000)
     found = backend.glob("*", "/d")
     assert (found.truncated, found.truncation_reason) == (True, "budget")

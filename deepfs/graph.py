@@ -193,11 +193,11 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command, and an error for unknown ids."""
-        return super().stream(_checked_input(input), _strict(input, config), **options)
+        return super().stream(_check_input(input), _strict(input, config), **options)
 
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
-        stream = super().astream(_checked_input(input), _strict(input, config), **options)
+        stream = super().astream(_check_input(input), _strict(input, config), **options)
         return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
@@ -213,7 +213,7 @@ def _strict(given: Any, config: Any) -> Any:
     return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
 
 
-def _checked_input(given: Any) -> Any:
+def _check_input(given: Any) -> Any:
     if isinstance(given, Command) and given.resume is None and not given.update and not given.goto:
         raise ValueError(f"A Command without an answer does nothing. {ANSWER_FORM}.")
     return given

@@ -162,7 +162,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "visible.fence": lambda text: visible.fence("a", text),
     "visible.one_line": visible.one_line,
     "visible.output_text": visible.output_text,
-    "visible.shown_path": visible.shown_path,
+    "visible.display_path": visible.display_path,
     "visible.visible": visible.visible,
     "visible.without_tags": lambda text: visible.without_tags(text, "a"),
     "arguments.bytes_given": lambda text: given.bytes_given("a", bytearray(text.encode())),
@@ -180,7 +180,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "query.search_plain": lambda text: query.search_plain(
         query.compile_query("a"), "/a", text, None, query.Deadline(60)
     ),
-    "query.numbered_matches": lambda text: query.numbered_matches("/a", text.encode(), ["a", text[:50]]),
+    "query.parse_numbered_matches": lambda text: query.parse_numbered_matches("/a", text.encode(), ["a", text[:50]]),
     "gitignore.compile_rules of long lines": _ignores_by_long_lines,
     "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),
     # deepfs/sandboxes
@@ -379,16 +379,18 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
     "entries.empty_directories": _with_rows(lambda rows: entries.empty_directories(_tree(rows))),
     "entries.files_of": _with_rows(lambda rows: entries.files_of(_tree(rows))),
-    "entries.implied_listing": _with_rows(
-        lambda rows: entries.implied_listing("/d", [(f"/d/{row % 9}/{row}", 1) for row in rows])
+    "entries.list_implied": _with_rows(
+        lambda rows: entries.list_implied("/d", [(f"/d/{row % 9}/{row}", 1) for row in rows])
     ),
-    "entries.implied_listing deep": _with_rows(
-        lambda rows: entries.implied_listing("/d", [("/d" * 400 + f"/{row}", 1) for row in rows]), 1000
+    "entries.list_implied deep": _with_rows(
+        lambda rows: entries.list_implied("/d", [("/d" * 400 + f"/{row}", 1) for row in rows]), 1000
     ),
     "entries.check_transferable": _with_rows(
         lambda rows: entries.check_transferable(TreeListing(_tree(rows)), "/d", moves=True)
     ),
-    "entries.joined": _with_rows(lambda rows: entries.joined(*(entries.omission_of_name(str(row)) for row in rows))),
+    "entries.join_omissions": _with_rows(
+        lambda rows: entries.join_omissions(*(entries.omission_of_name(str(row)) for row in rows))
+    ),
     "flat_tree.file_paths": _with_rows(lambda rows: flat_tree.file_paths([f"/d/{row}" for row in rows])),
     "flat_tree.relocation": _with_rows(lambda rows: flat_tree.relocation("/d", "/e", [f"/d/{row}" for row in rows])),
     "flat_tree.FileTree": _with_rows(
@@ -462,7 +464,7 @@ FIXED: Final = {
     )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_parents", "check_replaceable", "check_version",
-        "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
+        "created_at", "file_info", "is_about_one_file", "change_of_move", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
@@ -479,7 +481,7 @@ FIXED: Final = {
         "inline_size", "is_reference", "label", "refer", "correct_type", "standard",
     )),
     *("messages.map_messages", "messages.messages_of", "messages.typed_block", "errors.error_class"),
-    *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
+    *("brief.format_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
     *("backend_answers.refusal_of", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),

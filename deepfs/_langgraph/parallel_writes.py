@@ -181,7 +181,7 @@ class Record(NamedTuple):
             return True
         return any(_collide(change.places, other.places) for other in self.others(task))
 
-    def joined(self, task: str, change: FileChange) -> "Record":
+    def with_change(self, task: str, change: FileChange) -> "Record":
         """A record with `change` added."""
         return Record(self.origin, {**self.parts, task: change})
 
@@ -253,4 +253,4 @@ class StepLog:
         if change.result is not None:
             self._directories.update(ancestors(path))
         if change.result is not None or record.exists:
-            self.records[path] = record.joined(task, change)
+            self.records[path] = record.with_change(task, change)

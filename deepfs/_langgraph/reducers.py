@@ -24,7 +24,7 @@ from deepfs._langgraph.parallel_writes import (
     removals_in,
 )
 from deepfs.errors import DeepFSError
-from deepfs.text.diff import changed_places, joined, rebase
+from deepfs.text.diff import changed_places, merge_texts, rebase
 from deepfs.text.lines import version
 from deepfs.text.records import decode_file
 from deepfs.types import FileDataV1, FileDataV2
@@ -260,7 +260,7 @@ def _rebase(path: str, before: Any, data: Any, view: Any) -> Any:
     texts = [_text(path, each) for each in (before, data, view)]
     if any(text is None for text in texts):
         return data
-    text = joined(*texts)  # type: ignore[arg-type]
+    text = merge_texts(*texts)  # type: ignore[arg-type]
     if text is None:
         return data
     return {**data, "content": text.split("\n") if isinstance(data["content"], list) else text}

@@ -124,7 +124,7 @@ class Task:
         """Whether `writes` are the writes of this task."""
         return self._writes() is writes
 
-    def written(self) -> list[Any]:
+    def read_writes(self) -> list[Any]:
         """The values that the task has written to the files channel."""
         writes = self._writes()
         return [] if writes is None else [value for channel, value in _from(writes, 0) if channel == FILES]
@@ -254,7 +254,9 @@ def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") 
 def writers(run: int) -> dict[int, str]:
     """The names of the tasks that wrote to the files channel with the id `run`, by the ids of the written values."""
     known = _runs.get(run)
-    return {id(value): task.name for task in known.tasks.copy().values() for value in task.written()} if known else {}
+    return (
+        {id(value): task.name for task in known.tasks.copy().values() for value in task.read_writes()} if known else {}
+    )
 
 
 def _drop(task: Task) -> None:

@@ -13,7 +13,7 @@ from deepfs._langgraph.private import RunningTask, empty_channel, running_task
 from deepfs._langgraph.reducers import fold, stored_version, version_of
 from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
-from deepfs.text.diff import difference, joined
+from deepfs.text.diff import difference, merge_texts
 from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file
 from deepfs.threads.forks import ForkSafeLock
@@ -289,7 +289,7 @@ def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
     base = _file(path, given)
     if base is None or after is None or before is None or {base.encoding, after.encoding, before.encoding} != {"utf-8"}:
         return None
-    text = joined(base.content, after.content, before.content)
+    text = merge_texts(base.content, after.content, before.content)
     if text is None:
         return None
     merged = FileDataV2(text, "utf-8", before.created_at, after.modified_at, after.mime_type)

@@ -19,7 +19,7 @@ from deepfs.text.entries import (
     TreeListing,
     is_probing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     relation,
     unnamed_omission,
@@ -81,7 +81,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     while pending:
         directory, real_directory, listing = pending.pop()
         if listing.skipped:
-            omission = joined(omission, unnamed_omission(listing.skipped))
+            omission = join_omissions(omission, unnamed_omission(listing.skipped))
         children = {}
         for info in listing.entries or ():
             child = info.path.rstrip("/")
@@ -90,7 +90,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
             if is_valid(child):
                 children[child] = info
             else:
-                omission = joined(omission, omission_of_name(paths.name(child)))
+                omission = join_omissions(omission, omission_of_name(paths.name(child)))
         leads_to = await backend.aresolve_paths([*children]) if children else []
         for (child, info), real in zip(children.items(), leads_to, strict=True):
             own = paths.join(real_directory, paths.name(child))
@@ -103,7 +103,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
             if below.ok:
                 pending.append((child, own, below))
             else:
-                omission = joined(omission, unreadable_omission())
+                omission = join_omissions(omission, unreadable_omission())
     return TreeListing(sorted(entries, key=lambda entry: entry.path), omission)
 
 

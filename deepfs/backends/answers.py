@@ -285,10 +285,10 @@ def _numbered_result(numbered: NumberedText, path: str, offset: int, limit: int)
     text = "\n".join(numbered.lines)
     if offset and numbered.lines == [""]:
         raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({offset} lines)")
-    return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
+    return _limit_lines(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
 
 
-def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
+def _limit_lines(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
     """The first `limit` lines of `data`, a part of a file that starts at line `offset` of it.
 
     If `data` has no more than `limit` lines, it ends where the file ends.
@@ -317,7 +317,7 @@ def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     if (count := line_count(data.content)) > limit + PROBE and getattr(answer, "start_line", None) is None:
         # The backend knows no windows: what it gave is all that there is to show.
         return ReadResult(file_data=data, start_line=offset + 1, end_line=offset + count)
-    cut = _cut(data, offset, limit, whole=offset == 0 and is_end)
+    cut = _limit_lines(data, offset, limit, whole=offset == 0 and is_end)
     cut.version = getattr(answer, "version", None) or cut.version
     if total is not None or not is_end:
         cut.total_lines = total

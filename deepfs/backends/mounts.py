@@ -52,7 +52,7 @@ class Mount:
         with rebased(self.prefix):
             return await call(*args, **options)
 
-    def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
+    def translate_filter(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
         if hidden is None or not self.prefix:
             return hidden
@@ -181,11 +181,13 @@ class MountSearch:
         glob, hidden = request.file_glob, request.hidden
         # A search without a path has none in a mount either: rules of the mount may deny its root.
         start, top = (mount.inner(path), "/") if request.path else (None, None)
-        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.hidden(hidden)))]
+        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.translate_filter(hidden)))]
         for below in self._table.beneath(path):
             if hidden is None or not hidden(below.prefix, is_dir=True):
                 rests = _beneath(glob, paths.relative(below.prefix, path))
-                queries += [MountQuery(below, request.elsewhere(top, rest, below.hidden(hidden))) for rest in rests]
+                queries += [
+                    MountQuery(below, request.elsewhere(top, rest, below.translate_filter(hidden))) for rest in rests
+                ]
         return queries
 
     def _outward(self, query: MountQuery[Any], result: SearchT) -> SearchT:

@@ -12,7 +12,7 @@ from deepfs.cli.session import Place, Session, json_option, not_empty, run_comma
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
-from deepfs.text.diff import quoted_label, unified_diff
+from deepfs.text.diff import quote_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
 from deepfs.text.unified import parse_unified
 
@@ -155,14 +155,14 @@ def _write_difference(
         session.json({"path": new_title if before is None else old_title, "change": change})
     elif brief:
         only = new_title if before is None else old_title
-        both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
-        screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
+        both = f"Files {screen.name(quote_label(old_title))} and {screen.name(quote_label(new_title))} differ"
+        screen.line(both if before is not None and after is not None else f"Only {screen.name(quote_label(only))}")
     else:
         head = ""
         if not is_alone:
             if old_title == new_title:
                 old_title, new_title = (f"{side}/{old_title.lstrip('/')}" for side in "ab")
-            head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
+            head = f"diff --git {quote_label(old_title, spaces=True)} {quote_label(new_title, spaces=True)}\n"
             head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
         screen.diff(head + unified_diff(before or b"", after or b"", *titles, spaces=not is_alone))

@@ -43,7 +43,7 @@ from deepfs.text.entries import (
     TreeEntry,
     TreeListing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     unreadable_omission,
 )
@@ -232,7 +232,7 @@ class _Listing:
             self._omit(Omission(1, ErrorCode.PERMISSION_DENIED, "what lies in a directory of it may not be deleted"))
 
     def _omit(self, omission: Omission) -> None:
-        self._omission = joined(self._omission, omission)
+        self._omission = join_omissions(self._omission, omission)
 
 
 def _kind(status: os.stat_result) -> Kind:

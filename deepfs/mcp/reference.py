@@ -35,7 +35,7 @@ from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.entries import EntryChange
 from deepfs.text.media import OCTET_STREAM, mime_type
-from deepfs.text.visible import shown_path
+from deepfs.text.visible import display_path
 from deepfs.types import FileInfo, Result, error_told
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ class _ReferenceFiles:
 
 def _is_there(path: str) -> ToolFailure:
     """The failure of a move, which has no argument to replace what is there."""
-    text = f"Error: Something is at {shown_path(path)} already. Choose another destination."
+    text = f"Error: Something is at {display_path(path)} already. Choose another destination."
     return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 
 from deepfs.text.media import OCTET_STREAM, is_binary_type, mime_type, other_encoding, sniff
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import FileDataV2
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
     size = len(data.content) * 3 // 4 - data.content[-2:].count("=")
     kind = _kind(path, data)
     if kind is None:
-        return f"{shown_path(path)} {_not_shown(path, data, f'{size:,} bytes')}"
+        return f"{display_path(path)} {_not_shown(path, data, f'{size:,} bytes')}"
     if size > max_bytes:
-        what = f"{shown_path(path)} ({one_line(kind)}, {size:,} bytes)"
+        what = f"{display_path(path)} ({one_line(kind)}, {size:,} bytes)"
         return f"{what} is too large to be shown; the limit is {max_bytes:,} bytes"
     if kind in IMAGES:
         return [{"type": "image", "base64": data.content, "mime_type": kind}]

@@ -21,8 +21,8 @@ from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
-from deepfs.text.patches import PatchError, added_text, parse_patch, patch_sections
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.patches import PatchError, parse_added_text, parse_patch, patch_sections
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import ReadResult, error_told
 
 _SECONDS: Final = 5.0
@@ -55,7 +55,7 @@ def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[
 def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         sections = patch_sections(str(arguments.get("input")))
-        contents = {each.path: added_text(each.lines, each.path) for each in sections if each.action == "add"}
+        contents = {each.path: parse_added_text(each.lines, each.path) for each in sections if each.action == "add"}
     except PatchError:  # The tool refuses it.
         return
     for patch in sections:
@@ -171,7 +171,7 @@ class _Page:
         if not diff.added and not diff.removed:
             self.note("The text stays the same")
             return
-        shown = shown_path(path)
+        shown = display_path(path)
         self.note(f"{shown}: {_count(diff.added, 'line')} added, {_count(diff.removed, 'line')} removed")
         if not all(map(self.row, chain((f"--- {old or shown}", f"+++ {new or shown}"), diff.rows()))):
             self.note("The rest of this diff is not shown")
@@ -281,7 +281,7 @@ async def _transfer(
     if found.is_absent:
         page.note("This call would fail: nothing is at the source")
         return None
-    _describe(page, source, found, f"{verb} to {shown_path(destination)}")
+    _describe(page, source, found, f"{verb} to {display_path(destination)}")
     there = await _find(page, backend, destination)
     if there.is_absent:
         return None
@@ -300,22 +300,22 @@ async def _transfer(
 def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
     """Add a row for a file, or the entries of a directory with totals."""
     if found.hidden is not None:
-        page.row(f"{shown_path(path)} {what}")
+        page.row(f"{display_path(path)} {what}")
         _hide(page, "It", found.hidden)
         return
     if found.listing is None:
         size = found.size if found.text is None else len(found.text.encode())
-        page.row(f"{shown_path(path)} ({_count(size, 'byte')}) {what}")
+        page.row(f"{display_path(path)} ({_count(size, 'byte')}) {what}")
         return
     entries = found.listing.entries[1:]
     files = files_of(entries)
     size = sum(entry.size or 0 for entry in files)
     totals = f"files: {len(files):,}, directories: {len(entries) - len(files):,}, {_count(size, 'byte')}"
-    page.row(f"{shown_path(path)}/ {what} ({totals})")
+    page.row(f"{display_path(path)}/ {what} ({totals})")
     shown = 0
     for entry in islice(entries, _ENTRIES):
         bytes_there = "" if entry.size is None else f" ({_count(entry.size, 'byte')})"
-        shown += page.row(f"  {shown_path(entry.path)}{bytes_there}")
+        shown += page.row(f"  {display_path(entry.path)}{bytes_there}")
     if len(entries) > shown:
         page.note(f"{len(entries) - shown:,} more entries are not shown")
     if found.listing.omission is not None:
@@ -338,12 +338,12 @@ async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
     for change in await planned_changes(backend, patches):
         page.versions[change.path] = change.version
         if change.is_binary:
-            page.row(f"{shown_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
+            page.row(f"{display_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
         elif change.before != change.after or not change.move_to:
             absent = {"add": {"old": "/dev/null"}, "delete": {"new": "/dev/null"}}.get(change.action, {})
             await page.diff(change.path, change.before, change.after, **absent)
         if change.move_to:
-            page.row(f"{shown_path(change.path)} is moved to {shown_path(change.move_to)}")
+            page.row(f"{display_path(change.path)} is moved to {display_path(change.move_to)}")
         if change.is_fuzzy:
             page.note("Its context matches only without regard to white space")
 

@@ -15,7 +15,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, InvalidPathError, NoMatchError, NotFoundError
 from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
-from deepfs.text.visible import ESCAPES_NOTE, escape_controls, fence, one_line, output_text, shown_path
+from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 MAX_RESULT_CHARS: Final = 60_000
@@ -85,7 +85,7 @@ def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
 
 def entries(found: Iterable[FileInfo]) -> list[str]:
     """A row for each entry: its path, and the size of a file if known."""
-    named = ((shown_path(info.path), info) for info in found)
+    named = ((display_path(info.path), info) for info in found)
     return [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
 
 
@@ -113,7 +113,7 @@ def matches(
     """The rows of a search result, in the form that `output_mode` names."""
     by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
     for match in result.matches or ():
-        by_path[shown_path(match.path)].append(match)
+        by_path[display_path(match.path)].append(match)
     if output_mode == "count":
         return [f"{path}: {len(found)}" for path, found in by_path.items()]
     if output_mode == "content":
@@ -167,7 +167,7 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
         # Backends of deepfs refuse an offset beyond the end; others may answer with nothing.
         is_end = offset > 0 and read.total_lines != 0
         return Answer(
-            f"[{shown_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
+            f"[{display_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
         )
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
@@ -343,7 +343,7 @@ class Advisor:
         """What to do about a missing path; None if that is not known."""
         plain = _respelt(path)
         if plain and await self._is_there(plain):
-            return Advice(f"Did you mean {shown_path(normalize(plain))}?")
+            return Advice(f"Did you mean {display_path(normalize(plain))}?")
         meant, is_similar = await self._suggestion(tool, path)
         if "*" in path and not is_similar:
             return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
@@ -378,9 +378,9 @@ class Advisor:
                         if tool in ("ls", "glob")
                         else ("use its own path", ())
                     )
-                    return Advice(f"{shown_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
+                    return Advice(f"{display_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
                 if directory != "/":
-                    return Advice(f"The nearest directory that exists is {shown_path(directory)}."), False
+                    return Advice(f"The nearest directory that exists is {display_path(directory)}."), False
                 meant = await self._from_root([name, *rest], here)
                 there, tools = (f"did you mean {meant}?", ()) if meant else ("list it with ls.", ("ls",))
                 return Advice(f"Paths start at the root of this filesystem: {there}", tools), False
@@ -397,7 +397,7 @@ class Advisor:
         if place is None:
             return ""
         path = "/" + "/".join(names[place:])
-        return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
+        return display_path(path if is_new or await self._is_there(path) else here[names[place]])
 
     async def _find_meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
         """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
@@ -409,7 +409,7 @@ class Advisor:
         is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
         here = {_name(info.path): info.path for info in listed.entries or ()}
         meant = await self._from_root(names, here, is_new=is_new)
-        meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
+        meant = meant or (display_path("/" + "/".join(names)) if is_new and names else "")
         return Advice(f"Did you mean {meant}?") if meant else Advice("List / with ls.", ("ls",))
 
 
@@ -493,12 +493,12 @@ def _name(path: str) -> str:
 
 def _show(path: str, wanted: str, name: str) -> str:
     """The path; as a JSON string of ASCII if its name looks like the one that was given."""
-    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else shown_path(path)
+    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else display_path(path)
 
 
 def into_directory(source: str, destination: str) -> Advice:
     """What to do if `source` was to be moved onto the directory `destination`."""
-    return Advice(f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}.")
+    return Advice(f"To move it into the directory, give {display_path(join(normalize(destination), _name(source)))}.")
 
 
 # --- searches that found nothing -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from deepfs.middleware.rendering import plain_error
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
-from deepfs.text.visible import one_line, shown_path, without_tags
+from deepfs.text.visible import display_path, one_line, without_tags
 from deepfs.types import FileInfo, GlobResult, convert_failure, error_told
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
@@ -247,7 +247,7 @@ def shown_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str
     """The list for a prompt; without skills, where a new one can be made."""
     lines = "\n".join(map(_line, skills))
     if not lines:
-        return f"(none yet; a new one is `<name>/{SKILL_FILE}` in {' or '.join(map(shown_path, sources))})"
+        return f"(none yet; a new one is `<name>/{SKILL_FILE}` in {' or '.join(map(display_path, sources))})"
     return f"<skills>\n{without_tags(lines, 'skill')}\n</skills>"
 
 
@@ -255,7 +255,7 @@ def _line(skill: SkillMetadata) -> str:
     description = one_line(" ".join(skill["description"].split()), MAX_SKILL_DESCRIPTION_LENGTH)
     needs = skill.get("compatibility")
     needed = f" [Needs: {one_line(' '.join(needs.split()), MAX_SKILL_COMPATIBILITY_LENGTH)}]" if needs else ""
-    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({shown_path(skill['path'])}): {description}{needed}"
+    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({display_path(skill['path'])}): {description}{needed}"
 
 
 def shown_warnings(warnings: Sequence[str]) -> str:

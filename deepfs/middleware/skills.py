@@ -66,7 +66,7 @@ from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
 from deepfs.storage.gathering import gather
 from deepfs.text import paths
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import FileDownloadResponse
 
 if TYPE_CHECKING:
@@ -591,14 +591,14 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _locations(self) -> str:
         pairs = zip(self.sources, self.source_labels, strict=True)
-        lines = [f"- {one_line(label)}: {shown_path(path)}" for path, label in pairs]
+        lines = [f"- {one_line(label)}: {display_path(path)}" for path, label in pairs]
         if len(lines) > 1:
             lines[-1] += " (of equal names, the last source wins)"
         for path in self.sources:
             source = normal_path(path)
             found = self._command_paths.get(path, source)
             if found != source:
-                lines.append(f"- For `execute`, {shown_path(source)} is {shown_path(found)}")
+                lines.append(f"- For `execute`, {display_path(source)} is {display_path(found)}")
         return "\n".join(lines)
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:

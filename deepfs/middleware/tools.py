@@ -43,7 +43,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
 
 __all__ = [
@@ -114,7 +114,7 @@ def about_commands(backend: BackendProtocol) -> str:
     if place == "/":
         start = f"the directory that the file tools call `{mount}`: its `{paths.join(mount, 'a/b')}` is `a/b` there"
         return f" Commands start in {start}.{others}"
-    return f" Commands start in {shown_path(place)}.{others}"
+    return f" Commands start in {display_path(place)}.{others}"
 
 
 def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, str]:
@@ -130,7 +130,7 @@ def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, 
     places = {
         route: getattr(each, "host_directory", None) if on_host else None for route, each in composite.routes.items()
     }
-    reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
+    reached = [f" `{one_line(route)}` is {display_path(place)} for them." for route, place in places.items() if place]
     unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
     return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")
 
@@ -229,7 +229,7 @@ class FileOperations:
 
     async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
         if file_path.strip("/") and file_path.endswith("/"):
-            named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
+            named = f"Error: {display_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
         done = await self._check_done("write_file", written, file_path)
@@ -248,7 +248,7 @@ class FileOperations:
     async def glob(self, pattern: str, path: str, offset: int) -> Answer:
         result = await self.backend.aglob(pattern, path)
         failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
-        rows = [shown_path(info.path) for info in result.matches or ()]
+        rows = [display_path(info.path) for info in result.matches or ()]
         stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
         page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
         return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
@@ -298,7 +298,7 @@ class FileOperations:
 
     async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
-            named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
+            named = f"Error: {display_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination).text}")
         moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
         error = error_behind(moved)
@@ -373,7 +373,7 @@ def _in_brackets(result: Result, pattern: str) -> Advice | None:
 
 def _absolute(path: str) -> str:
     """A path for a line of a prompt, as the tools take it."""
-    return shown_path(_from_root(path))
+    return display_path(_from_root(path))
 
 
 def _from_root(path: str) -> str:

@@ -31,7 +31,7 @@ from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
-from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, joined, making_files
+from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, making_files
 from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
@@ -290,7 +290,7 @@ class HistoryBackend(WrapperBackend):
         shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
         reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
         kept = reason if operation.deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, joined(kept, listing.omission))
+        return TreeListing(shown, join_omissions(kept, listing.omission))
 
     async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
         touched = _normal_paths(operation.changed_paths)

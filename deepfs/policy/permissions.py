@@ -49,7 +49,7 @@ from deepfs.policy.rules import (
     decide_beneath,
 )
 from deepfs.text import paths
-from deepfs.text.entries import Omission, TreeListing, is_valid, joined
+from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
 from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
@@ -397,7 +397,7 @@ class PermissionedBackend(WrapperBackend):
         ]
         hidden = len(listing.entries) - len(shown)
         omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None
-        return TreeListing(shown, joined(omission, listing.omission))
+        return TreeListing(shown, join_omissions(omission, listing.omission))
 
     # --- streams ---
 

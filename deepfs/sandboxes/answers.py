@@ -26,7 +26,7 @@ from deepfs.text.entries import (
     TreeEntry,
     TreeListing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     unreadable_omission,
 )
@@ -284,9 +284,9 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
         mode, size, target, name = answer.words_and_path(3)
         path = "" if mode == b"bad" else _beneath(answer, name, top, root)
         if not path:
-            omission = joined(omission, unreadable_omission())
+            omission = join_omissions(omission, unreadable_omission())
         elif not is_valid(path):
-            omission = joined(omission, omission_of_name(paths.name(path)))
+            omission = join_omissions(omission, omission_of_name(paths.name(path)))
         elif path == top or not is_temporary(paths.name(path)):
             found.setdefault(path, _tree_entry(path, answer.mode(mode), answer.number(size), answer.mode(target)))
         if len(found) > MAX_ENTRIES:

@@ -31,7 +31,7 @@ from deepfs.errors import (
 )
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
-from deepfs.search.query import is_plain, numbered_matches
+from deepfs.search.query import is_plain, parse_numbered_matches
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, glob_result
 from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
@@ -471,7 +471,7 @@ class _Batch:
                 continue
             # A program may have changed the file through its memory just now.
             if BOM.encode() not in lines and has_plain_lines(lines):
-                matches[path] = numbered_matches(path, lines, needles) or {}
+                matches[path] = parse_numbered_matches(path, lines, needles) or {}
         most_chars = sum(map(len, known.values()))
         for task in greps:
             if task.grep is not None and not task.is_over:

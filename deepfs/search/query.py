@@ -31,7 +31,7 @@ __all__ = [
     "TooMuchWorkError",
     "compile_query",
     "is_plain",
-    "numbered_matches",
+    "parse_numbered_matches",
     "search",
     "search_plain",
 ]
@@ -404,7 +404,7 @@ def _matches(query: Query, path: str, text: str, limit: int | None, deadline: De
     return matches
 
 
-def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
+def parse_numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
     """The matches of each needle for pairs of lines, a number and a text each; None if there is something else.
 
     Each of the texts must contain one of the needles, but one of more than `MAX_LINE` characters may be cut after them.

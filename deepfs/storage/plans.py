@@ -27,7 +27,7 @@ from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, P
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
-from deepfs.text.entries import Kind, TreeListing, check_target, implied_listing
+from deepfs.text.entries import Kind, TreeListing, check_target, list_implied
 from deepfs.text.flat_tree import (
     Change,
     ChangedError,
@@ -155,9 +155,9 @@ def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
     path = operation.path
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
-        return implied_listing(path, [(path, single[path].size)])
+        return list_implied(path, [(path, single[path].size)])
     tree = yield from snapshot_tree(path)
-    return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
+    return list_implied(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
 def read(terms: Terms, operation: Read) -> Plan[ReadResult]:
@@ -297,7 +297,7 @@ def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]
     trees.check_parents(dst, found)
     standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
     check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
-    return [trees.moved_here(targets[path], found, path, files) for path in chosen]
+    return [trees.change_of_move(targets[path], found, path, files) for path in chosen]
 
 
 _PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {

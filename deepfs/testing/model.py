@@ -119,13 +119,13 @@ class Model:
 
     # --- the tree ---
 
-    def implied(self) -> set[str]:
+    def implied_directories(self) -> set[str]:
         """The directories that must exist, including the root."""
         return {"/", *self.mounts, *(up for path in (*self.files, *self.mounts) for up in above(path))}
 
     def directories(self) -> set[str]:
         """Every directory."""
-        return {*self.implied(), *self.empty}
+        return {*self.implied_directories(), *self.empty}
 
     def _exists(self, path: str) -> bool:
         return path in self.files or path in self.directories()

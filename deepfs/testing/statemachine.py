@@ -442,7 +442,7 @@ class BackendStateMachine(BackendSuite):
             seen.update(level)
             sizes |= {entry.path: entry.size for entry in entries if not entry.is_dir}
         if backend.capabilities.keeps_empty_directories:
-            model.empty = frozenset(seen - model.implied())
+            model.empty = frozenset(seen - model.implied_directories())
         assert seen == model.directories(), "the directories of the backend, and of the model"
         expected = {path: len(data) for path, data in model.files.items()}
         assert sizes == expected, "the files of the backend, and of the model"

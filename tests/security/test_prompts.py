@@ -20,7 +20,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.testing import FaultyBackend
-from deepfs.text.visible import escape_controls, fence, output_text, shown_path, without_tags
+from deepfs.text.visible import display_path, escape_controls, fence, output_text, without_tags
 
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
@@ -95,7 +95,7 @@ def test_names_that_do_not_print_are_quoted_wherever_a_tool_shows_them(odd: str)
 
 @given(texts)
 def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
-    shown = shown_path(f"/{name}")
+    shown = display_path(f"/{name}")
     assert shown.isprintable()
     assert (json.loads(shown) if shown.startswith('"') else shown) == f"/{name}"
 

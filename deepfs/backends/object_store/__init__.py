@@ -27,7 +27,7 @@ from deepfs.backends.object_store.files import (
     rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex
-from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
+from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, display_url, identity, store_of_url
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import (
     ConflictError,
@@ -108,15 +108,15 @@ class ObjectStoreBackend(StorageBackend):
         place = self._open_store(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
-        self._url_shown = shown_url(place.scope, self._keys.whole("/"))
+        self._url_shown = display_url(place.scope, self._keys.whole("/"))
         self._is_checked = unsafe_overwrites
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
         self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
         if index is not None:
             objects = Objects(
                 lambda: self._storage().pages(),
-                lambda wanted: self._storage().looked(wanted),
-                lambda wanted: self._storage().tagged(wanted),
+                lambda wanted: self._storage().stat_for_index(wanted),
+                lambda wanted: self._storage().fetch_for_index(wanted),
                 self._max_bytes,
             )
             self._shared.index = SearchIndex(index, objects, identity(place.scope, self._keys.whole("/")))

@@ -180,7 +180,7 @@ def stat_of_listed(meta: Mapping[str, Any]) -> FileStat:
     return FileStat(meta["size"], _time(meta["last_modified"]), None, Tag(meta["e_tag"], meta["version"]))
 
 
-def found_object(
+def parse_object(
     path: str, meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None
 ) -> Found:
     """The object of `path` that the driver describes by `meta` and `attributes`, with its content if it was fetched."""
@@ -340,8 +340,8 @@ class ObjectClient:
                 raise
             meta, attributes = result.meta, result.attributes
             if not whole or (limit is not None and meta["size"] > limit):
-                return found_object(path, meta, attributes)
-            return found_object(path, meta, attributes, bytes(await result.bytes_async()))
+                return parse_object(path, meta, attributes)
+            return parse_object(path, meta, attributes, bytes(await result.bytes_async()))
 
         return await self._send(path, attempt)
 

@@ -268,12 +268,12 @@ class ObjectFiles(AsyncStorage):
             await self._without_markers(listed)
             yield {path: replace(stat, tag=index_tag(stat)) for path, stat in listed.items()}
 
-    async def looked(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+    async def stat_for_index(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         """The stats of the files at `paths`, each with a text as its tag, for the search index."""
         found = await self.stat(paths)
         return {path: replace(stat, tag=index_tag(stat)) for path, stat in found.items()}
 
-    async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
+    async def fetch_for_index(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
         """The files at `paths`, each with a text as its tag, for the search index; None for what cannot be read."""
         found = await self._each(self._fetch, paths, keeps_errors=True)
         return {
@@ -301,7 +301,9 @@ class ObjectFiles(AsyncStorage):
         except BaseException:
             index.suspect(pending)
             raise
-        await index.changed(pending, changes, {path: index_tag(FileStat(tag=tag)) for path, tag in self._tags.items()})
+        await index.follow_changes(
+            pending, changes, {path: index_tag(FileStat(tag=tag)) for path, tag in self._tags.items()}
+        )
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         additions = [change for change in changes if change.after is not None]

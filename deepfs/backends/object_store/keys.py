@@ -173,7 +173,7 @@ def identity(scope: Hashable, root: str) -> str:
     return "\n".join([kind if named else "memory", *bucket, root])
 
 
-def shown_url(scope: Hashable, root: str) -> str:
+def display_url(scope: Hashable, root: str) -> str:
     """The URL of a path in a bucket, for people: with the scheme and the bucket, and without the server."""
     kind, *bucket, path = identity(scope, root).split("\n")
     name = bucket[0] if bucket else ""  # An account of Azure may follow.

@@ -133,7 +133,7 @@ class _Pool:
         self.lock = anyio.Lock()
         self.keeper: AsyncGenerator[None, None] | None = None
 
-    async def opened(self) -> Any:
+    async def open(self) -> Any:
         if self.is_ours and self.keeper is None:
             async with self.lock:
                 if self.keeper is None:
@@ -268,7 +268,7 @@ class Client:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection from the pool of the running loop; the tables are ready."""
-        pool = await self._pool().opened()
+        pool = await self._pool().open()
         connection = await pool.acquire()
         try:
             if self.abilities is None:
@@ -329,7 +329,7 @@ class Client:
                 else:
                     connection.terminate()
 
-    async def known(self, namespace: str) -> Abilities:
+    async def learn_abilities(self, namespace: str) -> Abilities:
         """What the database can do."""
         if self.abilities is None:
             await self.ask(namespace, _nothing)

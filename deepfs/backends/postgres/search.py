@@ -143,7 +143,7 @@ class SearchedFiles(PostgresFiles):
 
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         if self._texts is None:
-            prefix, self._texts = _texts(request, files, await self.client.known(self.namespace))
+            prefix, self._texts = _texts(request, files, await self.client.learn_abilities(self.namespace))
             self._end = end_of(prefix)
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL

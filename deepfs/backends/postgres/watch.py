@@ -93,7 +93,7 @@ class _Listener:
                 return
 
     async def _connect(self) -> None:
-        await self._client.known(self._namespace)
+        await self._client.learn_abilities(self._namespace)
         connection = await self._stack.enter_async_context(self._client.listener())
         connection.add_termination_listener(self._resync)
         self._buffer = ChangeBuffer(self._path)

@@ -229,14 +229,18 @@ async def _postgres(store: BaseStore, session: Session, namespace: Namespace, pu
     try:
         # If the connection is in a transaction, a failure must not abort it.
         async with nullcontext() if connection.autocommit else connection.transaction():
-            return await _changed_in_postgres(session, ".".join(namespace), puts, omits=_langgraph.omits_expired(store))
+            return await _compare_and_set_in_postgres(
+                session, ".".join(namespace), puts, omits=_langgraph.omits_expired(store)
+            )
     except Exception as error:
         if getattr(error, "sqlstate", None) in _OVERTAKEN:
             raise OvertakenError(puts[0].path) from error
         raise
 
 
-async def _changed_in_postgres(session: Session, prefix: str, puts: Sequence[Put], *, omits: bool) -> str | None:
+async def _compare_and_set_in_postgres(
+    session: Session, prefix: str, puts: Sequence[Put], *, omits: bool
+) -> str | None:
     parameters = {
         "prefix": prefix,
         "keys": [put.path for put in puts],
@@ -259,7 +263,7 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
     if is_alone and _RETURNS and await _is_made(session, ".".join(namespace), puts):
         return None
     async with _sqlite_transaction(session):
-        changed = await _changed_in_sqlite(session, ".".join(namespace), puts)
+        changed = await _find_difference_in_sqlite(session, ".".join(namespace), puts)
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
             for statement, parameters in _langgraph.put_statements(store, operations):
@@ -300,7 +304,7 @@ def _encode_value(record: Any) -> bytes | None:
     return None if record is None else msgspec.json.encode(record)
 
 
-async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
+async def _find_difference_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
     found: dict[str, Mapping[str, Any]] = {}
     for start in range(0, len(puts), _MOST_PARAMETERS):
         keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]

@@ -223,7 +223,7 @@ def _payload(result: Result, payload: _PayloadT | None) -> _PayloadT:
     """The payload of a successful result. Raises the error of a failed one."""
     if result.error is not None:
         # A copy, so that the result keeps no frames alive by a traceback.
-        raise error_told(result).renamed(str)
+        raise error_from(result).renamed(str)
     if payload is None:
         raise BackendError(None, f"A {type(result).__name__} has neither an error nor a payload")
     return payload
@@ -535,7 +535,7 @@ def error_behind(result: Result) -> DeepFSError | None:
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 
 
-def error_told(result: Result) -> DeepFSError:
+def error_from(result: Result) -> DeepFSError:
     """The exception of a failed result; one made from its code and text if the result carries none."""
     return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 

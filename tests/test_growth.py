@@ -271,7 +271,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.truncate_if_too_long": utils.truncate_if_too_long,
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
-    "backend_answers.code_told": backend_answers.code_told,
+    "backend_answers.code_from": backend_answers.code_from,
     "backend_answers.parse_numbered": backend_answers.parse_numbered,
     "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.parse_numbered(f"1\t{text}"),
     "backend_answers.unnumbered of one long line": lambda text: backend_answers.parse_numbered(
@@ -469,7 +469,7 @@ FIXED: Final = {
     *("lines.check_window", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
-    *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
+    *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.make_tool"),
     "resources.fetch",
     *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),
     *("anthropic_memory." + name for name in (

@@ -26,7 +26,7 @@ from deepfs.text.entries import (
     unreadable_omission,
 )
 from deepfs.text.judging import aside
-from deepfs.types import FileUploadResponse, error_told
+from deepfs.types import FileUploadResponse, error_from
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -53,7 +53,7 @@ async def kind_at(backend: "BackendProtocol", path: str) -> Literal["file", "dir
         return "file"
     if listing.code is ErrorCode.FILE_NOT_FOUND:
         return None
-    raise error_told(listing)
+    raise error_from(listing)
 
 
 async def list_present(backend: "BackendProtocol", path: str) -> TreeListing:
@@ -72,7 +72,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise error_told(listing)
+        raise error_from(listing)
     real, above = await backend.aresolve_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
     entries = [_entry(path, own, real, is_dir=listing.ok)]
@@ -232,5 +232,5 @@ async def _delete_probe(backend: "BackendProtocol", path: str) -> None:
         deleted = await backend.adelete(path)
         if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:
             return
-    cause = error_told(deleted)
+    cause = error_from(deleted)
     raise error_about(cause.code, path, "it was made for a moment and could not be deleted: {cause}", cause=cause)

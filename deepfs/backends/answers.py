@@ -52,7 +52,7 @@ __all__ = [
     "NumberedText",
     "change_result",
     "children",
-    "code_told",
+    "code_from",
     "complete_answer",
     "infos",
     "matches",
@@ -86,7 +86,7 @@ _NUMBERED: Final = re.compile(r" *(\d+)(\.\d+)?\t")
 _EMPTY: Final = re.compile(r"\s*|.*\bempty contents\b.*", re.DOTALL)
 
 
-def code_told(error: str) -> ErrorCode:
+def code_from(error: str) -> ErrorCode:
     """The error code that an error text stands for; quoted parts, such as a path or text of a file, are ignored."""
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
@@ -111,7 +111,7 @@ def shows_file(read: ReadResult) -> bool:
     """
     if read.error is None:
         return True
-    code = read.code or code_told(read.error)
+    code = read.code or code_from(read.error)
     if code in _UNKNOWN:
         raise error_behind(read) or error_of(code, read.error)
     return code in _EXISTS
@@ -161,7 +161,7 @@ def refusal_of(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
         return None
-    code = getattr(answer, "code", None) or code_told(error)
+    code = getattr(answer, "code", None) or code_from(error)
     if code in _LEAVES and path in error:
         return failure(result, _LEAVES[code](path))
     return result(foreign_text(error), code=code)
@@ -264,7 +264,7 @@ def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
     is_missing = answer is None or (content is None and "content" in kind.__struct_fields__)
     error = getattr(answer, "error", None) or (ErrorCode.BACKEND_ERROR.value if is_missing else None)
     payload = {"content": content} if "content" in kind.__struct_fields__ and error is None else {}
-    return kind(path, error=None if error is None else code_told(error).value, **payload)
+    return kind(path, error=None if error is None else code_from(error).value, **payload)
 
 
 # --- reads -----------------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> An
     if not isinstance(answer, Result):
         return answer
     if answer.error is not None:
-        answer.code = answer.code or code_told(answer.error)
+        answer.code = answer.code or code_from(answer.error)
         return answer
     match answer:
         case LsResult():

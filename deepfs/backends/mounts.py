@@ -21,7 +21,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.text.judging import rebased
 from deepfs.threads.loop_bridge import is_stray
-from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replace_fields
+from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_from, failure, replace_fields
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -303,6 +303,6 @@ def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:
         if hidden is not None and hidden("/", is_dir=False):
             texts["", ""] = "Not everything could be searched"
         elif (key := (prefix, result.error or "")) not in texts:
-            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
+            named |= {f"error{index}": error_from(result), f"mount{index}": f"{prefix}/"}
             texts[key] = f"{{error{index}}} (in '{{mount{index}}}')"
     return error_about(failed[0][1].code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)

@@ -54,7 +54,7 @@ from deepfs.text.entries import (
 from deepfs.text.judging import aside, current_judge, given_under
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import WriteResult, error_told
+from deepfs.types import WriteResult, error_from
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -357,7 +357,7 @@ class TreeCopy:
             lambda file: self.target.backend.awrite(file.target, texts[file]), texts, most=_CHANGES_AT_ONCE
         )
         errors: dict[PlannedFile, DeepFSError | None] = {
-            file: None if result.ok else error_told(result) for file, result in zip(texts, results, strict=True)
+            file: None if result.ok else error_from(result) for file, result in zip(texts, results, strict=True)
         }
         uploads = [file for file in contents if file not in texts]
         errors |= await self._find_taken(file for file in new if file not in texts)
@@ -524,7 +524,7 @@ class TreeCopy:
             if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
                 del self.versions[path]
             else:
-                failures.append(CopyFailure("delete", path, error_told(result)))
+                failures.append(CopyFailure("delete", path, error_from(result)))
 
         await gather_each(delete, self.versions, most=_CHANGES_AT_ONCE if self.terms.merges else 1)
         directories = [entry.path for entry in directories_of(self.entries) if entry.path != "/"]

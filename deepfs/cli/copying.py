@@ -33,13 +33,13 @@ from deepfs.cli.screen import count_noun
 from deepfs.cli.session import (
     Place,
     Session,
+    describe_error,
     error_text,
     interruptible,
     json_option,
     not_empty,
     reason_text,
     run_command,
-    told_text,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.storage.gathering import gather_each
@@ -58,8 +58,8 @@ _BATCH_FILES: Final = 1_000
 """The most files that are fetched and stored at once."""
 _STREAMED_BYTES: Final = 8 * 1024 * 1024
 """Files from this size on are streamed, and not sent in batches."""
-_MOST_TOLD: Final = 20
-"""How many files that could not be copied are told one by one."""
+_MOST_REPORTED: Final = 20
+"""How many files that could not be copied are reported one by one."""
 _REFRESH_SECONDS: Final = 0.1
 
 
@@ -166,7 +166,7 @@ async def copy(session: Session, options: CopyOptions) -> None:
     copying = _Copying(session, options, totals)
     number = await interruptible(copying.run)
     if number is not None:
-        session.failed(f"interrupted. {_GOES_ON}", status=128 + number)
+        session.report(f"interrupted. {_GOES_ON}", status=128 + number)
     seconds = time.monotonic() - started
     if session.as_json:
         counts = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed")}
@@ -220,23 +220,23 @@ class _Copying:
                 for text, source in zip(self._options.sources, sources, strict=True):
                     await self._transfer(text, source, target, into=into)
             except _RefusedError as refused:
-                self._session.failed(refused)
+                self._session.report(refused)
             except FullError as full:
                 reason = error_text(full.code)
-                self._session.failed(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
+                self._session.report(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
 
     async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
-        """Copy or move one source; what goes wrong with it alone is told."""
+        """Copy or move one source; what goes wrong with it alone is reported."""
         try:
             job = await self._find_job(text, source, target, into=into)
             [real] = await target.backend.aresolve_paths([job.named])
             await self._carry_out(job, real or job.named, is_new=not into)
         except _RefusedError as refused:
             self._totals.failed += 1
-            self._session.failed(refused)
+            self._session.report(refused)
         except DeepFSError as error:
             self._totals.failed += 1
-            self._session.failed(f"cannot {self._options.verb} {_name(source)}: {told_text(error)}")
+            self._session.report(f"cannot {self._options.verb} {_name(source)}: {describe_error(error)}")
 
     # --- what the arguments mean ---
 
@@ -278,10 +278,10 @@ class _Copying:
                 into = False
         if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
-            place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
-        return await self._checked_job(source, listing, place, target.path)
+            place = place._replace(address=target.address._replace(shown=target.display(place.path)))
+        return await self._plan_job(source, listing, place, target.path)
 
-    async def _checked_job(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
+    async def _plan_job(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
@@ -368,7 +368,7 @@ class _Copying:
 
 
 def _name(place: Place) -> str:
-    return quote(place.shown(place.path))
+    return quote(place.display(place.path))
 
 
 def _no_directory(kind: str | None) -> str:
@@ -391,7 +391,7 @@ async def _modification_times(backend: BackendProtocol, files: Sequence[str]) ->
 
 
 class TreeMerge:
-    """The copy of what is at one place to another place, where what fails is told and the rest is copied.
+    """The copy of what is at one place to another place, where what fails is reported and the rest is copied.
 
     Args:
         session: The session.
@@ -428,7 +428,7 @@ class TreeMerge:
             batch_files=_BATCH_FILES,
         )
         ends = End(source.backend, source.path), End(target.backend, target.path)
-        self._copy = TreeCopy(*ends, terms, self._tell_failure, totals)
+        self._copy = TreeCopy(*ends, terms, self._report_failure, totals)
 
     async def run(self, listing: TreeListing, inside: str) -> None:
         """Copy what can be copied, and delete the source of a move.
@@ -446,7 +446,7 @@ class TreeMerge:
             empty = empty_directories(self._copy.entries)
             if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
                 what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
-                raise NotSupportedError(self._source.shown(empty[0].path), what)
+                raise NotSupportedError(self._source.display(empty[0].path), what)
             with keeping_inside(inside):
                 await self._copy.run()
             if self._lost:
@@ -455,14 +455,14 @@ class TreeMerge:
             if self._options.moves:
                 for failure in await self._copy.delete_source():
                     if failure.step == "delete":
-                        self._tell_failure(failure)
+                        self._report_failure(failure)
         finally:
             del self._copy  # It refers to this object; without it, the backends end with the command.
 
     async def _plan(self, listing: TreeListing) -> None:
-        """Look at the target, and choose the files to copy. What cannot be copied is told."""
+        """Look at the target, and choose the files to copy. What cannot be copied is reported."""
         if listing.omission is not None:
-            self._tell(self._source.path, f"not all of it can be listed: {listing.omission.reason}")
+            self._report(self._source.path, f"not all of it can be listed: {listing.omission.reason}")
         try:
             existing = await list_present(self._target.backend, self._target.path)
         except DeepFSError:
@@ -475,7 +475,7 @@ class TreeMerge:
             is_blocked = paths.parent(entry.path) in blocked
             problem = None if is_blocked else self._problem(entry)
             if problem is not None:
-                self._tell(entry.path, problem)
+                self._report(entry.path, problem)
             if problem is not None or is_blocked:
                 blocked.add(entry.path)
             else:
@@ -499,7 +499,7 @@ class TreeMerge:
         # directory that the user named may be one.
         is_named = entry.path == self._source.path and not self._is_put_into
         if there.kind == "link" and (there.leads_to != entry.kind or (entry.kind == "directory" and not is_named)):
-            return f"{quote(self._target.shown(there.path))} is a symbolic link, which is not followed"
+            return f"{quote(self._target.display(there.path))} is a symbolic link, which is not followed"
         if there.kind in (entry.kind, "link"):
             return None
         if entry.kind == "file":
@@ -522,10 +522,10 @@ class TreeMerge:
 
     # --- what fails ---
 
-    def _tell_failure(self, failure: CopyFailure) -> None:
+    def _report_failure(self, failure: CopyFailure) -> None:
         step, path, error, file = failure
-        here = quote(self._source.shown(path if file is None else file.path))
-        there, reason = quote(self._target.shown(path)), error_text(error.code)
+        here = quote(self._source.display(path if file is None else file.path))
+        there, reason = quote(self._target.display(path)), error_text(error.code)
         if step == "make_directory" and error.code is ErrorCode.UNSUPPORTED:
             self._lost += 1
         elif step != "make_directory" or error.code is not ErrorCode.ALREADY_EXISTS:
@@ -537,19 +537,19 @@ class TreeMerge:
                 "set_mode": f"the mode of {there} could not be set: {reason}",
                 "delete": f"cannot move {here}: it was copied but not deleted: {reason}",
             }
-            self._tell_problem(texts[step])
+            self._report_problem(texts[step])
 
-    def _tell(self, path: str, reason: str) -> None:
-        self._tell_problem(f"cannot {self._options.verb} {quote(self._source.shown(path))}: {reason}")
+    def _report(self, path: str, reason: str) -> None:
+        self._report_problem(f"cannot {self._options.verb} {quote(self._source.display(path))}: {reason}")
 
-    def _tell_problem(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         """Tell a problem, after which the command ends with status 1. Many of them are only counted."""
         self._totals.failed += 1
         self._session.status = max(self._session.status, 1)
-        if self._totals.failed <= _MOST_TOLD:
-            self._session.failed(problem)
-        elif self._totals.failed == _MOST_TOLD + 1:
-            self._session.failed("further errors are counted only")
+        if self._totals.failed <= _MOST_REPORTED:
+            self._session.report(problem)
+        elif self._totals.failed == _MOST_REPORTED + 1:
+            self._session.report("further errors are counted only")
 
 
 # --- the mark of a copy that was begun -------------------------------------------------------------------------------

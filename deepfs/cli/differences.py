@@ -126,13 +126,13 @@ class _Side:
         try:
             listing = await self._place.backend.alist_tree(self._place.path)
         except DeepFSError as error:
-            raise error.renamed(self._place.shown) from None
+            raise error.renamed(self._place.display) from None
         files = (entry.path for entry in listing.entries if entry.kind == "file")
         self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
 
     def title(self, name: str) -> str:
         """What the user calls a file."""
-        return self._place.shown(self._path(name))
+        return self._place.display(self._path(name))
 
     def _path(self, name: str) -> str:
         return paths.join(self._place.path, name) if name else self._place.path

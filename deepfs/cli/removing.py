@@ -13,16 +13,16 @@ from deepfs.cli.session import (
     MACHINE,
     Place,
     Session,
+    describe_error,
     error_text,
     files_argument,
     interruptible,
     reason_text,
     run_command,
-    told_text,
 )
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text.entries import Relation, relation
-from deepfs.types import error_told
+from deepfs.types import error_from
 
 __all__ = ["RemoveOptions", "remove", "rm"]
 
@@ -43,7 +43,7 @@ class _RefusedError(Exception):
 
 
 def _name(place: Place) -> str:
-    return quote(place.shown(place.path))
+    return quote(place.display(place.path))
 
 
 class RemoveOptions(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ async def remove(session: Session, addresses: Sequence[str], options: RemoveOpti
     """
     number = await interruptible(partial(_remove_each, session, addresses, options))
     if number is not None:
-        session.failed("interrupted", status=128 + number)
+        session.report("interrupted", status=128 + number)
 
 
 async def _remove_each(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
@@ -81,9 +81,9 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
                 await _check_root(session, place, options)
             await _remove(place, options)
         except _RefusedError as refused:
-            session.failed(refused)
+            session.report(refused)
         except DeepFSError as error:
-            session.failed(f"cannot remove {_name(place)}: {told_text(error)}")
+            session.report(f"cannot remove {_name(place)}: {describe_error(error)}")
 
 
 async def _check_root(session: Session, place: Place, options: RemoveOptions) -> None:
@@ -117,9 +117,9 @@ async def _remove(place: Place, options: RemoveOptions) -> None:
     if place.path == "/":  # A root itself cannot be deleted.
         listing = await place.backend.als("/")
         if not listing.ok:
-            raise error_told(listing)
+            raise error_from(listing)
         wanted = [entry.path.rstrip("/") for entry in listing.entries or ()]
     for path in wanted:
         result = await place.backend.adelete(path)
         if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
-            raise _RefusedError(f"cannot remove {quote(place.shown(path))}: {reason_text(result)}")
+            raise _RefusedError(f"cannot remove {quote(place.display(path))}: {reason_text(result)}")

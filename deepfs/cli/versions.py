@@ -64,7 +64,7 @@ async def show_history(session: Session, address: str, number: int | None, *, co
             when = version.saved_at[:19].replace("T", " ")
             session.screen.line(f"{version.number:>6}  {size:>8}  {when}")
         if not versions:
-            session.failed(f"{place.address.shown}: there are no earlier versions")
+            session.report(f"{place.address.shown}: there are no earlier versions")
 
 
 @click.command()
@@ -107,7 +107,7 @@ async def watch_changes(session: Session, address: str) -> None:
     place = await session.place(address)
     async with aclosing(place.backend.awatch(place.path)) as events:
         async for event in events:
-            shown = place.shown(event.path)
+            shown = place.display(event.path)
             if session.as_json:
                 session.json({"path": shown, "kind": event.kind, "version": event.version})
             else:

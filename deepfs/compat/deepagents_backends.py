@@ -36,7 +36,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
-    error_told,
+    error_from,
     failure,
 )
 
@@ -304,7 +304,7 @@ class ToDeepagents(peer.BackendProtocol):
         """Raise if the path of an item is refused."""
         refused = self._refusal(one.paths[0], Result)
         if refused is not None:
-            raise error_told(refused)
+            raise error_from(refused)
 
 
 def _is_normal(path: str) -> bool:

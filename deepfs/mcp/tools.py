@@ -19,7 +19,7 @@ from mcp_types import (
 from msgspec import Meta, Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, make_tool, output_schema
 from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
@@ -191,7 +191,7 @@ def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
     if data is None or data.encoding == "base64":
         content = "" if data is None else data.content
         size = len(content) * 3 // 4 - content[-2:].count("=")
-        kind = mime_type(path) or sniff(decoded_head(content))
+        kind = mime_type(path) or sniff(decode_head(content))
         return FileContent(path, version=read.version, mime_type=kind, size=size)
     told = FileContent(path, "", version=read.version, mime_type=mime_type(path) or "text/plain")
     told.total_lines = read.total_lines
@@ -236,7 +236,7 @@ def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def decoded_head(content: str) -> bytes:
+def decode_head(content: str) -> bytes:
     """The first bytes of a content in base64."""
     return b64decode(content[:1024])
 
@@ -291,7 +291,7 @@ def changes(
     )
 
 
-def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
+def select_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
     """The names of the tools that the settings want. Raises ValueError if they name one that does not exist."""
     wanted = set(known if settings.tools is None else settings.tools)
     if unknown := sorted({*wanted, *settings.descriptions} - set(known)):
@@ -322,7 +322,7 @@ def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedC
     """
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
-    wanted = wanted_tools(settings, _KINDS)
+    wanted = select_tools(settings, _KINDS)
     chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
     given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
     limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
@@ -345,7 +345,7 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
 
 def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
     kind = _KINDS[tool.name]
-    return served_tool(
+    return make_tool(
         calls,
         tool.name,
         tool.description,

@@ -23,7 +23,7 @@ from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
 from deepfs.text.patches import PatchError, parse_added_text, parse_patch, patch_sections
 from deepfs.text.visible import display_path, one_line
-from deepfs.types import ReadResult, error_told
+from deepfs.types import ReadResult, error_from
 
 _SECONDS: Final = 5.0
 _ROWS: Final = 400
@@ -214,7 +214,7 @@ async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
             begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
         if begun.version is not None:
             page.versions[path] = begun.version
-        return _Found(hidden=error_told(read))
+        return _Found(hidden=error_from(read))
     if read.version is not None:
         page.versions[path] = read.version
     content = read.file_data.content if read.file_data else ""

@@ -21,7 +21,7 @@ from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import display_path, one_line, without_tags
-from deepfs.types import FileInfo, GlobResult, convert_failure, error_told
+from deepfs.types import FileInfo, GlobResult, convert_failure, error_from
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
 """The largest SKILL.md, in bytes."""
@@ -423,7 +423,7 @@ class SkillReader:
         if found.code is ErrorCode.FILE_NOT_FOUND:
             return None
         if not found.ok and found.matches is None:
-            raise error_told(found)
+            raise error_from(found)
         if found.truncated or not found.ok:
             warnings.append(f"Some files of {one_line(source)} are not listed: there are too many, or some cannot be")
         files = {info.path: info for info in found.matches or ()}

@@ -44,7 +44,7 @@ from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
 from deepfs.text.visible import display_path, one_line
-from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
+from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_from
 
 __all__ = [
     "MAX_MEDIA_BYTES",
@@ -334,7 +334,7 @@ class FileOperations:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        error = error_told(result)
+        error = error_from(result)
         is_known = better or result.code is not None
         text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
         raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)

@@ -36,7 +36,7 @@ from deepfs.text.judging import aside, current_judge, given_under, judging, judg
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
+from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
 
 __all__ = ["HistoryBackend", "Version"]
 
@@ -201,8 +201,8 @@ class HistoryBackend(WrapperBackend):
         if read.ok or read.code in _READABLE:
             return
         if read.code is ErrorCode.PERMISSION_DENIED:
-            raise error_told(read)
-        raise BackendError.because(None, "{cause}", cause=error_told(read))
+            raise error_from(read)
+        raise BackendError.because(None, "{cause}", cause=error_from(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """Compare a version with another one, or with the file as it is.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepfs.backends.answers import code_told, parse_numbered
+from deepfs.backends.answers import code_from, parse_numbered
 from deepfs.errors import ErrorCode
 
 
@@ -47,4 +47,4 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
     ],
 )
 def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> None:
-    assert code_told(error) is code
+    assert code_from(error) is code

@@ -21,12 +21,12 @@ from deepfs.cli.agent.output import (
     LONGEST_LINE,
     Output,
     argument_rows,
+    decision_label,
     for_terminal,
     on_one_line,
     outcome,
     subject,
-    told,
-    unfolded,
+    unfold,
 )
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
 from deepfs.cli.screen import count_noun
@@ -145,12 +145,12 @@ class TerminalOutput(Output):
         came_of_it = (f"  {outcome(result, args)}", "dim" if result.ok else "red")
         line = Styled.assemble(mark, (on_one_line(result.name), "bold"), f" {subject(args)}", came_of_it)
         self._print(result.agent, line, wraps=False)
-        for row in unfolded(result, args) if self._verbose else ():
+        for row in unfold(result, args) if self._verbose else ():
             self._print(result.agent, Styled(f"    {row}", "dim"))
 
     def _answer(self, answer: Answer) -> None:
         style = "green" if answer.decision in ("approve", "edit") else "red"
-        line = Styled.assemble((told(answer), style), f" {on_one_line(answer.name)} {subject(answer.args)}")
+        line = Styled.assemble((decision_label(answer), style), f" {on_one_line(answer.name)} {subject(answer.args)}")
         self._print(answer.agent, line, wraps=False)
 
     def _note(self, text: str) -> None:

@@ -311,12 +311,12 @@ class _Conflicts(list[dict[str, Any]]):
             self.clear()
             self._known = set()
         elif isinstance(write, str):
-            self._judge(operation_in([write]))
+            self._note_conflicts(operation_in([write]))
         else:
             forms = {_form(conflict): conflict for conflict in write}
             self._add(conflict for form, conflict in forms.items() if form not in self._known)
 
-    def _judge(self, operation: Operation | None) -> None:
+    def _note_conflicts(self, operation: Operation | None) -> None:
         lost = self.log.enter(operation) if operation else []
         if operation and lost:
             self._add(_report_lost(operation, lost))

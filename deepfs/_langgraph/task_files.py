@@ -41,9 +41,9 @@ _ENDED = (
 class TaskFiles:
     """The files that the running task reads and changes; valid within `task_files()`."""
 
-    def __init__(self, running: RunningTask, *, tells_conflicts: bool) -> None:
+    def __init__(self, running: RunningTask, *, reports_conflicts: bool) -> None:
         self._running = running
-        self._tells_conflicts = tells_conflicts
+        self._reports_conflicts = reports_conflicts
 
     @property
     def files(self) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class TaskFiles:
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        if not self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)]):
+        if not self._send([(FILES, write), (CONFLICTS, header)] if self._reports_conflicts else [(FILES, write)]):
             raise _task_over_error(operation)
 
     def _next_change(self, change: Change) -> FileChange:
@@ -101,9 +101,9 @@ class _MergingFiles(TaskFiles):
     """Files of a task whose writes are accessible: a read costs only the new writes, and sibling tasks are known."""
 
     def __init__(
-        self, running: RunningTask, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool
+        self, running: RunningTask, task: Task, writes: Writes, *, reports_conflicts: bool, merges: bool
     ) -> None:
-        super().__init__(running, tells_conflicts=tells_conflicts)
+        super().__init__(running, reports_conflicts=reports_conflicts)
         self._task = task
         self._writes = writes
         self._merges = merges
@@ -187,7 +187,7 @@ def task_files() -> AbstractContextManager[TaskFiles]:
     task = task_of(channel, writes, running.step, running.task)
     _check_channel(channel, task.run)
     merges = getattr(channel, "reducer", None) is fold
-    files = _MergingFiles(running, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
+    files = _MergingFiles(running, task, writes, reports_conflicts=CONFLICTS in channels, merges=merges)
     return _Locked(task.run.lock, files)
 
 
@@ -223,8 +223,8 @@ def _fresh_files(running: RunningTask) -> TaskFiles:
     try:
         running.read(CONFLICTS, False)
     except KeyError:
-        return TaskFiles(running, tells_conflicts=False)
-    return TaskFiles(running, tells_conflicts=True)
+        return TaskFiles(running, reports_conflicts=False)
+    return TaskFiles(running, reports_conflicts=True)
 
 
 def _files_of(value: object) -> Mapping[str, Any]:

@@ -52,7 +52,7 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
     cls._is_v1 = is_v1(cls)
     if is_layer:
         _make_by_overrides(cls, protocol)
-    _declare_judging(cls)
+    _declare_judges_results(cls)
     has_links = "aresolve_paths" in vars(cls)
     _pair_with_run(cls, protocol)
     add_v1_names(cls)
@@ -423,15 +423,15 @@ def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
-_JUDGING: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
+_JUDGES_RESULTS: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
 """The methods that `judges_results` is about."""
 
 
-def _declare_judging(cls: type[Any]) -> None:
+def _declare_judges_results(cls: type[Any]) -> None:
     """Set `judges_results`: as declared, or as its bases say if the body of `cls` overrides none of their methods."""
     if "judges_results" not in vars(cls):
         declared = [base.__dict__["judges_results"] for base in cls.__bases__ if "judges_results" in vars(base)]
-        cls.judges_results = all(declared) and _JUDGING.isdisjoint(vars(cls))
+        cls.judges_results = all(declared) and _JUDGES_RESULTS.isdisjoint(vars(cls))
 
 
 def _declare_capabilities(cls: type[Any], protocol: type[Any], *, has_links: bool) -> None:

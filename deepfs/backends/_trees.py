@@ -25,7 +25,7 @@ from deepfs.text.entries import (
     unnamed_omission,
     unreadable_omission,
 )
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.types import FileUploadResponse, error_from
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def are_one(
     return False
 
 
-@aside
+@without_access_check
 async def _probe_relation(source: End, destination: End, *, moving: bool) -> Relation:
     """Find out the relation by a temporary file; UNKNOWN if nothing can be lost without knowing it.
 

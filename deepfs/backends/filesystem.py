@@ -66,7 +66,7 @@ from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
-from deepfs.text.judging import Judge, current_judge, unjudged
+from deepfs.text.judging import AccessCheck, current_access, unjudged
 from deepfs.text.lines import check_text, check_window, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
@@ -176,7 +176,7 @@ class FilesystemBackend(BackendProtocol):
         self._max_bytes = bytes_of(max_file_size_mb)
         self._limits = Limits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
-        self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
+        self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )
         self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(_carry_out, ("flush", self._storage))
@@ -192,8 +192,8 @@ class FilesystemBackend(BackendProtocol):
         return self._locks.hold(*held)
 
     def _files(self) -> Disk:
-        """The files for one operation: every path that it uses is judged, where a policy left its judge."""
-        return self._disk.judged(current_judge()).making_files(mode_of_new_files.get())
+        """The files for one operation: every path that it uses is checked, where a policy left its access check."""
+        return self._disk.with_access(current_access()).making_files(mode_of_new_files.get())
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
@@ -269,7 +269,7 @@ class FilesystemBackend(BackendProtocol):
             case ListTree(path, deleting):
                 return await self._look(self._list_tree, path, deleting)
             case SearchRequest():
-                return await self._searches.ask((_start(operation), current_judge()), operation)
+                return await self._searches.ask((_start(operation), current_access()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
                 return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
@@ -344,9 +344,11 @@ class FilesystemBackend(BackendProtocol):
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
-    def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
-        start, judge = key
-        self._search.run_batch(calls, self._path(start), self._path(""), judge)
+    def _run_searches(
+        self, key: tuple[str, AccessCheck | None], calls: Sequence[BatchedCall[SearchRequest, Any]]
+    ) -> None:
+        start, access = key
+        self._search.run_batch(calls, self._path(start), self._path(""), access)
 
     async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         disk = self._files()
@@ -427,7 +429,7 @@ class FilesystemBackend(BackendProtocol):
         begun: list[Upload] = []
         try:
             await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
-            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
+            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its access check.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
                 await self._change([path], _put, begun[0])
@@ -480,7 +482,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
                 await loop.next_turn()
             found = loop.work(function, _NO_DEADLINE, files, *args)
     except BlockingIOError:
-        files.missed()
+        files.note_miss()
         return None
     files.misses = 0
     return found

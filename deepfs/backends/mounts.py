@@ -48,7 +48,7 @@ class Mount:
         return self.prefix + path if path != "/" else self.prefix or "/"
 
     async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
+        """Call a method of the backend; an access check of paths in the tree, if there is one, gets such paths."""
         with rebased(self.prefix):
             return await call(*args, **options)
 

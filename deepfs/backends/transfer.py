@@ -51,7 +51,7 @@ from deepfs.text.entries import (
     files_of,
     making_files,
 )
-from deepfs.text.judging import aside, current_judge, given_under
+from deepfs.text.judging import current_access, iterate_under, without_access_check
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import WriteResult, error_from
@@ -368,7 +368,7 @@ class TreeCopy:
         return errors
 
     # To look at the target is no part of the copy: it may be one that can be written and not read.
-    @aside
+    @without_access_check
     async def _find_taken(self, files: Iterable[PlannedFile]) -> dict[PlannedFile, DeepFSError]:
         """The files at whose target something appeared since the plan was made."""
         directories: dict[str, list[PlannedFile]] = {}
@@ -409,7 +409,7 @@ class TreeCopy:
             for error in (await self._find_taken([file])).values():
                 self._fail(CopyFailure("store", file.target, error, file))
         with making_files(file.mode):
-            content = given_under(current_judge(), chunks())
+            content = iterate_under(current_access(), chunks())
             outcome = await self.target.backend.aupload_stream(file.target, content)
         if failed:
             self._fail(CopyFailure("fetch", file.path, failed[0], file))
@@ -679,7 +679,7 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
 
 
 # To look at the destination is no part of the copy: it may be one that can be written and not read.
-@aside
+@without_access_check
 async def _check_target(target: End, *, from_file: bool, overwrite: bool) -> bool:
     """Raise if a path above the destination is a file, or if what is there may not be replaced. Returns whether a file
     is there."""

@@ -20,7 +20,7 @@ from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, list_direct
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
-from deepfs.text.judging import Judge
+from deepfs.text.judging import AccessCheck
 from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 
@@ -75,7 +75,7 @@ class Disk:
         self._sweeper = Sweeper()
         self._durable = durable
         self._new_mode = NEW_MODE
-        self._views: dict[Judge, Disk] = {}
+        self._views: dict[AccessCheck, Disk] = {}
         self._has_changed = False
         add_root(self, root)
         self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
@@ -87,23 +87,23 @@ class Disk:
         self._writer = Writer(root, self._sweeper, durable=self._durable, new_mode=self._new_mode)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 
-    def judged(self, judge: Judge | None) -> "Disk":
-        """The same files, where every path that is used is judged first, with its symlinks resolved.
+    def with_access(self, access: AccessCheck | None) -> "Disk":
+        """The same files, where every path that is used is checked first, with its symlinks resolved.
 
         Entries that are refused are left out of listings and walks. A directory is moved, copied or deleted only if
         nothing beneath it is refused.
 
         Args:
-            judge: Raises the error of a refusal. None is this disk itself.
+            access: Raises the error of a refusal. None is this disk itself.
         """
-        if judge is None:
+        if access is None:
             return self
-        view = self._views.get(judge)
+        view = self._views.get(access)
         if view is None:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
-            view = self._views[judge] = copy(self)
-            view._work_in(self._root.judged(judge))
+            view = self._views[access] = copy(self)
+            view._work_in(self._root.with_access(access))
         return view
 
     def making_files(self, mode: int | None) -> "Disk":
@@ -269,13 +269,13 @@ class Disk:
         """Like `walk`, many files at a time, and only the files that `choice` chooses."""
         return walk_runs(self._root, path, deadline or Deadline(), choice=choice, unreadable=unreadable)
 
-    def unchanged(self, path: str) -> UnchangedFiles | None:
+    def select_unchanged(self, path: str) -> UnchangedFiles | None:
         """What selects the files beneath `path` that do not change from now on.
 
-        None if it cannot tell: `path` leads through a symlink, access is judged, the root changed just now, or its file
-        system is not known to tell when files change.
+        None if it cannot tell: `path` leads through a symlink, access is checked, the root changed just now, or its
+        file system is not known to tell when files change.
         """
-        if self._root.judge is not None or self.real_path(path) != path:
+        if self._root.access is not None or self.real_path(path) != path:
             return None
         unchanged = UnchangedFiles(self._root)
         return unchanged if unchanged.is_possible else None

@@ -86,7 +86,7 @@ def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
     """
     if path == "/":
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
-    seen = root.seen(path)
+    seen = root.peek(path)
     if seen is not None and stat.S_ISREG(seen.st_mode):
         check_kept(path, seen)
     elif seen is not None and not stat.S_ISDIR(seen.st_mode):
@@ -346,16 +346,16 @@ class WindowScan:
         """Take the next block of the file; return whether the window is complete. Raises NotTextError."""
         if self._digest is not None:
             self._digest.update(block)
-        self._judge(block)
+        self._check_text(block)
         self._take(block)
         return self._more
 
     def end(self) -> None:
         """Take the end of the file as reached. Raises NotTextError if it ends within a character."""
-        self._judge(b"", final=True)
+        self._check_text(b"", final=True)
         self._ended = True
 
-    def _judge(self, block: bytes, *, final: bool = False) -> None:
+    def _check_text(self, block: bytes, *, final: bool = False) -> None:
         if b"\0" in block:
             raise NotTextError
         try:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from deepfs.disk.file_locks import LockHeldError, locked_places
+from deepfs.disk.file_locks import LockHeldError, lock_places
 from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
@@ -114,7 +114,7 @@ class Relocator:
                     return
                 if self._root.is_root_or_above(source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
-                with locked_places(src, [source, target], deadline):
+                with lock_places(src, [source, target], deadline):
                     task = look()
                     if task.is_one_entry() or self._try_move(task, copied, deadline):
                         sync_directory(source.directory, self._durable)
@@ -128,7 +128,7 @@ class Relocator:
                 self._sweeper.visit(target)
                 if task.is_one_entry():
                     return
-                with locked_places(dst, [target], deadline):
+                with lock_places(dst, [target], deadline):
                     if self._try_copy(task, deadline, set()):
                         return
 
@@ -205,7 +205,7 @@ class Relocator:
 
         def unlink_locked(directory: int, name: str) -> None:
             try:
-                with locked_places(src, [Place(self._root, directory, [name], [])], deadline):
+                with lock_places(src, [Place(self._root, directory, [name], [])], deadline):
                     unlink(directory, name)
             except LockHeldError as error:
                 held.append(name)

@@ -27,7 +27,7 @@ from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse
@@ -182,7 +182,7 @@ class ChangePolicy(WrapperBackend):
                 return result
         raise ConflictError(path)
 
-    @aside
+    @without_access_check
     async def _planned_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
         """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
         path = operation.path
@@ -308,7 +308,7 @@ class ChangePolicy(WrapperBackend):
         [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
-    @aside
+    @without_access_check
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
         try:

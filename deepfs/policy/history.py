@@ -32,7 +32,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
 from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, making_files
-from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
+from deepfs.text.judging import AccessScope, access_as, current_access, iterate_under, unjudged, without_access_check
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
@@ -250,7 +250,7 @@ class HistoryBackend(WrapperBackend):
             await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
         return WriteResult(path=path)
 
-    @aside
+    @without_access_check
     async def _mode(self, path: str) -> int | None:
         """The permission bits of the file at `path`, if there is a file that has any."""
         [real] = await self.inner.aresolve_paths([path])
@@ -262,7 +262,7 @@ class HistoryBackend(WrapperBackend):
             return None
         return entry.mode if entry.kind == "file" else None
 
-    @aside
+    @without_access_check
     async def _mode_of_version(self, path: str, number: int) -> int | None:
         read = await self._versions.aread(paths.join(await self._place(path), f"{number:08d}"))
         text = read.file_data.content if read.file_data is not None else ""
@@ -310,7 +310,7 @@ class HistoryBackend(WrapperBackend):
         try:
             removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
-                with judging_as("source" if removes and place == 0 else "target"):
+                with access_as("source" if removes and place == 0 else "target"):
                     await self._keep_tree(path, kept, deep=removes)
             pinned = self._pin(operation, touched, kept)
             result = await super().run(pinned)
@@ -368,7 +368,7 @@ class HistoryBackend(WrapperBackend):
             kept: list[_SavedContent] = []
             done = False
             try:
-                with judging_as("target"):
+                with access_as("target"):
                     await self._keep_by_stream(path, kept)
                 outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
@@ -385,12 +385,12 @@ class HistoryBackend(WrapperBackend):
         if digest is None:
             return
         copied: list[str] = []
-        judge = current_judge()
+        access = current_access()
 
         async def copy(file: str) -> FileUploadResponse:
             content = _Digest()
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.passed(given_under(judge, chunks)))
+                stored = await self._versions.aupload_stream(file, content.passed(iterate_under(access, chunks)))
             copied.append(content.version())
             return stored
 
@@ -419,7 +419,7 @@ class HistoryBackend(WrapperBackend):
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
-                with judging_as("target"):
+                with access_as("target"):
                     await self._keep_tree(path, kept, deep=False)
         except DeepFSError as error:
             return error.code.value
@@ -428,13 +428,13 @@ class HistoryBackend(WrapperBackend):
     async def _keep_tree(self, path: str, kept: list[_SavedContent], *, deep: bool) -> None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
 
-        The file at `path` is judged where it is read. What lies beneath it may be a link, which the operation does not
+        The file at `path` is checked where it is read. What lies beneath it may be a link, which the operation does not
         follow.
         """
-        judge = current_judge()
+        access = current_access()
         with unjudged():
             for each in await self._files_of(path) if deep else [path]:
-                with judging(judge if each == path else None):
+                with AccessScope(access if each == path else None):
                     content = await self._current(each)
                 if content is not None:
                     await self._save(each, version(content), partial(self._put, content), kept)
@@ -451,7 +451,7 @@ class HistoryBackend(WrapperBackend):
         if kept:
             await run_shielded(partial(self._settle_each, kept, done, undone))
 
-    @aside
+    @without_access_check
     async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:
         for each in kept:
             try:

@@ -25,7 +25,7 @@ from deepfs.operations import (
 )
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.types import FileDownloadResponse
 
 __all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "HookedBackend", "call_of", "without_contents"]
@@ -182,14 +182,14 @@ class HookedBackend(WrapperBackend):
 
         return await batch.where(ask, run)
 
-    @aside
+    @without_access_check
     async def _ask(self, call: Call) -> None:
         for hook in self.before:
             answer = hook(call)
             if inspect.isawaitable(answer):
                 await answer
 
-    @aside
+    @without_access_check
     async def _tell(self, call: Call, result: T) -> T:
         for hook in self.after:
             answer = hook(call, result)

@@ -19,7 +19,7 @@ from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadSt
 from deepfs.policy.hooks import Call, call_of
 from deepfs.sync import run_shielded
 from deepfs.text.arguments import check_callable
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.text.lines import utf8_size
 from deepfs.text.records import size_of
 from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
@@ -260,7 +260,7 @@ class AuditedBackend(ObservedBackend):
     def observe(self, call: Call) -> Observation:
         return _AuditedOperation(call, backend_name(self), self._tell)
 
-    @aside
+    @without_access_check
     async def _tell(self, record: AuditRecord) -> None:
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)

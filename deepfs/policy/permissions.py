@@ -50,7 +50,7 @@ from deepfs.policy.rules import (
 )
 from deepfs.text import paths
 from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
-from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
+from deepfs.text.judging import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
 __all__ = [
@@ -115,8 +115,8 @@ class ApprovalNeededError(DeniedError):
         super().__init__(operation, path, "approval is needed")
 
 
-class _RulesJudge:
-    """Applies the rules to the paths that a backend finds when it resolves links; judges are equal if they are one."""
+class _RulesCheck:
+    """Applies the rules to the paths that a backend finds when it resolves links; checks are equal if they are one."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class PermissionedBackend(WrapperBackend):
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
         self._compiled = CompiledRules(self.rules)
-        self._judges: dict[tuple[object, ...], Judge] = {}
+        self._access_checks: dict[tuple[object, ...], AccessCheck] = {}
         self._filters: dict[frozenset[Mode], PathFilter] = {}
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
@@ -201,25 +201,25 @@ class PermissionedBackend(WrapperBackend):
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
         return _refusal(self._compiled, operation, path, shown, _is_approved.get())
 
-    def _judging(
+    def _access_scope(
         self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
-    ) -> judging:
-        """A context for one call of `inner`, which then also judges the paths that it finds itself.
+    ) -> AccessScope:
+        """A context for one call of `inner`, which then also checks the paths that it finds itself.
 
         `source` are the permissions needed for what is there, `target` those for what is put somewhere.
         """
-        outer, needed = current_judge(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
+        outer, needed = current_access(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
-            return judging(outer)
-        own = self._judge(*needed, _is_approved.get())
-        return judging(own if outer is None else BothJudges(own, outer))
+            return AccessScope(outer)
+        own = self._access_check(*needed, _is_approved.get())
+        return AccessScope(own if outer is None else BothChecks(own, outer))
 
-    def _judge(
+    def _access_check(
         self, source: tuple[FilesystemOperation, ...], target: tuple[FilesystemOperation, ...], is_approved: bool
-    ) -> Judge:
-        # One object for equal judges, so that searches that arrive together are carried out together.
+    ) -> AccessCheck:
+        # One object for equal checks, so that searches that arrive together are carried out together.
         key = source, target, is_approved
-        return self._judges.setdefault(key, _RulesJudge(self._compiled, source, target, is_approved))
+        return self._access_checks.setdefault(key, _RulesCheck(self._compiled, source, target, is_approved))
 
     def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
@@ -313,16 +313,16 @@ class PermissionedBackend(WrapperBackend):
             case DownloadStream():
                 return self._open(operation)
             case UploadStream(chunks=chunks):
-                operation = replace(operation, chunks=given_under(current_judge(), chunks))
+                operation = replace(operation, chunks=iterate_under(current_access(), chunks))
             case Delete(path) if self._only_restricted(["write"]):
                 await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
-        with self._judging(source, target):
+        with self._access_scope(source, target):
             return await self._visible_answer(operation, await self.inner.arun(operation))
 
     async def _carry_out(
         self, source: Sequence[FilesystemOperation], target: Sequence[FilesystemOperation], operation: Operation
     ) -> Any:
-        with self._judging(source, target):
+        with self._access_scope(source, target):
             return await self.inner.arun(operation)
 
     # --- what may be seen ---
@@ -403,7 +403,7 @@ class PermissionedBackend(WrapperBackend):
 
     async def _open(self, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
         async with aclosing(await self.inner.arun(operation)) as chunks:
-            with self._judging(["read"]):  # What is open by then is what the chunks are read from.
+            with self._access_scope(["read"]):  # What is open by then is what the chunks are read from.
                 first = await anext(chunks, None)
             if first is not None:
                 yield first

@@ -36,7 +36,7 @@ from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, glob_result
 from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
 from deepfs.text import paths
-from deepfs.text.judging import Judge
+from deepfs.text.judging import AccessCheck
 from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
 from deepfs.threads.deadline import Deadline
@@ -92,14 +92,14 @@ class LocalSearch:
         calls: Sequence[BatchedCall[SearchRequest, Any]],
         root: str,
         base: str = "/",
-        judge: Judge | None = None,
+        access: AccessCheck | None = None,
     ) -> None:
         """Carry out the searches of `calls` together, all of which start at `root`, and settle each when it ends.
 
-        Files that the judge refuses are not found. Ignore files are read without asking it. A call with an invalid
-        pattern fails alone.
+        Files that the access check refuses are not found. Ignore files are read without asking it. A call with an
+        invalid pattern fails alone.
         """
-        batch = _Batch(self._disk.judged(judge), root, self._max_bytes)
+        batch = _Batch(self._disk.with_access(access), root, self._max_bytes)
         if self._honours_files or self._rules:
             start = base if root == base or paths.is_beneath(root, base) else root
             read = self._gitignore if self._honours_files else None
@@ -379,7 +379,7 @@ class _Batch:
         has_lines = len(queries) == len(greps) and all(
             is_plain(query) and "\r" not in query.pattern and BOM not in query.pattern for query in queries
         )
-        unchanged = self.disk.unchanged(self.root) if has_lines else None
+        unchanged = self.disk.select_unchanged(self.root) if has_lines else None
         try:
             directory = self.disk.real_path(self.root)
             if directory is None:

@@ -46,7 +46,7 @@ def escape_controls(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """`escaped`, and invisible characters as escapes too: content that a person is to judge by its looks."""
+    """`escape_controls`, and invisible characters as escapes too: content that a person is to judge by its looks."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, escape_controls(text))
 
 

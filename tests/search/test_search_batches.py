@@ -121,7 +121,7 @@ def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[Search
 
 @dataclass(frozen=True)
 class RefusesEverySecond:
-    """A judge that refuses about half of the files, links to them included."""
+    """An access check that refuses about half of the files, links to them included."""
 
     def check(self, path: str, role: str, shown: str) -> None:
         if len(path) % 2:
@@ -131,15 +131,15 @@ class RefusesEverySecond:
 def test_a_batch_under_a_judge_finds_the_same_as_alone(trap: Path) -> None:
     searcher, judge = local_search(trap), RefusesEverySecond()
 
-    def judged(*searches: SearchRequest) -> list[tuple[object, ...]]:
+    def checked(*searches: SearchRequest) -> list[tuple[object, ...]]:
         calls = [Collecting(search) for search in searches]
-        searcher.run_batch(calls, "/", judge=judge)  # type: ignore[arg-type]
+        searcher.run_batch(calls, "/", access=judge)  # type: ignore[arg-type]
         return [call.answer for call in calls]
 
-    expected = [judged(search)[0] for search in [*GREPS, *GLOBS]]
-    assert judged(*GREPS, *GLOBS) == expected
+    expected = [checked(search)[0] for search in [*GREPS, *GLOBS]]
+    assert checked(*GREPS, *GLOBS) == expected
     assert expected != together(searcher, [*GREPS, *GLOBS])
-    found = [info.path for call in GLOBS for info in judged(call)[0][0]]  # type: ignore[attr-defined]
+    found = [info.path for call in GLOBS for info in checked(call)[0][0]]  # type: ignore[attr-defined]
     assert found
     assert [path for path in found if len(path) % 2 and not (trap / path[1:]).is_symlink()] == []
 

@@ -20,7 +20,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, telling_parent
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, wake_parent_at_end
 from deepfs.middleware.delegation import (
     GENERAL_PURPOSE_SUBAGENT,
     AsyncSubAgent,
@@ -39,7 +39,7 @@ from deepfs.middleware.harness import (
     TodoMiddleware,
     check_middleware,
     combine,
-    excluded_by,
+    find_exclusions,
     system_prompt_of,
     with_descriptions,
     without_excluded,
@@ -198,7 +198,7 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
         stream = super().astream(_check_input(input), _strict(input, config), **options)
-        return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
+        return wake_parent_at_end(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
 _INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
@@ -380,7 +380,7 @@ class _Parts:
         stack = combine(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
-        left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]
+        left_out = [LeftOut(each.name) for each in own if find_exclusions(profile, each)]
         prompt = spec.get("system_prompt") or ""
         others = {key: value for key, value in spec.items() if is_fork or key != "skills"}
         return {

@@ -213,22 +213,22 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.no_file": lambda text: rendering.no_file("/", text),
     "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
     "rendering.literal_brackets": rendering.literal_brackets,
-    "rendering.shown_error": lambda text: rendering.shown_error(errors.NotFoundError(text)),
+    "rendering.render_error": lambda text: rendering.render_error(errors.NotFoundError(text)),
     "rendering.plain_error": rendering.plain_error,
     "rendering.sentence": rendering.sentence,
     "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
     "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
     "skill_files.parse_skill": lambda text: skill_files.parse_skill(text.encode(), "/a/SKILL.md"),
     "skill_files.instructions": lambda text: skill_files.instructions(text.encode()),
-    "skill_files.bound_warnings": lambda text: skill_files.bound_warnings(text.split("\n")),
-    "skill_files.shown_warnings": lambda text: skill_files.shown_warnings([text]),
+    "skill_files.limit_warnings": lambda text: skill_files.limit_warnings(text.split("\n")),
+    "skill_files.render_warnings": lambda text: skill_files.render_warnings([text]),
     "skill_files.check_template": skill_files.check_template,
-    "skill_files.known_skills": lambda text: skill_files.known_skills({"skills_metadata": [text]}),
-    "skill_files.shown_skills": lambda text: skill_files.shown_skills(
+    "skill_files.parse_skills": lambda text: skill_files.parse_skills({"skills_metadata": [text]}),
+    "skill_files.render_skills": lambda text: skill_files.render_skills(
         [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]
         [text],
     ),
-    "skill_files.pinned_text": lambda text: skill_files.pinned_text(
+    "skill_files.render_pinned": lambda text: skill_files.render_pinned(
         {"path": text, "name": text},  # type: ignore[typeddict-item]
         text.encode(),
     ),
@@ -480,7 +480,7 @@ FIXED: Final = {
         "has_url",
         "inline_size", "is_reference", "label", "refer", "correct_type", "standard",
     )),
-    *("messages.map_messages", "messages.messages_of", "messages.typed_block", "errors.error_class"),
+    *("messages.map_messages", "messages.messages_of", "messages.retype_block", "errors.error_class"),
     *("brief.format_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
     *("backend_answers.refusal_of", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),

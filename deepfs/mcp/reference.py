@@ -258,7 +258,7 @@ class _ReferenceFiles:
             raise await self._failure(tool, error_from(result), path)
 
     async def _failure(self, tool: str, error: DeepFSError, path: str) -> ToolFailure:
-        text = await self._advisor.advised(tool, error, path)
+        text = await self._advisor.advise(tool, error, path)
         return ToolFailure(text, error.code, str(error), error.path or path)
 
     async def _bytes(self, tool: str, path: str) -> bytes:

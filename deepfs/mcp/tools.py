@@ -358,7 +358,7 @@ def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
 
 async def _reply(tool: FileTool, kind: _AgentTool, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
     """What a call of `tool` answers. A result that is an error, although the tool tells it as a note, is raised."""
-    checked = tool.arguments.model_validate(tool.arguments.renamed(arguments))
+    checked = tool.arguments.model_validate(tool.arguments.resolve_aliases(arguments))
     given = {name: getattr(checked, name) for name in type(checked).model_fields}
     answer = await tool.call(**given)
     result = answer.result

@@ -16,11 +16,11 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
     WHOLE_FILE,
     ChangedSinceApprovalError,
-    approved_delete,
-    approved_edit,
-    approved_move,
-    approved_write,
+    delete_as_approved,
+    edit_as_approved,
     is_shown_change,
+    move_as_approved,
+    write_as_approved,
 )
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.prompts import PROMPTS
@@ -281,7 +281,7 @@ class _Commands:
         if path.endswith("/"):
             raise _place_error(f"Error: {display_path(path)} is a directory")
         path = _inside(path, is_file=True)
-        result = await approved_write(self.backend, path, file_text, overwrite=False)
+        result = await write_as_approved(self.backend, path, file_text, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
             raise ToolException(f"Error: File {display_path(path)} already exists")
         _check(result)
@@ -293,7 +293,7 @@ class _Commands:
             raise ToolException("Error: old_str is empty. Give the exact text to replace, or use insert.")
         path = _inside(path, is_file=True)
         before = await self._text(path)
-        result = await approved_edit(self.backend, path, old_str, new_str, False)
+        result = await edit_as_approved(self.backend, path, old_str, new_str, False)
         quoted = f"`{one_line(old_str, 500)}`"
         if result.code is ErrorCode.NO_MATCH:
             missing = f"old_str {quoted} did not appear verbatim in {display_path(path)}"
@@ -335,7 +335,7 @@ class _Commands:
         path = _inside(path)
         if path == MEMORIES:
             raise ToolException(f"Error: Cannot delete the {MEMORIES} directory itself")
-        _check(await approved_delete(self.backend, path), f"Error: The path {display_path(path)} does not exist")
+        _check(await delete_as_approved(self.backend, path), f"Error: The path {display_path(path)} does not exist")
         return f"Successfully deleted {display_path(path)}"
 
     async def rename(self, old_path: str, new_path: str) -> str:
@@ -348,7 +348,7 @@ class _Commands:
         there = await self.backend.aread(destination, 0, 1)
         if there.ok or there.code is ErrorCode.IS_DIRECTORY:
             raise ToolException(f"Error: The destination {display_path(destination)} already exists")
-        result = await approved_move(self.backend, source, destination, overwrite=False)
+        result = await move_as_approved(self.backend, source, destination, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
             raise ToolException(f"Error: The destination {display_path(destination)} already exists")
         _check(result, f"Error: The path {display_path(source)} does not exist")

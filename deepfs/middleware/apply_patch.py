@@ -163,7 +163,7 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
     Raises PatchError if they cannot be applied.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        changes = await planned_changes(backend, patches)
+        changes = await plan_changes(backend, patches)
         # A change that has begun is made or undone as a whole, even if the call is cancelled.
         failed = await run_shielded(partial(_commit, backend, changes))
         if failed is None:
@@ -199,17 +199,17 @@ async def _mode(backend: BackendProtocol, path: str) -> int | None:
 # --- planning ---
 
 
-async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
+async def plan_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
     """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
-    planned = await gather([partial(_planned_or_problem, backend, patch) for patch in patches])
+    planned = await gather([partial(_plan_or_explain, backend, patch) for patch in patches])
     changes = [each for each in planned if isinstance(each, FileChange)]
-    problems = [*_named_twice(patches), *(each for each in planned if isinstance(each, str))]
+    problems = [*_find_duplicates(patches), *(each for each in planned if isinstance(each, str))]
     if problems:
         raise PatchError("Nothing was changed. " + "\n".join(problems))
     return changes
 
 
-def _named_twice(patches: Sequence[FilePatch]) -> list[str]:
+def _find_duplicates(patches: Sequence[FilePatch]) -> list[str]:
     """What stands against paths that are named twice: each part is planned by what the files hold before the patch."""
     named = Counter(_normal(path) for patch in patches for path in (patch.path, patch.move_to) if path)
     return [
@@ -226,7 +226,7 @@ def _normal(path: str) -> str:
         return path
 
 
-async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
+async def _plan_or_explain(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
     try:
         return await _plan(backend, patch)
     except DeepFSError as error:
@@ -239,7 +239,7 @@ async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> Fil
 
 async def _advise(backend: BackendProtocol, tool: str, error: DeepFSError, *paths: str) -> str:
     """An error, and what to do; which other tools the model has is not known here."""
-    text = await Advisor(backend, ()).advised(tool, error, *paths)
+    text = await Advisor(backend, ()).advise(tool, error, *paths)
     return plain_error(text)
 
 

@@ -188,7 +188,7 @@ def _similar_config(asked: InterruptOn) -> InterruptOnConfig:
 
 def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallRequest) -> bool:
     own = None if isinstance(config, bool) else config.get("when")
-    for arguments in _done_by(request.tool_call["name"], request.tool_call["args"], tool):
+    for arguments in _equivalent_arguments(request.tool_call["name"], request.tool_call["args"], tool):
         called: ToolCall = {**request.tool_call, "name": tool, "args": arguments}
         if own is None or _holds(own, request.override(tool_call=called)):
             return True
@@ -202,11 +202,11 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
         return True
 
 
-def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
+def _equivalent_arguments(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
     if name in ("apply_patch", "memory"):
         for equivalent, given in equivalent_calls(name, arguments):
-            yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
+            yield from [given] if equivalent == tool else _equivalent_arguments(equivalent, given, tool)
         return
     if name in ("read_file", "edit_file", "delete"):
         changed = []
@@ -381,21 +381,21 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
         with _recording() as asked:
-            update = self._asked_update(state, runtime)
+            update = self._ask(state, runtime)
         previews = state.get(_PREVIEWS)
         if not previews:
             return update
         kept = {name: {**preview, "text": ""} for name, preview in previews.items() if name in asked}
         return {**(update or {}), _PREVIEWS: kept}
 
-    def _asked_update(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+    def _ask(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         wrong: Exception | None = None
         asking = next((each for each in reversed(state["messages"]) if isinstance(each, AIMessage)), None)
         made = asking.tool_calls if asking else []
         # LangGraph keeps each answer and replays all of them when this node runs again: the loop skips wrong answers.
         for _ in range(_MAX_ANSWERS):
             try:
-                return _checked_update(super().after_model(state, runtime))
+                return _check_update(super().after_model(state, runtime))
             except GraphInterrupt:
                 if wrong is None:
                     raise
@@ -413,7 +413,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
-        refused = self._refused_edit(request)
+        refused = self._refuse_edit(request)
         if refused is not None:
             return refused
 
@@ -426,7 +426,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        refused = self._refused_edit(request)
+        refused = self._refuse_edit(request)
         if refused is not None:
             return refused
 
@@ -437,7 +437,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
         return await super().awrap_tool_call(request, passing)
 
-    def _refused_edit(self, request: ToolCallRequest) -> ToolMessage | None:
+    def _refuse_edit(self, request: ToolCallRequest) -> ToolMessage | None:
         """The result of a call that a person replaced by one of a tool that the agent does not have.
 
         LangChain raises an error, after which the thread cannot go on.
@@ -514,7 +514,7 @@ def _was_asking(error: Exception) -> bool:
     return any(frame.f_code.co_name in _ASKING for frame, _ in walk_tb(error.__traceback__))
 
 
-def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
+def _check_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return `update`, made from an answer. Raises ValueError if a tool call in it has no name or no arguments."""
     given = update or {}
     edited = given.get("hitl_edited_tool_calls", {}).values()

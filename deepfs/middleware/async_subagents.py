@@ -31,16 +31,16 @@ from deepfs.middleware.delegation import (
     Observation,
     check_subagents,
     content_of,
-    continued_task,
     fork_messages,
     initial_state,
     merge_files,
     new_task,
-    observed_task,
+    record_follow_up,
+    record_observation,
     tool_description,
 )
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, forwarded_context, open_client
+from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, open_client, serialize_context
 from deepfs.sync import run_sync
 
 __all__ = [
@@ -128,7 +128,7 @@ def notification_update(state: Any) -> dict[str, Any] | None:
         blocks = [last.content] if isinstance(last.content, str) else last.content[:-1]
         return {"messages": [last.model_copy(update={"content": [*blocks, text_block(note)]})]}
     is_expected = run == task["run_id"] or task["status"] in UNFINISHED
-    return {"async_tasks": {task["task_id"]: observed_task(task, event["status"], run)}} if is_expected else None
+    return {"async_tasks": {task["task_id"]: record_observation(task, event["status"], run)}} if is_expected else None
 
 
 # --- what its tools answer -------------------------------------------------------------------------------------------
@@ -192,7 +192,9 @@ def has_parent(config: Mapping[str, Any] | None) -> bool:
     return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
 
 
-async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
+async def wake_parent_at_end(
+    graph: Any, stream: AsyncIterator[Any], config: Any, context: object
+) -> AsyncIterator[Any]:
     """Hand on the stream of a graph, and wake the agent that started it when it has ended or failed."""
     try:
         async for part in stream:
@@ -214,7 +216,7 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
     parent = _parent(config)
     if "thread_id" not in parent or "assistant_id" not in parent:
         return
-    given = forwarded_context(context)
+    given = serialize_context(context)
     options: Any = {"context": given} if given else {}
     try:
         message = _wake_message(config, values, error)
@@ -434,7 +436,7 @@ class _Tasks:
         self, task: AsyncTask, seen: Observation, state: Any, place: str
     ) -> tuple[AsyncTask, list[str]]:
         """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
-        updated = observed_task(task, seen.status, seen.run_id)
+        updated = record_observation(task, seen.status, seen.run_id)
         here = "runnable" in self.specs.get(task["agent_name"], {})
         files = self.local.files(task) if here and seen.status not in UNFINISHED else None
         if files is None:
@@ -486,7 +488,7 @@ class _Tasks:
             return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
         run_id, status = yield _step(send)
-        followed = continued_task(task, status, run_id, enqueued=strategy == "enqueue")
+        followed = record_follow_up(task, status, run_id, enqueued=strategy == "enqueue")
         return _command(runtime, update_answer(task, enqueued=strategy == "enqueue"), followed)
 
     def cancel(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:

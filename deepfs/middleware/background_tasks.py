@@ -315,7 +315,7 @@ class BackgroundTasks:
             status = "lost"
         if status not in {"success", WAITING}:
             with anyio.CancelScope(shield=True), suppress(BaseException):
-                run.values = await _reached_state(task, run)
+                run.values = await _read_state(task, run)
         with self._lock:
             if status == "lost":
                 task.lose()
@@ -365,7 +365,7 @@ def _unknown(task: AsyncTask) -> Observation:
     return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
-async def _reached_state(task: _Task, run: _Run) -> Mapping[str, Any]:
+async def _read_state(task: _Task, run: _Run) -> Mapping[str, Any]:
     """The state that a run without an outcome has reached, with what its unfinished step has written."""
     if not isinstance(task.runnable, Pregel):
         return run.values

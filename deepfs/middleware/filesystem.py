@@ -42,7 +42,7 @@ from deepfs.middleware._messages import (
     map_messages,
     may_be_json,
     messages_of,
-    typed_block,
+    retype_block,
     with_parsed_blocks,
     with_prompt,
 )
@@ -66,7 +66,7 @@ from deepfs.middleware.tools import (
     MAX_EXECUTE_SECONDS,
     MAX_GREP_COUNT,
     Limits,
-    made_tools,
+    make_tools,
     not_offered,
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
@@ -180,7 +180,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
         self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
-        self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
+        self.tools = make_tools(self.backend, self._limits, self._descriptions, self._chosen)
         self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]
         self._hidden = not_offered(self.backend)
 
@@ -293,7 +293,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         message = with_parsed_blocks(message)
         if self._results is None:
             return message
-        return await self._results.evicted(message, message.tool_call_id, self.backend)
+        return await self._results.evict(message, message.tool_call_id, self.backend)
 
     # --- messages of people ---
 
@@ -309,7 +309,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         messages = list(large)
         for place, message in enumerate(large):
             if self._messages is not None and isinstance(message, HumanMessage):
-                messages[place] = await self._messages.evicted(message, message.id or "", self.backend)
+                messages[place] = await self._messages.evict(message, message.id or "", self.backend)
         stored = await self._blobs.stored(messages) if self.offload_binary_content and large else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
@@ -362,7 +362,7 @@ async def _type_blocks(message: ToolMessage) -> ToolMessage:
     """Turn file blocks with audio or video into audio or video blocks."""
     if isinstance(message.content, str):
         return message
-    return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
+    return message.model_copy(update={"content": [retype_block(block) for block in message.content]})
 
 
 # --- names that programs import from here in deepagents, with the values that are true for deepfs ---

@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.anthropic_memory import insert_lines
-from deepfs.middleware.apply_patch import planned_changes
+from deepfs.middleware.apply_patch import plan_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import approved
@@ -335,7 +335,7 @@ async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
     patch = str(arguments["input"])
     parse = partial(parse_patch, patch)
     patches = await in_thread(parse) if len(patch) > _LARGE else parse()
-    for change in await planned_changes(backend, patches):
+    for change in await plan_changes(backend, patches):
         page.versions[change.path] = change.version
         if change.is_binary:
             page.row(f"{display_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")

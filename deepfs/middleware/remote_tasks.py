@@ -197,7 +197,7 @@ async def open_client(url: str | None, headers: Mapping[str, str] | None = None)
     """A client for a few requests: that of the event loop for a URL, or a new one for the server of this process."""
     own = {"x-auth-scheme": "langsmith", **{name.lower(): value for name, value in (headers or {}).items()}}
     if url is None:
-        async with await to_thread.run_sync(_made_client, None, own) as client:
+        async with await to_thread.run_sync(_make_client, None, own) as client:
             yield client
         return
     # Making one takes 50 ms. It leaves no connections that must be closed.
@@ -210,11 +210,11 @@ async def open_client(url: str | None, headers: Mapping[str, str] | None = None)
         while len(clients) >= _MAX_CLIENTS:  # Headers may be those of one user.
             del clients[next(iter(clients))]
         # In a thread, since certificates are read from disk.
-        clients[key] = await to_thread.run_sync(_made_client, url, {**own, "connection": "close"})
+        clients[key] = await to_thread.run_sync(_make_client, url, {**own, "connection": "close"})
     yield clients[key]
 
 
-def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":
+def _make_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":
     from langgraph_sdk import get_client
 
     return get_client(url=url, headers=headers)
@@ -239,7 +239,7 @@ def _metadata(spec: AsyncSubAgent, runtime: Any) -> dict[str, str]:
 
 def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     is_foreign = bool(spec.get("url"))
-    context = None if is_foreign else forwarded_context(runtime.context)
+    context = None if is_foreign else serialize_context(runtime.context)
     reference = _reference(spec, runtime)
     # A server takes a context or `configurable`, not both.
     origin = {"configurable": {PARENT: reference}} if context is None and reference else None
@@ -247,7 +247,7 @@ def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     return {"headers": _tracing(spec), **{name: value for name, value in options.items() if value}}
 
 
-def forwarded_context(context: object) -> dict[str, Any] | None:
+def serialize_context(context: object) -> dict[str, Any] | None:
     """The context of a run as JSON data for another one; None if there is none."""
     fields: dict[str, Any] = {}
     match context:

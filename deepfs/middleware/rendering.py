@@ -321,7 +321,7 @@ class Advisor:
         self._backend = backend
         self.offered: frozenset[str] = frozenset(offered)
 
-    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
+    async def advise(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
         """The text of an error, and what to do next."""
         steps = [better]
         if isinstance(error, NotFoundError):
@@ -337,7 +337,7 @@ class Advisor:
         if not error.advises:
             steps += _NEXT_OF_ANY.get(error.code, ())
         advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
-        return f"{sentence(shown_error(error))} {advice}" if advice else shown_error(error)
+        return f"{sentence(render_error(error))} {advice}" if advice else render_error(error)
 
     async def _missing(self, tool: str, path: str) -> Advice | None:
         """What to do about a missing path; None if that is not known."""
@@ -423,7 +423,7 @@ def plain_error(error: DeepFSError | str) -> str:
     return str(error).removeprefix("Error: ")
 
 
-def shown_error(error: DeepFSError) -> str:
+def render_error(error: DeepFSError) -> str:
     """The text of an error as a model reads it."""
     text = escape_controls(str(error)[:ERROR_CHARS])
     return text if text.startswith("Error") else f"Error: {text}"

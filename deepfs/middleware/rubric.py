@@ -273,7 +273,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
                 found["result"] = "max_iterations_reached"
             unclear = "The grader did not judge every criterion. It said: " if is_unverified else ""
             found["explanation"], found["criteria"] = f"{unclear}{answer.explanation}", [*answer.criteria]
-        self._tell(found, emit)
+        self._report(found, emit)
         update: dict[str, Any] = {
             "_rubric_evaluations": [*state.get("_rubric_evaluations", ()), found],
             "_rubric_iterations": iteration + 1,
@@ -297,7 +297,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
             raise ValueError("build_grader_state must not return messages")
         return {**built, "messages": [HumanMessage(_task(state, expected, objection))]}
 
-    def _tell(self, found: RubricEvaluation, emit: Callable[[Mapping[str, Any]], None]) -> None:
+    def _report(self, found: RubricEvaluation, emit: Callable[[Mapping[str, Any]], None]) -> None:
         emit({"type": "rubric_evaluation_end", **found})
         if self._on_evaluation is not None:
             try:

@@ -234,7 +234,7 @@ def _tools(value: Any, note: Callable[[str], None]) -> list[str]:
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def known_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
+def parse_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
     """The skills in the state of an agent, without entries that another program or version wrote in another form."""
     given: Any = state.get("skills_metadata")
     if not isinstance(given, list):
@@ -243,7 +243,7 @@ def known_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
     return [each for each in given if all(isinstance(each, dict) and isinstance(each.get(key), str) for key in texts)]
 
 
-def shown_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str:
+def render_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str:
     """The list for a prompt; without skills, where a new one can be made."""
     lines = "\n".join(map(_line, skills))
     if not lines:
@@ -258,22 +258,22 @@ def _line(skill: SkillMetadata) -> str:
     return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({display_path(skill['path'])}): {description}{needed}"
 
 
-def shown_warnings(warnings: Sequence[str]) -> str:
+def render_warnings(warnings: Sequence[str]) -> str:
     """The warnings for a prompt; empty if there are none."""
     if not warnings:
         return ""
-    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bound_warnings(warnings))
+    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in limit_warnings(warnings))
     return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
 
 
-def bound_warnings(warnings: Sequence[str]) -> list[str]:
+def limit_warnings(warnings: Sequence[str]) -> list[str]:
     """The first warnings, each cut to its longest length, and the number of the others."""
     most = MAX_SKILL_LOAD_WARNING_LENGTH
     cut = [each if len(each) <= most else f"{each[: most - 1]}…" for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
     return cut if len(cut) == len(warnings) else [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
 
 
-def pinned_text(skill: SkillMetadata, content: bytes) -> str | None:
+def render_pinned(skill: SkillMetadata, content: bytes) -> str | None:
     """The text of a message that has the instructions of a skill; None if `content` has none."""
     text = instructions(content)
     if text is None:

@@ -53,14 +53,14 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    bound_warnings,
     check_template,
-    known_skills,
+    limit_warnings,
     normal_path,
+    parse_skills,
     path_and_label,
-    pinned_text,
-    shown_skills,
-    shown_warnings,
+    render_pinned,
+    render_skills,
+    render_warnings,
 )
 from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
@@ -128,7 +128,7 @@ class _SkillTools:
                 raise ValueError(f"two items of tools have the name {tool.name!r}")
         self._resolve = lambda name, runtime: [named[name]] if name in named else []
 
-    def called(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
+    def resolve(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
         """The tools for a name that a skill lists. A resolver that is async needs the async form of the agent."""
         answer: Any = self._resolve(name, runtime)
         if inspect.isawaitable(answer):
@@ -150,7 +150,7 @@ class _SkillTools:
         found: dict[str, list[BaseTool]] = {}
         for name, refusals in _names_to_resolve(wanted, request).items():
             with suppress(*refusals):
-                found[name] = yield from self.called(name, request.runtime)
+                found[name] = yield from self.resolve(name, request.runtime)
         return _offer_of(wanted, request, found)
 
 
@@ -177,7 +177,7 @@ class _Wanted(NamedTuple):
 
 def _find_wanted(request: Any) -> Iterator[_Wanted]:
     """The names of the skills that were read, in the order of reading."""
-    listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
+    listed = {path: _names(each) for each in parse_skills(request.state) if (path := _normal(each["path"]))}
     if any(listed.values()):
         for index, path in _paths_read(request.messages):
             for name, is_included in listed.get(_normal(path), {}).items():
@@ -257,7 +257,7 @@ class _Offer(NamedTuple):
         """The tools that only skills offer, each with the name that a skill lists."""
         return {name: each.name for name, each in sorted(self.found.items()) if each.name is not None}
 
-    def applied(self, request: Any) -> Any:
+    def apply(self, request: Any) -> Any:
         """The request with the tools: within its messages where the model takes that, else among its tools."""
         if not self.found:
             return request
@@ -304,7 +304,7 @@ def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Se
     return _Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
 
 
-def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+def read_disclosed(state: Mapping[str, Any]) -> dict[str, str]:
     """The tools that the last request offered, from the state; empty if the state has something else there."""
     record: Any = state.get(DISCLOSED)
     is_known = isinstance(record, dict) and {str}.issuperset(map(type, [*record, *record.values()]))
@@ -511,9 +511,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         warnings: list[str] = []
         for source in loaded:
             if source is not None:
-                skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
+                skills |= {skill["name"]: skill for skill in _skills_of(source, parse_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), bound_warnings(warnings)
+        found, told = list(skills.values()), limit_warnings(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:
@@ -567,7 +567,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- pinned skills ---
 
     async def _pin(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        known = {skill["name"]: skill for skill in known_skills(state)}
+        known = {skill["name"]: skill for skill in parse_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
         places = [skill["path"] for skill in skills]
         responses = await self.backend.adownload_files(places) if places else []
@@ -584,8 +584,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         state: Mapping[str, Any] = request.state
         section = self.system_prompt_template.format(
             skills_locations=self._locations(),
-            skills_load_warnings=shown_warnings(state.get("skills_load_errors") or ()),
-            skills_list=shown_skills(known_skills(state), self.sources),
+            skills_load_warnings=render_warnings(state.get("skills_load_errors") or ()),
+            skills_list=render_skills(parse_skills(state), self.sources),
         )
         return request.override(system_message=with_prompt(request.system_message, section))
 
@@ -612,7 +612,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         request = self.modify_request(request)
         offer = yield from self._tools.offer(request)
-        response = yield calling(handler, offer.applied(request))
+        response = yield calling(handler, offer.apply(request))
         return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: offer.record}))
 
     # --- calls of tools of skills ---
@@ -628,9 +628,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         called = request.tool_call["name"]
         # The agent has the tool, or no request offered it: then it fails as unknown.
-        name = None if request.tool is not None else disclosed(request.state).get(called)
+        name = None if request.tool is not None else read_disclosed(request.state).get(called)
         if name is not None:
-            tools = yield from self._tools.called(name, get_runtime())
+            tools = yield from self._tools.resolve(name, get_runtime())
             found = {tool.name: tool for tool in tools}.get(called)
             if found is None:
                 _log.warning("A skill offered the tool %s, which is gone by now", called)
@@ -646,7 +646,7 @@ def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
     Args:
         state: The state of the agent, as middleware gets it in `request.state`.
     """
-    return frozenset(disclosed(state))
+    return frozenset(read_disclosed(state))
 
 
 def skills_of(
@@ -672,7 +672,7 @@ def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[s
 
 
 def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> HumanMessage | None:
-    text = pinned_text(skill, response.content) if response.content else None
+    text = render_pinned(skill, response.content) if response.content else None
     if text is None:
         _log.info("Skill %s is not pinned: %s cannot be read", skill["name"], skill["path"])
         return None

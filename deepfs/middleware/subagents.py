@@ -36,7 +36,7 @@ from deepfs.middleware.delegation import (
     Tools,
     check_mappings,
     check_specs,
-    forked_state,
+    fork_state,
     initial_state,
     outcome,
     tool_description,
@@ -255,7 +255,7 @@ class SubAgentMiddleware(PromptMiddleware):
         fork = spec.get("mode") == "fork"
         if fork and "runnable" not in spec:
             task = f"{PROMPTS['fork_files']}\n\n{description}" if "backend" in spec else description
-            return forked_state(runtime.state, task)
+            return fork_state(runtime.state, task)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
 
 

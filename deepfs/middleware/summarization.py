@@ -215,14 +215,14 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
                     raise
                 yield from self._reduce(conversation, reductions, error)
             else:
-                return conversation.answered(response)
+                return conversation.with_update(response)
 
     # --- when ---
 
     def _is_due(self, request: ModelRequest[Any], conversation: Conversation) -> bool:
         """Shorten old arguments; return whether the conversation is too long even so."""
         tokens = self._tokens(request, conversation.seen)
-        seen = self._arguments.applied(conversation.seen, tokens)
+        seen = self._arguments.apply(conversation.seen, tokens)
         if any(now is not before for now, before in zip(seen, conversation.seen, strict=True)):
             conversation.seen, tokens = seen, self._tokens(request, seen)
         return self._should_summarize(conversation.seen, tokens) or tokens > input_budget(request)
@@ -289,7 +289,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         try:
             stored = yield waiting(
                 self.backend,
-                partial(self._history.appended, name, conversation.unfiled(conversation.place(cut))),
+                partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
             )
         except NotKeptError as error:

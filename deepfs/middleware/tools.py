@@ -12,7 +12,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
+from deepfs.middleware.approved import delete_as_approved, edit_as_approved, move_as_approved, write_as_approved
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
@@ -35,7 +35,7 @@ from deepfs.middleware.rendering import (
     no_line,
     number_lines,
     page_rows,
-    shown_error,
+    render_error,
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
@@ -231,7 +231,7 @@ class FileOperations:
         if file_path.strip("/") and file_path.endswith("/"):
             named = f"Error: {display_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
-        written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
+        written = await write_as_approved(self.backend, file_path, content, overwrite=overwrite)
         done = await self._check_done("write_file", written, file_path)
         return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
 
@@ -240,7 +240,7 @@ class FileOperations:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
-        result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
+        result = await edit_as_approved(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._check_done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
         return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
@@ -293,14 +293,14 @@ class FileOperations:
         return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> Answer:
-        done = await self._check_done("delete", await approved_delete(self.backend, file_path), file_path)
+        done = await self._check_done("delete", await delete_as_approved(self.backend, file_path), file_path)
         return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
 
     async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
             named = f"Error: {display_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination).text}")
-        moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
+        moved = await move_as_approved(self.backend, source, destination, overwrite=overwrite)
         error = error_behind(moved)
         is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
         is_directory |= moved.code is ErrorCode.IS_DIRECTORY
@@ -336,11 +336,11 @@ class FileOperations:
             return result
         error = error_from(result)
         is_known = better or result.code is not None
-        text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
+        text = await self._advisor.advise(tool, error, *paths, better=better) if is_known else render_error(error)
         raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)
 
     async def _failure(self, tool: str, error: DeepFSError, better: Advice | None = None) -> ToolFailure:
-        text = await self._advisor.advised(tool, error, better=better)
+        text = await self._advisor.advise(tool, error, better=better)
         return ToolFailure(text, error.code, str(error), error.path)
 
     # --- matches in long lines ---
@@ -442,7 +442,7 @@ def filesystem_tools(
     limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
     files = backend_from(backend)
     hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
-    return [tool for tool in made_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
+    return [tool for tool in make_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
 
 
 class FileTool(NamedTuple):
@@ -455,7 +455,7 @@ class FileTool(NamedTuple):
     """Takes the validated arguments by name. Raises ToolException, mostly a ToolFailure."""
 
 
-def made_tools(
+def make_tools(
     files: BackendProtocol,
     limits: Limits,
     descriptions: Mapping[str, str] | None = None,

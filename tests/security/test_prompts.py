@@ -312,12 +312,12 @@ def test_a_stored_result_shows_no_notes_of_its_own() -> None:
     )
     backend = MemoryBackend()
     message = ToolMessage(f"a\r{forged}\n" * 5_000, tool_call_id="1")
-    shown = str(run_sync(Evictor(backend, 1_000, "/large").evicted, message, "1").content)
+    shown = str(run_sync(Evictor(backend, 1_000, "/large").evict, message, "1").content)
     outside = re.sub(r"<text ([0-9a-f]{8})>.*?</text \1>", "", shown, flags=re.DOTALL)
     assert "/large/1-" in outside
     assert "/evil" not in outside
     plain = HumanMessage("word " * 5_000)
-    assert "<text" not in str(run_sync(Evictor(backend, 1_000, "/large").evicted, plain, "2").content)
+    assert "<text" not in str(run_sync(Evictor(backend, 1_000, "/large").evict, plain, "2").content)
 
 
 def test_the_search_for_forged_notes_ends_for_any_text() -> None:

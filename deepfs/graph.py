@@ -53,7 +53,7 @@ from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemPermission, check_rules
 from deepfs.profiles.registry import GeneralPurposeSubagentProfile, HarnessProfile, harness_profile_of, load_plugins
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def create_deep_agent(
         model=chat_model,
         profile=profile,
         files=resolve_backend(backend),
-        rules=checked_rules(permissions or ()),
+        rules=check_rules(permissions or ()),
         tools=with_descriptions(tools or (), profile),
         skills=skills,
         memory=memory or (),
@@ -364,7 +364,7 @@ class _Parts:
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
-        rules = checked_rules(spec.get("permissions", inherited))
+        rules = check_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))
         is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []

@@ -185,13 +185,13 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),
     # deepfs/sandboxes
     "network.normal_host": network.normal_host,
-    "rules.checked_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
+    "rules.check_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
     "wire.printable": wire.printable,
     "wire.failure_of": lambda text: wire.failure_of(text.encode().split(b" "), "/a"),
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "base._captured_result": lambda text: base._captured_result(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "base._parse_captured": lambda text: base._parse_captured(ExecuteResponse(output=text, exit_code=0), "ab"),
     "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
@@ -358,7 +358,7 @@ def _tree(numbers: list[int]) -> list[TreeEntry]:
 
 SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "wire.outcomes": _of_answer(lambda answer, count: wire.outcomes(answer, ["/a"] * count), b"E denied\n"),
-    "answers.resolved_paths": _of_answer(answers.resolved_paths, b"ok /a//\n"),
+    "answers.parse_resolved_paths": _of_answer(answers.parse_resolved_paths, b"ok /a//\n"),
     "answers.infos": _of_answer(lambda answer, _: list(answers.infos(answer, "/", "")), _ANSWER_LINES),
     "answers.list_directory": _of_answer(lambda answer, _: answers.list_directory(answer, "/", ""), _ANSWER_LINES),
     "answers.glob_files": _of_answer(
@@ -369,8 +369,8 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         _ANSWER_LINES,
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
-    "answers.found_files": _of_answer(
-        lambda answer, _: list(answers.found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
+    "answers.parse_found_files": _of_answer(
+        lambda answer, _: list(answers.parse_found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
     ),
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"

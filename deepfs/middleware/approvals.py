@@ -46,7 +46,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules, decisions_beneath
 from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
@@ -280,7 +280,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         *,
         backend: Any = None,
     ) -> None:
-        self._rules = checked_rules(rules)
+        self._rules = check_rules(rules)
         self._named = with_similar_tools(interrupt_on or {})
         super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)

@@ -71,7 +71,7 @@ from deepfs.middleware.tools import (
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules
 from deepfs.search.results import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
@@ -178,7 +178,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._equip(permissions)
 
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
-        self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
+        self.permissions: Sequence[FilesystemPermission] = check_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
         self.tools = make_tools(self.backend, self._limits, self._descriptions, self._chosen)
         self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]

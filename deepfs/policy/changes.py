@@ -170,7 +170,7 @@ class ChangePolicy(WrapperBackend):
     async def _edit(self, operation: Edit) -> Any:
         path, look = operation.path, partial(self._size_of_one, operation.path)
         for _ in range(_ATTEMPTS):
-            planned, seen = await self._planned_edit(operation)
+            planned, seen = await self._plan_edit(operation)
             pinned = replace(operation, if_match=operation.if_match or seen)
             result = await self._changing(planned, pinned, look)
             if operation.if_match is not None:
@@ -183,7 +183,7 @@ class ChangePolicy(WrapperBackend):
         raise ConflictError(path)
 
     @without_access_check
-    async def _planned_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
+    async def _plan_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
         """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
         path = operation.path
         try:
@@ -206,7 +206,7 @@ class ChangePolicy(WrapperBackend):
         await self.achanging([counted.planned])
         done = False
         try:
-            async with aclosing(counted.passed(operation.chunks, self.achanging)) as passed:
+            async with aclosing(counted.pass_on(operation.chunks, self.achanging)) as passed:
                 outcome: FileUploadResponse = await self.inner.arun(replace(operation, chunks=passed))
             done = outcome.error is None
         finally:
@@ -248,7 +248,7 @@ class ChangePolicy(WrapperBackend):
                     await item.ask(self.achanging)
                 await self._store([item for item in items if item.code is None])
             finally:
-                await run_shielded(partial(self._tell, items, before))
+                await run_shielded(partial(self._report, items, before))
             return [FileUploadResponse(item.given, item.code) for item in items]
 
     async def _store(self, items: Sequence["_Item"]) -> None:
@@ -258,7 +258,7 @@ class ChangePolicy(WrapperBackend):
             item.code = outcome.error
             item.is_stored = outcome.error is None
 
-    async def _tell(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
+    async def _report(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
         """Report the outcome of each item to `achanged`, in order, since a batch may have a path twice."""
         for item in items:
             if item.planned is not None:
@@ -312,13 +312,13 @@ class ChangePolicy(WrapperBackend):
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
         try:
-            return await self._listed_sizes(path, follow=follow)
+            return await self._list_sizes(path, follow=follow)
         except DeepFSError as error:
             if error.code in _UNSEEN:
                 return {}
             raise
 
-    async def _listed_sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
+    async def _list_sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         listing = await self.inner.alist_tree(path)
         return {
             entry.path: await self._entry_size(entry)
@@ -363,7 +363,7 @@ class _Counted:
         self.planned = PlannedChange(path, before, before or 0)
         """The changes reported so far, as one change."""
 
-    async def passed(
+    async def pass_on(
         self, chunks: AsyncIterable[bytes], ask: Callable[[Sequence[PlannedChange]], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Pass on the chunks; call `ask` before each one that makes the file larger."""

@@ -390,7 +390,7 @@ class HistoryBackend(WrapperBackend):
         async def copy(file: str) -> FileUploadResponse:
             content = _Digest()
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.passed(iterate_under(access, chunks)))
+                stored = await self._versions.aupload_stream(file, content.pass_on(iterate_under(access, chunks)))
             copied.append(content.version())
             return stored
 
@@ -407,7 +407,7 @@ class HistoryBackend(WrapperBackend):
         content = _Digest()
         try:
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                async for _ in content.passed(chunks):
+                async for _ in content.pass_on(chunks):
                     pass
         except DeepFSError as error:
             if error.code in _NO_FILE:
@@ -570,7 +570,7 @@ class _Digest:
     def __init__(self) -> None:
         self._digest = content_digest()
 
-    async def passed(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:
             self._digest.update(chunk)
             yield chunk

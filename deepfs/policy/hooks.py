@@ -161,7 +161,7 @@ class HookedBackend(WrapperBackend):
         answer = await super().run(operation)
         if isinstance(operation, ListTree | ChangeEntries):
             return answer  # Not shown to `after` hooks: they expect a result of `ls` or of `write`.
-        told = await self._tell(call, answer)
+        told = await self._notify(call, answer)
         # A hook may give another result, which need not say where its lines stand.
         return (
             complete_answer("read", told, call.arguments)
@@ -190,7 +190,7 @@ class HookedBackend(WrapperBackend):
                 await answer
 
     @without_access_check
-    async def _tell(self, call: Call, result: T) -> T:
+    async def _notify(self, call: Call, result: T) -> T:
         for hook in self.after:
             answer = hook(call, result)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -202,12 +202,12 @@ class HookedBackend(WrapperBackend):
         async with aclosing(await self.inner.arun(operation)) as chunks:
             async for chunk in chunks:
                 yield chunk
-        await self._tell(call, FileDownloadResponse(operation.path))
+        await self._notify(call, FileDownloadResponse(operation.path))
 
     async def _item_response(self, call: Call, response: Any, batch: UploadFiles | DownloadFiles) -> Any:
         """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
         try:
-            return await self._tell(call, response)
+            return await self._notify(call, response)
         except DeepFSError as error:
             return batch.item(call.arguments["path"], error=error.code.value)
 

@@ -229,7 +229,7 @@ class QuotaBackend(ChangePolicy):
         wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
         if self._last_count is wanted:  # Another task counted while this one waited for the lock.
             return
-        sizes = (await self._listed_sizes("/")).values()
+        sizes = (await self._list_sizes("/")).values()
         self._used = Usage(sum(sizes), len(sizes))
         self._last_count = wanted
 

@@ -44,7 +44,7 @@ from deepfs.policy.rules import (
     FilesystemOperation,
     FilesystemPermission,
     Mode,
-    checked_rules,
+    check_rules,
     decide,
     decide_beneath,
 )
@@ -185,7 +185,7 @@ class PermissionedBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)
-        self.rules: tuple[FilesystemPermission, ...] = checked_rules(rules)
+        self.rules: tuple[FilesystemPermission, ...] = check_rules(rules)
         self._restricted: frozenset[str] = frozenset(
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
@@ -277,12 +277,12 @@ class PermissionedBackend(WrapperBackend):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
         # One object for equal filters, so that each is asked once for searches that are carried out together.
-        return either(self._filters.setdefault(refused, _hidden_by(self._compiled, refused)), also)
+        return either(self._filters.setdefault(refused, _hiding_filter(self._compiled, refused)), also)
 
     # --- operations ---
 
     async def run(self, operation: Operation) -> Any:
-        source, target = _needed(operation)
+        source, target = _permissions_for(operation)
         needed = source if source == target else [*source, *target]
         match operation:
             case Execute():
@@ -351,7 +351,7 @@ class PermissionedBackend(WrapperBackend):
             case GrepResult(matches=[*_]) if hides and isinstance(operation, Grep):
                 return await self._visible_lines(operation, answer)
             case TreeListing() if isinstance(operation, ListTree):
-                needed, _ = _needed(operation)
+                needed, _ = _permissions_for(operation)
                 return await self._visible_tree(answer, self._only_restricted(needed))
         return answer
 
@@ -483,7 +483,7 @@ _READ_WRITE: Final[Sequence[FilesystemOperation]] = ["read", "write"]
 _NOTHING: Final[Sequence[FilesystemOperation]] = ()
 
 
-def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequence[FilesystemOperation]]:
+def _permissions_for(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequence[FilesystemOperation]]:
     """The permissions that an operation needs for what is there, and for what is put somewhere.
 
     The result of an edit, and of a change with `if_match`, depends on the content.
@@ -520,7 +520,7 @@ def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequen
             return _NOTHING, _NOTHING
 
 
-def _hidden_by(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:
+def _hiding_filter(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:
     """The filter that hides paths for which a rule with a mode in `refused` counts; links are not followed."""
 
     def is_hidden(path: str, *, is_dir: bool) -> bool:

@@ -27,7 +27,7 @@ from deepfs.sandboxes.answers import (
     glob_files,
     grep_files,
     list_directory,
-    resolved_paths,
+    parse_resolved_paths,
     tree_listing,
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
@@ -157,7 +157,7 @@ class BaseSandbox(SandboxBackendProtocol):
         script, nonce = _capturing_command(
             command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes
         )
-        return _captured_result(await self.aexecute(script, **options), nonce)
+        return _parse_captured(await self.aexecute(script, **options), nonce)
 
     def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
         """Run a command as `aexecute_with_offload` does, without an event loop.
@@ -238,7 +238,7 @@ class BaseSandbox(SandboxBackendProtocol):
             names = [self._inner(path) for path in ("/", *group)]
             bound = bound_of(20 * len(group))
             answer = await self._calls.call("resolve", *names, about=group[0], bound=bound)
-            found.update(zip(group, resolved_paths(answer, len(group)), strict=True))
+            found.update(zip(group, parse_resolved_paths(answer, len(group)), strict=True))
         return found
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
@@ -364,7 +364,7 @@ class BaseSandbox(SandboxBackendProtocol):
         raise ConflictError(path)
 
     async def _try_edit(self, path: str, old: str, new: str, replace_all: bool, if_match: str | None) -> EditResult:
-        known = self._contents.known(path)
+        known = self._contents.get(path)
         if known is not None:
             # The cached content may be outdated: if the edit fails in it, it may still be possible in the file.
             with suppress(DeepFSError):
@@ -572,7 +572,7 @@ def _capturing_command(command: str, path: str, inline: int, most: int | None) -
     return script, nonce
 
 
-def _captured_result(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
+def _parse_captured(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
     """The result that such a command printed; its whole output, not offloaded, if it was ended or cut."""
     first, _, rest = response.output.partition("\n")
     words = first.split()

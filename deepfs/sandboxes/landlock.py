@@ -162,7 +162,7 @@ class LandlockSandbox(WorkspaceSandbox):
         check_bool("network", network)
         self._network = network is True
 
-    def _seen_root(self) -> str:
+    def _command_root(self) -> str:
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
 
     # --- commands ---
@@ -253,7 +253,7 @@ class LandlockSandbox(WorkspaceSandbox):
 
     def _variables(self, temporary: str) -> Mapping[str, str]:
         # With PWD set, a shell reports this path as its directory, not another path to it through links.
-        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._seen_root(), **self._env}
+        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._command_root(), **self._env}
 
 
 def _check_machine() -> None:

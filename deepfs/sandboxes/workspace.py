@@ -186,7 +186,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     # --- commands ---
 
     @abstractmethod
-    def _seen_root(self) -> str:
+    def _command_root(self) -> str:
         """The absolute path of the workspace for commands."""
 
     def sandbox_path(self, path: str) -> str:
@@ -198,7 +198,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises:
             InvalidPathError: If `path` is not valid.
         """
-        return os.path.normpath(os.path.join(self._seen_root(), paths.normalize(path)[1:]))
+        return os.path.normpath(os.path.join(self._command_root(), paths.normalize(path)[1:]))
 
     def virtual_path(self, path: str) -> str:
         """The path of a file for file operations.
@@ -209,7 +209,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises:
             InvalidPathError: If it is not in the workspace.
         """
-        root = self._seen_root()
+        root = self._command_root()
         full = os.path.normpath(os.path.join(root, path))
         if full != root and not paths.is_beneath(full, root):
             raise InvalidPathError(path, "it is outside the workspace")

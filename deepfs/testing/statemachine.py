@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.model import Model, ModelRefusesError, normal
-from deepfs.testing.suite import BackendSuite, gather, succeeded
+from deepfs.testing.suite import BackendSuite, assert_ok, gather
 from deepfs.types import FileDataV2, ReadResult, Result
 
 __all__ = ["BackendStateMachine"]
@@ -332,7 +332,7 @@ class BackendStateMachine(BackendSuite):
         return backend
 
     async def _empty(self, backend: BackendProtocol, directory: str) -> None:
-        for entry in succeeded(await backend.als(directory)).entries or ():
+        for entry in assert_ok(await backend.als(directory)).entries or ():
             path = entry.path.rstrip("/")
             if any(f"{mount}/".startswith(f"{path}/") for mount in self.mounts):
                 await self._empty(backend, path)
@@ -436,7 +436,7 @@ class BackendStateMachine(BackendSuite):
         seen, level = {"/"}, ["/"]
         while level:
             listings = await gather(partial(backend.als, directory) for directory in level)
-            entries = [entry for listing in listings for entry in succeeded(listing).entries or ()]
+            entries = [entry for listing in listings for entry in assert_ok(listing).entries or ()]
             level = [entry.path.rstrip("/") for entry in entries if entry.is_dir]
             assert not seen.intersection(level), "a directory is listed again"
             seen.update(level)

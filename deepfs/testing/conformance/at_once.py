@@ -12,7 +12,7 @@ import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode, NotSupportedError
-from deepfs.testing.suite import BackendSuite, Both, gather, listing, succeeded
+from deepfs.testing.suite import BackendSuite, Both, assert_ok, gather, listing
 from deepfs.types import ChangeEvent, Result
 
 # --- at once ---
@@ -68,7 +68,7 @@ class ConcurrencyConformance(BackendSuite):
 
     async def test_concurrent_writes_with_one_if_match_succeed_once(self, both: Both) -> None:
         await self.put({"/a.txt": "old"})
-        version = succeeded(await both[0].aread("/a.txt")).version
+        version = assert_ok(await both[0].aread("/a.txt")).version
         winner = await self._race(
             both, "conflict", lambda over, number: over.awrite("/a.txt", f"by {number}", if_match=version)
         )
@@ -108,7 +108,7 @@ class ConcurrencyConformance(BackendSuite):
 
         async def write() -> None:
             for text in versions[1:]:
-                succeeded(await both[0].awrite("/a.txt", text, overwrite=True))
+                assert_ok(await both[0].awrite("/a.txt", text, overwrite=True))
 
         seen = await _while_running(write, lambda: both[1].adownload_files(["/a.txt"]))
         contents = {download.content for [download] in seen}
@@ -118,7 +118,7 @@ class ConcurrencyConformance(BackendSuite):
         await self.put({"/here/a.txt": "a"})
 
         async def move() -> None:
-            succeeded(await both[0].amove("/here/a.txt", "/there/a.txt"))
+            assert_ok(await both[0].amove("/here/a.txt", "/there/a.txt"))
 
         async def is_gone() -> bool:
             # The source is read first: once it is gone, the file has already been at its destination.
@@ -126,15 +126,15 @@ class ConcurrencyConformance(BackendSuite):
 
         for _ in self.some(range(5)):
             assert not any(await _while_running(move, is_gone))
-            succeeded(await both[0].amove("/there/a.txt", "/here/a.txt"))
+            assert_ok(await both[0].amove("/there/a.txt", "/here/a.txt"))
 
     async def test_changes_are_visible_through_another_backend_object(self, both: Both) -> None:
-        succeeded(await both[0].awrite("/dir/a.txt", "one"))
-        assert succeeded(await both[1].als("/dir")).ok
-        succeeded(await both[1].aedit("/dir/a.txt", "one", "two"))
-        version = succeeded(await both[1].aread("/dir/a.txt")).version
-        succeeded(await both[0].awrite("/dir/a.txt", "three", if_match=version))
-        succeeded(await both[1].adelete("/dir"))
+        assert_ok(await both[0].awrite("/dir/a.txt", "one"))
+        assert assert_ok(await both[1].als("/dir")).ok
+        assert_ok(await both[1].aedit("/dir/a.txt", "one", "two"))
+        version = assert_ok(await both[1].aread("/dir/a.txt")).version
+        assert_ok(await both[0].awrite("/dir/a.txt", "three", if_match=version))
+        assert_ok(await both[1].adelete("/dir"))
         assert (await both[0].aread("/dir/a.txt")).code == ErrorCode.FILE_NOT_FOUND
 
     async def test_concurrent_changes_of_different_files_all_succeed(self, backend: BackendProtocol) -> None:
@@ -205,7 +205,7 @@ class ReadOnlyCancellation(BackendSuite):
             with anyio.fail_after(_PATIENCE):
                 await _run_and_cancel(moment, partial(backend.agrep, "needle", regex=True))
                 await _run_and_cancel(moment, partial(backend.aglob, "**/*.txt"))
-        assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60
+        assert len(assert_ok(await backend.aglob("*.txt")).matches or ()) == 60
 
 
 class CancellationConformance(ReadOnlyCancellation):
@@ -246,7 +246,7 @@ class CancellationConformance(ReadOnlyCancellation):
             await _run_and_cancel(moment, partial(backend.awrite, path, _NEW))
             assert await self.raw_peek(path) in (_NEW.encode(), None)
             with anyio.fail_after(_PATIENCE):
-                succeeded(await backend.awrite(path, "usable", overwrite=True))
+                assert_ok(await backend.awrite(path, "usable", overwrite=True))
             assert await listing(backend, f"/created-{number}") == [path]
 
     async def test_a_cancelled_move_keeps_the_file_at_its_source_or_destination(self, backend: BackendProtocol) -> None:
@@ -259,7 +259,7 @@ class CancellationConformance(ReadOnlyCancellation):
             assert ends <= {_OLD.encode(), None}
             with anyio.fail_after(_PATIENCE):
                 for path in (src, dst):
-                    succeeded(await backend.awrite(path, "usable", overwrite=True))
+                    assert_ok(await backend.awrite(path, "usable", overwrite=True))
 
     async def test_cancelled_waiting_tasks_do_not_block_the_path(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "#"})
@@ -269,7 +269,7 @@ class CancellationConformance(ReadOnlyCancellation):
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
         with anyio.fail_after(_PATIENCE):
-            succeeded(await backend.aedit("/a.txt", "#", "end"))
+            assert_ok(await backend.aedit("/a.txt", "#", "end"))
         stored = await self.raw_peek("/a.txt") or b""
         assert stored.startswith(b"end")
         assert set(stored[3:]) <= set(b"+")
@@ -280,7 +280,7 @@ class CancellationConformance(ReadOnlyCancellation):
             await backend.awrite("/a.txt", _NEW, overwrite=True)
         assert await self.raw_peek("/a.txt") in (_OLD.encode(), _NEW.encode())
         with anyio.fail_after(_PATIENCE):
-            succeeded(await backend.awrite("/a.txt", "usable", overwrite=True))
+            assert_ok(await backend.awrite("/a.txt", "usable", overwrite=True))
 
 
 # --- watching ---
@@ -332,7 +332,7 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 async def _files(backend: BackendProtocol) -> set[str]:
-    found = succeeded(await backend.aglob("**/*")).matches
+    found = assert_ok(await backend.aglob("**/*")).matches
     assert found is not None
     return {info.path for info in found}
 
@@ -372,17 +372,17 @@ class WatchingConformance(BackendSuite):
     @_where_declared
     async def test_each_change_is_told(self, backend: BackendProtocol) -> None:
         async with watching(backend) as seen:
-            succeeded(await backend.awrite("/dir/a.txt", "one"))
+            assert_ok(await backend.awrite("/dir/a.txt", "one"))
             await seen.is_told("/dir/a.txt", "created")
-            succeeded(await backend.awrite("/dir/a.txt", "two", overwrite=True))
+            assert_ok(await backend.awrite("/dir/a.txt", "two", overwrite=True))
             await seen.is_told("/dir/a.txt", "modified")
-            succeeded(await backend.aedit("/dir/a.txt", "two", "three"))
+            assert_ok(await backend.aedit("/dir/a.txt", "two", "three"))
             await seen.is_told("/dir/a.txt", "modified")
-            succeeded(await backend.acopy("/dir/a.txt", "/b.txt"))
+            assert_ok(await backend.acopy("/dir/a.txt", "/b.txt"))
             await seen.is_told("/b.txt", "created")
             await backend.aupload_files([("/dir/c.bin", b"\0"), ("/b.txt", b"uploaded")])
             await seen.until(lambda: "/dir/c.bin" in seen.files)
-            succeeded(await backend.adelete("/b.txt"))
+            assert_ok(await backend.adelete("/b.txt"))
             await seen.is_told("/b.txt", "deleted")
             assert seen.files == {"/dir/a.txt", "/dir/c.bin"}
 
@@ -390,21 +390,21 @@ class WatchingConformance(BackendSuite):
     async def test_the_move_of_a_directory_is_told_file_by_file(self, backend: BackendProtocol) -> None:
         await self.put({"/from/a.txt": "a", "/from/deep/b.txt": "b", "/other.txt": "c"})
         async with watching(backend) as seen:
-            succeeded(await backend.amove("/from", "/to"))
+            assert_ok(await backend.amove("/from", "/to"))
             await seen.until(lambda: seen.files == {"/to/a.txt", "/to/deep/b.txt", "/other.txt"})
-            succeeded(await backend.awrite("/to/deep/new.txt", "later"))
+            assert_ok(await backend.awrite("/to/deep/new.txt", "later"))
             await seen.is_told("/to/deep/new.txt", "created")
-            succeeded(await backend.adelete("/to"))
+            assert_ok(await backend.adelete("/to"))
             await seen.until(lambda: seen.files == {"/other.txt"})
 
     @_where_declared
     async def test_a_version_is_that_of_the_content(self, backend: BackendProtocol) -> None:
         async with watching(backend) as seen:
-            succeeded(await backend.awrite("/a.txt", "one"))
+            assert_ok(await backend.awrite("/a.txt", "one"))
             event = await seen.is_told("/a.txt", "created")
             if event.version is not None:
-                assert event.version == succeeded(await backend.aread("/a.txt")).version
-                succeeded(await backend.aedit("/a.txt", "one", "two", if_match=event.version))
+                assert event.version == assert_ok(await backend.aread("/a.txt")).version
+                assert_ok(await backend.aedit("/a.txt", "one", "two", if_match=event.version))
 
     @_where_declared
     async def test_only_changes_under_the_watched_path_are_told(self, backend: BackendProtocol) -> None:
@@ -412,26 +412,26 @@ class WatchingConformance(BackendSuite):
         for top in ("/dir", "/dir/a.txt"):
             async with watching(backend, top) as seen:
                 for path in ("/c.txt", "/dir-2/b.txt", "/dir/a.txt"):
-                    succeeded(await backend.awrite(path, f"changed: {top}", overwrite=True))
+                    assert_ok(await backend.awrite(path, f"changed: {top}", overwrite=True))
                 await seen.is_told("/dir/a.txt", "modified")
 
     @_where_declared
     async def test_a_path_that_does_not_exist_yet_can_be_watched(self, backend: BackendProtocol) -> None:
         async with watching(backend, "/new/dir") as seen:
-            succeeded(await backend.awrite("/new/dir/a.txt", "a"))
+            assert_ok(await backend.awrite("/new/dir/a.txt", "a"))
             await seen.is_told("/new/dir/a.txt", "created")
-            succeeded(await backend.adelete("/new"))
+            assert_ok(await backend.adelete("/new"))
             await seen.until(lambda: not seen.files)
-            succeeded(await backend.awrite("/new/dir/b.txt", "b"))
+            assert_ok(await backend.awrite("/new/dir/b.txt", "b"))
             await seen.until(lambda: seen.files == {"/new/dir/b.txt"})
 
     @_where_declared
     async def test_changes_through_another_backend_object_are_told(self, backend: BackendProtocol, both: Both) -> None:
         async with watching(backend) as first, watching(both[1]) as second:
-            succeeded(await both[1].awrite("/a.txt", "a"))
+            assert_ok(await both[1].awrite("/a.txt", "a"))
             await first.is_told("/a.txt", "created")
             await second.is_told("/a.txt", "created")
-            succeeded(await backend.adelete("/a.txt"))
+            assert_ok(await backend.adelete("/a.txt"))
             await first.is_told("/a.txt", "deleted")
             await second.is_told("/a.txt", "deleted")
 
@@ -441,10 +441,10 @@ class WatchingConformance(BackendSuite):
         async with watching(backend) as seen:
             for number in rounds:  # Nothing is read meanwhile.
                 path = f"/dir-{number % 3}/{number % 7}.txt"
-                succeeded(await backend.awrite(path, f"{number}", overwrite=True))
+                assert_ok(await backend.awrite(path, f"{number}", overwrite=True))
                 if number % 5 == 4:
-                    succeeded(await backend.adelete(f"/dir-{number % 3}"))
-            succeeded(await backend.awrite("/last.txt", "done"))
+                    assert_ok(await backend.adelete(f"/dir-{number % 3}"))
+            assert_ok(await backend.awrite("/last.txt", "done"))
             left = await _files(backend)
             # Of files in a directory that is new to the watch, it is not known which came first.
             await seen.until(lambda: "/last.txt" in seen.files and seen.files == left)
@@ -457,7 +457,7 @@ class WatchingConformance(BackendSuite):
         await events.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(events)
-        succeeded(await backend.awrite("/a.txt", "a"))
+        assert_ok(await backend.awrite("/a.txt", "a"))
 
     @_where_declared
     async def test_a_waiting_reader_can_be_cancelled(self, backend: BackendProtocol) -> None:
@@ -467,6 +467,6 @@ class WatchingConformance(BackendSuite):
                     group.start_soon(seen.is_told, "/never.txt", "created")
                     await anyio.wait_all_tasks_blocked()
                     group.cancel_scope.cancel()
-        succeeded(await backend.awrite("/a.txt", "a"))
+        assert_ok(await backend.awrite("/a.txt", "a"))
         async with watching(backend) as again:
             assert again.files == {"/a.txt"}

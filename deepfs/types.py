@@ -519,14 +519,14 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     """A failed Result of the type `result` for `error`."""
-    return carrying(result(error=str(error), code=error.code), error)
+    return attach_error(result(error=str(error), code=error.code), error)
 
 
 def convert_failure(result: type[ResultT], failed: Result) -> ResultT:
     """The failure in `failed`, as a Result of the type `result`."""
     error = error_behind(failed)
     made = result(error=failed.error, code=failed.code)
-    return made if error is None else carrying(made, error)
+    return made if error is None else attach_error(made, error)
 
 
 def error_behind(result: Result) -> DeepFSError | None:
@@ -543,21 +543,21 @@ def error_from(result: Result) -> DeepFSError:
 def rename_paths(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
     """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
     shown = error.renamed(name)
-    return carrying(replace(result, error=str(shown)), shown)
+    return attach_error(replace(result, error=str(shown)), shown)
 
 
 def replace_fields(result: ResultT, **fields: Any) -> ResultT:
     """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
     copied = replace(result, **fields)
-    return copied if error is None else carrying(copied, error)
+    return copied if error is None else attach_error(copied, error)
 
 
 _BEHIND = "_error"
 """The attribute with the error of a result. It is no field, so it is not shown, compared or serialised."""
 
 
-def carrying(result: ResultT, error: DeepFSError) -> ResultT:
+def attach_error(result: ResultT, error: DeepFSError) -> ResultT:
     """Attach a copy of `error` to `result`, which must have the text of `error`, and return `result`."""
     # A copy has no traceback, which would keep alive all objects in its frames.
     vars(result)[_BEHIND] = error.renamed(str)

@@ -132,7 +132,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "media.sniff": lambda text: media.sniff(text.encode()),
     "paths.ancestors": lambda text: paths.ancestors("/" + text[:4096]),
     "paths.are_plainly_normal": lambda text: paths.are_plainly_normal([text]),
-    "paths.end_of": paths.end_of,
+    "paths.end_of_prefix": paths.end_of_prefix,
     "paths.host_path": lambda text: paths.host_path(text, "/"),
     "paths.is_beneath": lambda text: paths.is_beneath(text, "/a"),
     "paths.is_normal": paths.is_normal,
@@ -205,7 +205,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/middleware
     "rendering.command_output": lambda text: rendering.command_output(ExecuteResponse(output=text, exit_code=1)),
     "rendering.output_and_notes": rendering.output_and_notes,
-    "rendering.listing": lambda text: rendering.listing(text.split("\n"), 60_000),
+    "rendering.render_rows": lambda text: rendering.render_rows(text.split("\n"), 60_000),
     "rendering.page_rows": lambda text: rendering.page_rows(text.split("\n"), 0, 1000, 60_000, text),
     "rendering.number_lines": lambda text: rendering.number_lines("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
@@ -460,7 +460,7 @@ FIXED: Final = {
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
-        "check_target", "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+        "check_target", "flat_place", "use_file_mode", "relation", "unnamed_omission", "unreadable_omission",
     )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_parents", "check_replaceable", "check_version",

@@ -193,7 +193,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _files(self) -> Disk:
         """The files for one operation: every path that it uses is checked, where a policy left its access check."""
-        return self._disk.with_access(current_access()).making_files(mode_of_new_files.get())
+        return self._disk.with_access(current_access()).with_file_mode(mode_of_new_files.get())
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
@@ -385,7 +385,7 @@ class FilesystemBackend(BackendProtocol):
         self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
     ) -> Steps[WriteResult]:
         path = self._path(path)
-        yield from disk.writing(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
+        yield from disk.write_in_steps(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     def _edit(
@@ -393,7 +393,7 @@ class FilesystemBackend(BackendProtocol):
     ) -> Steps[EditResult]:
         path = self._path(path)
         change = _Replacement(path, old, new, replace_all)
-        yield from disk.editing(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
+        yield from disk.edit_in_steps(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=change.occurrences)
 
     def _delete(self, deadline: Deadline, disk: Disk, path: str, if_match: str | None) -> DeleteResult:
@@ -548,7 +548,7 @@ def _put_file(
 ) -> Steps[FileUploadResponse]:
     """Write one file of an upload."""
     try:
-        yield from disk.writing(normal(path), content, overwrite=True, deadline=deadline)
+        yield from disk.write_in_steps(normal(path), content, overwrite=True, deadline=deadline)
     except DeepFSError as error:
         return FileUploadResponse(path, error.code.value)
     return FileUploadResponse(path)

@@ -21,7 +21,16 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.text.judging import rebased
 from deepfs.threads.loop_bridge import is_stray
-from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_from, failure, replace_fields
+from deepfs.types import (
+    GlobResult,
+    GrepResult,
+    Result,
+    TruncationReason,
+    attach_error,
+    error_from,
+    failure,
+    replace_fields,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -291,7 +300,7 @@ def _with_failures(merged: ResultT, queries: Sequence[MountQuery[Any]], results:
     if not failed:
         return merged
     error = _failures(failed)
-    return carrying(replace(merged, error=str(error), code=failed[0][1].code), error)
+    return attach_error(replace(merged, error=str(error), code=failed[0][1].code), error)
 
 
 def _failures(failed: Sequence[tuple[MountQuery[Any], Result]]) -> DeepFSError:

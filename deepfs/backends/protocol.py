@@ -695,12 +695,12 @@ async def close_each(backends: Iterable[BackendProtocol]) -> None:
     Raises:
         Exception: The first error of a backend, raised after `aclose` of all backends was called.
     """
-    errors = await run_shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
+    errors = await run_shielded(partial(_close_all, list({id(backend): backend for backend in backends}.values())))
     if errors:
         raise errors[0]
 
 
-async def _closing_errors(backends: Sequence[BackendProtocol]) -> list[Exception]:
+async def _close_all(backends: Sequence[BackendProtocol]) -> list[Exception]:
     errors: list[Exception] = []
     for backend in backends:
         try:

@@ -49,7 +49,7 @@ from deepfs.text.entries import (
     directories_of,
     empty_directories,
     files_of,
-    making_files,
+    use_file_mode,
 )
 from deepfs.text.judging import current_access, iterate_under, without_access_check
 from deepfs.text.lines import BOM, decode, digest, version
@@ -342,7 +342,7 @@ class TreeCopy:
         files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
         async with self._storing:
             for mode, group in groupby(files, key=attrgetter("mode")):
-                with making_files(mode):
+                with use_file_mode(mode):
                     errors |= await self._store_group({file: contents[file] for file in group})
                 if not self.terms.merges and any(errors.values()):
                     break
@@ -408,7 +408,7 @@ class TreeCopy:
         if not self.terms.merges and file.existing is None:
             for error in (await self._find_taken([file])).values():
                 self._fail(CopyFailure("store", file.target, error, file))
-        with making_files(file.mode):
+        with use_file_mode(file.mode):
             content = iterate_under(current_access(), chunks())
             outcome = await self.target.backend.aupload_stream(file.target, content)
         if failed:

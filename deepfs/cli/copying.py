@@ -45,7 +45,7 @@ from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
-from deepfs.text.judging import keeping_inside
+from deepfs.text.judging import keep_inside
 from deepfs.types import Result
 
 __all__ = ["CopyOptions", "TreeMerge", "copy", "cp", "mv"]
@@ -309,7 +309,7 @@ class _Copying:
 
     async def _carry_out(self, job: _Job, inside: str, *, is_new: bool) -> None:
         options = self._options
-        with keeping_inside(inside):
+        with keep_inside(inside):
             if job.source.backend is job.target.backend and options.moves:
                 await self._rename(job)
                 return
@@ -447,7 +447,7 @@ class TreeMerge:
             if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
                 what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
                 raise NotSupportedError(self._source.display(empty[0].path), what)
-            with keeping_inside(inside):
+            with keep_inside(inside):
                 await self._copy.run()
             if self._lost:
                 name = self._session.name

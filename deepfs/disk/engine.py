@@ -106,7 +106,7 @@ class Disk:
             view._work_in(self._root.with_access(access))
         return view
 
-    def making_files(self, mode: int | None) -> "Disk":
+    def with_file_mode(self, mode: int | None) -> "Disk":
         """The same files, where writes and uploads make new files with these permission bits, less those of the umask.
 
         Args:
@@ -318,9 +318,9 @@ class Disk:
             NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
-        finish(self.writing(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
+        finish(self.write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
 
-    def writing(
+    def write_in_steps(
         self,
         path: str,
         data: bytes,
@@ -360,9 +360,9 @@ class Disk:
             ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
-        finish(self.editing(path, change, if_match=if_match, limit=limit, deadline=deadline))
+        finish(self.edit_in_steps(path, change, if_match=if_match, limit=limit, deadline=deadline))
 
-    def editing(
+    def edit_in_steps(
         self,
         path: str,
         change: Callable[[bytes], bytes],

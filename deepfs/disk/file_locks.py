@@ -51,13 +51,13 @@ class _ProcessLocks:
     def __init__(self) -> None:
         self._guard = ForkSafeLock()
         self._held: set[FileId] = set()
-        self._told = False
+        self._has_warned = False
         """Whether the warning was logged."""
 
     def try_lock(self, file: FileId) -> bool:
         with self._guard:
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("A file system in use offers no locks: edits are safe within this process only")
             free = file not in self._held
             self._held.add(file)

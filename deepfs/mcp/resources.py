@@ -194,13 +194,13 @@ class FileEvents:
         self._listened.append(uris)
         try:
             # What changes after the client was told that it listens must not be missed, so the watch comes first.
-            async with self._watching():
+            async with self._watch_files():
                 return await call_next(ctx)
         finally:
             self._listened.remove(uris)
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[None]:
+    async def _watch_files(self) -> AsyncIterator[None]:
         """Watch the files, or know that another call does. Raises MCPError if the watch fails."""
         failed: list[DeepFSError] = []
         async with create_task_group() as group:

@@ -139,7 +139,7 @@ class PatchedFiles(Struct):
 # --- from answers to data --------------------------------------------------------------------------------------------
 
 
-def _listing(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
+def _list_entries(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
     entries, shown = result.entries or [], answer.shown or 0
     last = given["offset"] + shown
@@ -160,8 +160,8 @@ def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
     counts: dict[str, int] = {}
     for match in found:
         counts[match.path] = counts.get(match.path, 0) + 1
-    files = [*_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
-    lines = [*_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
+    files = [*_take_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
+    lines = [*_take_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
     cut = len(files) < len(counts) or (given["output_mode"] == "content" and len(lines) < len(found))
     return Matches(files, lines, len(found), result.truncated or cut, result.skipped, result.error)
 
@@ -176,7 +176,7 @@ _EACH: Final = 40
 _T = TypeVar("_T")
 
 
-def _fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) -> Iterator[_T]:
+def _take_fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) -> Iterator[_T]:
     """The first records that fit into `budget` characters."""
     for record in records:
         budget -= length(record) + _EACH
@@ -300,7 +300,7 @@ def select_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
 
 
 _KINDS: Final[Mapping[str, _AgentTool]] = {
-    "ls": _AgentTool(_listing, ListedEntries, reads("List directory")),
+    "ls": _AgentTool(_list_entries, ListedEntries, reads("List directory")),
     "read_file": _AgentTool(_content, FileContent, reads("Read file")),
     "write_file": _AgentTool(_change, Changed, changes("Write file", idempotent=True)),
     "edit_file": _AgentTool(_change, Changed, changes("Edit file")),

@@ -45,13 +45,13 @@ __all__ = [
     "TriggerClause",
     "artifacts_root",
     "arun_steps",
-    "calling",
     "construct_model",
     "create_agent",
     "resolve_backend",
     "run_steps",
+    "step_of_call",
+    "step_of_wait",
     "wait_for",
-    "waiting",
 ]
 
 
@@ -225,12 +225,12 @@ async def arun_steps(steps: Steps[T]) -> T:
         return result
 
 
-def waiting(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> Step:
+def step_of_wait(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> Step:
     """The step of a call that waits only for `backend`, in the middleware `name`."""
     return Step(partial(wait_for, backend, call, name), call)
 
 
-def calling(call: Callable[..., Any], *args: Any) -> Step:
+def step_of_call(call: Callable[..., Any], *args: Any) -> Step:
     """The step of a call of a handler, which is async in the async form."""
     bound = partial(call, *args)
     return Step(bound, bound)

@@ -90,16 +90,16 @@ def page(lines: Sequence[str], first: int, last: int) -> str:
     for number, line in enumerate(lines[first - 1 : last], first):
         row = f"{number:6}\t{escape_controls(line[:room])}"
         if len(row) > room and rows:
-            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
+            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_advise_range(number)}]"])
         if len(row) > room:
-            more = f" {_view_on(number + 1)}" if number < last else ""
+            more = f" {_advise_range(number + 1)}" if number < last else ""
             return f"{row[:room]}\n[Line {number} is cut: it has {len(line):,} characters.{more}]"
         rows.append(row)
         room -= len(row) + 1
     return "\n".join(rows)
 
 
-def _view_on(line: int) -> str:
+def _advise_range(line: int) -> str:
     return f"View on with view_range [{line}, -1]"
 
 
@@ -251,7 +251,7 @@ class _Commands:
         path = _inside(path)
         read = await self.backend.aread(path, 0, WHOLE_FILE)
         if read.code is ErrorCode.IS_DIRECTORY or (read.code is ErrorCode.FILE_NOT_FOUND and path == MEMORIES):
-            return await self._listing(path, is_empty=read.code is ErrorCode.FILE_NOT_FOUND)
+            return await self._list_directory(path, is_empty=read.code is ErrorCode.FILE_NOT_FOUND)
         _check(read, f"The path {display_path(path)} does not exist. Please provide a valid path.")
         if read.file_data is not None and read.file_data.encoding == "base64":
             raise ToolException(f"Error: {display_path(path)} is not a text file.")
@@ -261,7 +261,7 @@ class _Commands:
         first, last = line_range(view_range, len(lines))
         return f"Here's the content of {display_path(path)} with line numbers:\n{page(lines, first, last)}"
 
-    async def _listing(self, path: str, *, is_empty: bool) -> str:
+    async def _list_directory(self, path: str, *, is_empty: bool) -> str:
         entries = [] if is_empty else (await self.backend.alist_tree(path)).entries
         visible = [entry for entry in entries if entry.path == path or _is_shown(entry, path)]
         sizes = {path: 0, **{entry.path: 0 for entry in visible}}

@@ -34,10 +34,10 @@ from deepfs.middleware._base import (
     Steps,
     ToolHandler,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
-    waiting,
+    step_of_call,
+    step_of_wait,
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, hold_to
@@ -286,7 +286,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
             self.interrupt_on: dict[str, InterruptOnConfig] = {
-                name: self._describing(config) for name, config in self.interrupt_on.items()
+                name: self._add_preview(config) for name, config in self.interrupt_on.items()
             }
 
     @staticmethod
@@ -326,10 +326,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         return await arun_steps(self._model_call(request, handler))
 
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
-        response = yield calling(handler, request)
+        response = yield step_of_call(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:
-            previews = yield waiting(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
+            previews = yield step_of_wait(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
         if not previews and not request.state.get(_PREVIEWS):
             return response
         return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
@@ -357,7 +357,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         }
         return {name: {**preview._asdict(), **made_of[name]} for name, preview in previews.items()}
 
-    def _describing(self, config: InterruptOnConfig) -> InterruptOnConfig:
+    def _add_preview(self, config: InterruptOnConfig) -> InterruptOnConfig:
         """Return the config with the preview at the end of its description."""
         own = config.get("description")
 
@@ -380,7 +380,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
-        with _recording() as asked:
+        with _record_asked() as asked:
             update = self._ask(state, runtime)
         previews = state.get(_PREVIEWS)
         if not previews:
@@ -494,7 +494,7 @@ _asked: ContextVar[set[str | None]] = ContextVar("deepfs_asked_calls")
 
 
 @contextmanager
-def _recording() -> Iterator[set[str | None]]:
+def _record_asked() -> Iterator[set[str | None]]:
     asked: set[str | None] = set()
     token = _asked.set(asked)
     try:
@@ -540,7 +540,7 @@ def ask_once(
     that it names as well, even if it sets one to False, since it does not keep such entries. If rules ask too, an
     ApprovalMiddleware with the returned `interrupt_on` takes its place.
     """
-    covered = [_covering(each) for each in middleware]
+    covered = [_cover_similar_tools(each) for each in middleware]
     asking = [each for each in covered if each.name == HumanInTheLoopMiddleware.__name__]
     if not asking:
         return covered, interrupt_on
@@ -554,7 +554,7 @@ def ask_once(
     return [each for each in covered if each not in asking], named
 
 
-def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
+def _cover_similar_tools(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
     if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
         return middleware
     other = copy(middleware)

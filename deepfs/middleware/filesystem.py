@@ -29,11 +29,11 @@ from deepfs.middleware._base import (
     ToolHandler,
     artifacts_root,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
+    step_of_call,
+    step_of_wait,
     wait_for,
-    waiting,
 )
 from deepfs.middleware._messages import (
     ToolResult,
@@ -242,16 +242,16 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
         if any(map(has_references, prepared.messages)):
-            filled = yield waiting(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
+            filled = yield step_of_wait(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:
-            return rename_arguments((yield calling(handler, prepared)), request.tools)
+            return rename_arguments((yield step_of_call(handler, prepared)), request.tools)
         except ModelInvalidRequestError:
             reduced = prepared.override(messages=without_new_media(prepared.messages))
             if reduced.messages == prepared.messages:
                 raise
-        response = rename_arguments((yield calling(handler, reduced)), request.tools)
+        response = rename_arguments((yield step_of_call(handler, reduced)), request.tools)
         # The state loses the media that were refused, which would be refused again.
         messages = request.state.get("messages", ())
         refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
@@ -268,9 +268,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await arun_steps(self._tool_call(request, handler))
 
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
-        result: ToolResult = yield calling(handler, request)
+        result: ToolResult = yield step_of_call(handler, request)
         if self._has_work(request, result):
-            result = yield waiting(self.backend, partial(self._settle, request, result), self.name)
+            result = yield step_of_wait(self.backend, partial(self._settle, request, result), self.name)
         return result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:

@@ -244,7 +244,7 @@ def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     # A server takes a context or `configurable`, not both.
     origin = {"configurable": {PARENT: reference}} if context is None and reference else None
     options = {"webhook": spec.get("webhook"), "context": context, "config": origin}
-    return {"headers": _tracing(spec), **{name: value for name, value in options.items() if value}}
+    return {"headers": _trace_headers(spec), **{name: value for name, value in options.items() if value}}
 
 
 def serialize_context(context: object) -> dict[str, Any] | None:
@@ -261,7 +261,7 @@ def serialize_context(context: object) -> dict[str, Any] | None:
     return fields or None
 
 
-def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
+def _trace_headers(spec: AsyncSubAgent) -> dict[str, str]:
     """Headers by which the run is traced beneath this one; only for the same server, which may know of it."""
     from langsmith.run_helpers import get_current_run_tree
 

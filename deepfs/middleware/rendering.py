@@ -41,10 +41,10 @@ class Answer(NamedTuple):
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
-def listing(rows: Sequence[str], budget: int, *notes: str, advice: str = "narrow the search") -> str:
+def render_rows(rows: Sequence[str], budget: int, *notes: str, advice: str = "narrow the search") -> str:
     """The rows that fit into `budget` characters, the number of rows left out, and the notes that are not empty."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
-    shown = list(_fitting(rows, _room(budget, notes)))
+    shown = list(_take_fitting(rows, _room(budget, notes)))
     left_out = len(rows) - len(shown)
     more = f"{left_out:,} more lines are not shown: {advice}" if left_out else ""
     return "\n".join([*shown, *(f"[{note}]" for note in (more, *notes) if note)])
@@ -61,7 +61,7 @@ def page_rows(rows: Sequence[str], offset: int, limit: int, budget: int, *notes:
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
     page = rows[offset : offset + limit]
-    shown = list(_fitting(page, room)) or [f"{row[: room - 2]}…" for row in page[:1]]
+    shown = list(_take_fitting(page, room)) or [f"{row[: room - 2]}…" for row in page[:1]]
     last, total = offset + len(shown), f"{len(rows):,}"
     where = ""
     if offset and offset >= len(rows):
@@ -75,7 +75,7 @@ def _room(budget: int, notes: Sequence[str]) -> int:
     return budget - _NOTE - sum(len(note) + 3 for note in notes)
 
 
-def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
+def _take_fitting(rows: Iterable[str], room: int) -> Iterator[str]:
     for row in rows:
         room -= len(row) + 1
         if room < 0:
@@ -176,13 +176,13 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
     shown = _rows(lines, first, column, budget - _NOTE)
     visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
     notes = [f"[{ESCAPES_NOTE}]"] if any(escape_controls(line) != line for line in visible) else []
-    text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
+    text = "\n".join([*shown.rows, *notes, *_advise_next_read(read, lines, shown, first, column)])
     return Answer(text, read, len(shown.rows), shown.cut)
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
-    rows = list(_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
+    rows = list(_take_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
     if rows:
         return _Shown(rows, None)
     prefix = f"{first}\t"
@@ -193,7 +193,7 @@ def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     return _Shown([prefix + escape_controls(start[:cut])], cut)
 
 
-def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
+def _advise_next_read(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
     if shown.cut is not None:
         end = column + shown.cut
         return [
@@ -327,7 +327,7 @@ class Advisor:
         if isinstance(error, NotFoundError):
             error = error.renamed(str)
             error.kind = _KINDS.get(tool, error.kind)
-            steps += [await self._missing(tool, paths[0])] if paths and better is None else []
+            steps += [await self._advise_missing(tool, paths[0])] if paths and better is None else []
         elif isinstance(error, InvalidPathError) and better is None:
             steps += [await self._find_meant(tool, paths)]
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
@@ -339,7 +339,7 @@ class Advisor:
         advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
         return f"{sentence(render_error(error))} {advice}" if advice else render_error(error)
 
-    async def _missing(self, tool: str, path: str) -> Advice | None:
+    async def _advise_missing(self, tool: str, path: str) -> Advice | None:
         """What to do about a missing path; None if that is not known."""
         plain = _respelt(path)
         if plain and await self._is_there(plain):

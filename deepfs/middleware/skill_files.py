@@ -80,7 +80,7 @@ def parse_skill(content: bytes, path: str) -> Skill:
     """Parse the content of a SKILL.md. What the format does not allow but can be used is a warning."""
     notes: list[str] = []
     try:
-        metadata = _metadata(_mapping(content), path, notes.append)
+        metadata = _metadata(_load_front_matter(content), path, notes.append)
     except _UnusableError as error:
         return Skill(None, (f"{one_line(path)} is left out: {error}",))
     return Skill(metadata, tuple(f"{one_line(path)}: {note}" for note in notes))
@@ -98,7 +98,7 @@ def instructions(content: bytes) -> str | None:
     return (text if end is None else text[end[1] :]).rstrip()
 
 
-def _mapping(content: bytes) -> Mapping[Any, Any]:
+def _load_front_matter(content: bytes) -> Mapping[Any, Any]:
     if len(content) > MAX_SKILL_FILE_SIZE:
         raise _UnusableError(too_large(len(content)))
     try:

@@ -34,9 +34,9 @@ from deepfs.middleware._base import (
     Steps,
     ToolHandler,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
+    step_of_call,
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
@@ -612,7 +612,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         request = self.modify_request(request)
         offer = yield from self._tools.offer(request)
-        response = yield calling(handler, offer.apply(request))
+        response = yield step_of_call(handler, offer.apply(request))
         return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: offer.record}))
 
     # --- calls of tools of skills ---
@@ -636,7 +636,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
                 _log.warning("A skill offered the tool %s, which is gone by now", called)
             else:
                 request = request.override(tool=found)
-        result: ToolResult = yield calling(handler, request)
+        result: ToolResult = yield step_of_call(handler, request)
         return result
 
 

@@ -32,11 +32,11 @@ from deepfs.middleware._base import (
     TokenCounter,
     TriggerClause,
     arun_steps,
-    calling,
     construct_model,
     resolve_backend,
     run_steps,
-    waiting,
+    step_of_call,
+    step_of_wait,
 )
 from deepfs.middleware._messages import is_blank
 from deepfs.middleware.compaction import (
@@ -209,7 +209,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         reductions = iter((self._summarize, self._move_long_texts))
         while True:
             try:
-                response = yield calling(handler, request.override(messages=conversation.seen))
+                response = yield step_of_call(handler, request.override(messages=conversation.seen))
             except Exception as error:
                 if not is_context_overflow(error):
                     raise
@@ -287,7 +287,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         """
         name = conversation.name = conversation.update[SUMMARIZATION_SESSION_ID_KEY] = history_name(conversation.name)
         try:
-            stored = yield waiting(
+            stored = yield step_of_wait(
                 self.backend,
                 partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
@@ -324,7 +324,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
     def _move_long_texts(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
         """Move long texts of tools and people to files."""
         move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
-        clipped, stored = yield waiting(self.backend, move, self.name)
+        clipped, stored = yield step_of_wait(self.backend, move, self.name)
         conversation.replace(clipped, stored)
 
 

@@ -28,7 +28,6 @@ from deepfs.middleware.rendering import (
     command_output,
     entries,
     into_directory,
-    listing,
     literal_brackets,
     matches,
     no_file,
@@ -36,6 +35,7 @@ from deepfs.middleware.rendering import (
     number_lines,
     page_rows,
     render_error,
+    render_rows,
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
@@ -290,7 +290,7 @@ class FileOperations:
         if not rows and not failed:
             is_whole = not skipped and not result.truncated
             rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
-        return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
+        return Answer(render_rows(rows, self._chars, more, skipped, failed, advice=advice), result)
 
     async def delete(self, file_path: str) -> Answer:
         done = await self._check_done("delete", await delete_as_approved(self.backend, file_path), file_path)

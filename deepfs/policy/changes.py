@@ -140,7 +140,7 @@ class ChangePolicy(WrapperBackend):
                 operation = operation.at(paths.normalize)
             case _:
                 return await super().run(operation)
-        async with self._holding(*operation.paths):
+        async with self._hold_paths(*operation.paths):
             match operation:
                 case Write():
                     return await self._write(operation)
@@ -150,13 +150,13 @@ class ChangePolicy(WrapperBackend):
                     return await self._upload_stream(operation)
                 case Delete(path):
                     planned = [PlannedChange(each, size, None) for each, size in (await self._sizes(path)).items()]
-                    return await self._changing(planned, operation, partial(self._sizes, path))
+                    return await self._run_change(planned, operation, partial(self._sizes, path))
                 case Move():
                     return await self._move(operation)
                 case Copy(src, dst):
-                    planned = await self._arriving(operation, await self._sizes(src, follow=True))
+                    planned = await self._plan_arrival(operation, await self._sizes(src, follow=True))
                     # Look up the sizes even after success: links may have been copied as files or as links.
-                    return await self._changing(planned, operation, partial(self._sizes, dst), looks_always=True)
+                    return await self._run_change(planned, operation, partial(self._sizes, dst), looks_always=True)
 
     # --- one file ---
 
@@ -165,19 +165,19 @@ class ChangePolicy(WrapperBackend):
         before = await self._size(path)
         fails = before is not None and not (operation.overwrite or operation.if_match is not None)
         planned = [] if fails else [PlannedChange(path, before, utf8_size(operation.content))]
-        return await self._changing(planned, operation, partial(self._size_of_one, path))
+        return await self._run_change(planned, operation, partial(self._size_of_one, path))
 
     async def _edit(self, operation: Edit) -> Any:
         path, look = operation.path, partial(self._size_of_one, operation.path)
         for _ in range(_ATTEMPTS):
             planned, seen = await self._plan_edit(operation)
             pinned = replace(operation, if_match=operation.if_match or seen)
-            result = await self._changing(planned, pinned, look)
+            result = await self._run_change(planned, pinned, look)
             if operation.if_match is not None:
                 return result
             if result.code is ErrorCode.UNSUPPORTED and seen is not None:
                 # This storage cannot compare versions, so the size misses changes made meanwhile.
-                return await self._changing(planned, operation, look)
+                return await self._run_change(planned, operation, look)
             if result.code is not ErrorCode.CONFLICT:
                 return result
         raise ConflictError(path)
@@ -220,13 +220,13 @@ class ChangePolicy(WrapperBackend):
         src, dst = operation.src, operation.dst
         sources = await self._sizes(src)
         leaving = [PlannedChange(path, size, None) for path, size in sources.items()]
-        planned = await self._arriving(operation, sources)
-        return await self._changing([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
+        planned = await self._plan_arrival(operation, sources)
+        return await self._run_change([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
 
     async def _both(self, src: str, dst: str) -> Mapping[str, int]:
         return await self._sizes(src) | await self._sizes(dst)
 
-    async def _arriving(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
+    async def _plan_arrival(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
         """The changes at the destination of a copy or move; none if it must fail."""
         src, dst = operation.src, operation.dst
         there = await self._sizes(dst)
@@ -240,7 +240,7 @@ class ChangePolicy(WrapperBackend):
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
         targets = {path: _normal(path) for path in operation.paths}
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
-        async with self._holding(*normal):
+        async with self._hold_paths(*normal):
             before = {path: await self._size(path) for path in normal}
             items = [_Item(path, content, targets[path], before) for path, content in operation.files]
             try:
@@ -274,14 +274,14 @@ class ChangePolicy(WrapperBackend):
         """Called before a change locks its paths; here it does nothing."""
 
     @asynccontextmanager
-    async def _holding(self, *held: str) -> AsyncIterator[None]:
+    async def _hold_paths(self, *held: str) -> AsyncIterator[None]:
         """Lock these paths, and the paths that they resolve to."""
         await self._prepare()
         real = await self.inner.aresolve_paths([*held]) if held else []
         async with self._locks.hold(*dict.fromkeys([*held, *(path for path in real if path is not None)])):
             yield
 
-    async def _changing(
+    async def _run_change(
         self, planned: Sequence[PlannedChange], operation: Operation, look: Look, *, looks_always: bool = False
     ) -> Any:
         """Make a planned change; if it fails, or with `looks_always`, `look` returns the sizes afterwards."""

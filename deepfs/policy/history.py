@@ -31,7 +31,7 @@ from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
-from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, making_files
+from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
 from deepfs.text.judging import AccessScope, access_as, current_access, iterate_under, unjudged, without_access_check
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
@@ -242,7 +242,7 @@ class HistoryBackend(WrapperBackend):
         mode, now = await self._mode_of_version(path, number), await self._mode(path)
         if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
-        with making_files(mode):
+        with use_file_mode(mode):
             (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
             return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
@@ -515,7 +515,7 @@ class HistoryBackend(WrapperBackend):
             private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
             await self._versions.achange_entries(private)
         number = max(numbers, default=0) + 1
-        with making_files(_PRIVATE_FILE):
+        with use_file_mode(_PRIVATE_FILE):
             while not (
                 claimed := await self._versions.awrite(
                     paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE

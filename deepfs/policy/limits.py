@@ -255,10 +255,10 @@ class QuotaBackend(ChangePolicy):
             self._used = wanted
 
     async def achanged(self, planned: Sequence[PlannedChange], made: Sequence[PlannedChange]) -> None:
-        aside, difference = _growth(planned), _difference(made)
+        reserved, difference = _growth(planned), _difference(made)
         with self._lock:
-            used_bytes = self._used.bytes - aside.bytes + difference.bytes
-            used_files = self._used.files - aside.files + difference.files
+            used_bytes = self._used.bytes - reserved.bytes + difference.bytes
+            used_files = self._used.files - reserved.files + difference.files
             self._used = Usage(max(0, used_bytes), max(0, used_files))
 
 

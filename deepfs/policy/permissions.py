@@ -454,12 +454,12 @@ class PermissionedBackend(WrapperBackend):
             arriving = paths.relative(path, src)
             self._check_beneath(dst, ["write"], paths.join(dst, arriving), paths.join(real_dst or dst, arriving))
 
-        def pass_by(path: str) -> None:
+        def check_target(path: str) -> None:
             arriving = paths.join(dst, paths.relative(path, src))
             if decide_beneath(self.rules, "write", arriving).mode != "allow":
                 raise DeniedError("write", dst)
 
-        await visit_beneath(self.inner, src, check, follow=True, pass_by=pass_by)
+        await visit_beneath(self.inner, src, check, follow=True, pass_by=check_target)
         return src, dst
 
     def _check_beneath(self, top: str, operations: Sequence[FilesystemOperation], *touched: str) -> None:

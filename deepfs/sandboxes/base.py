@@ -468,12 +468,12 @@ def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
     left_out = {*names}.difference(root.split("/"))
     start, known = len(root), request.hidden
 
-    def hidden(path: str, *, is_dir: bool) -> bool:
+    def is_hidden(path: str, *, is_dir: bool) -> bool:
         *directories, name = path[start:].split("/")
         found = not left_out.isdisjoint([*directories, name] if is_dir else directories)
         return found or (known is not None and known(path, is_dir=is_dir))
 
-    return replace_fields(request, hidden=hidden) if left_out else request
+    return replace_fields(request, hidden=is_hidden) if left_out else request
 
 
 def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:

@@ -424,7 +424,7 @@ class ScriptCalls:
 
     async def _part(self, nonce: str, words: list[bytes], payload: bytes, about: str | None, start: int = 0) -> Frame:
         """Run a command and return its frame, which must hold the part from `start` on as far as an output may go."""
-        output = await self._output(command_text(self._engine, [*self._heading(nonce), *words], payload), about)
+        output = await self._output(command_text(self._engine, [*self._head_words(nonce), *words], payload), about)
         frame = parse_frame(output, nonce, about)
         if len(frame.part) != min(self._answer_bytes, frame.length - start):
             raise BackendError(about, "the sandbox sent another part of its answer than it announced")
@@ -441,12 +441,12 @@ class ScriptCalls:
                 return response.output
         raise DeadlineError(about, "the sandbox took too long")
 
-    def _heading(self, nonce: str) -> list[bytes]:
+    def _head_words(self, nonce: str) -> list[bytes]:
         return [nonce.encode(), str(self._answer_bytes).encode()]
 
     def room(self, *arguments: bytes) -> int:
         """The bytes of content that fit into a call with `arguments`; 0 or less if not even the arguments fit."""
-        words = [*self._heading("0" * 16), b"operation", b"0" * 16, *arguments]
+        words = [*self._head_words("0" * 16), b"operation", b"0" * 16, *arguments]
         left = self._command_bytes - len(command_text(self._engine, [], b"").encode()) - _cost(self._engine, words)
         return left // 4 * 3
 

@@ -41,7 +41,7 @@ from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
-from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, carrying
+from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, attach_error
 
 __all__ = ["FEW", "LocalSearch"]
 
@@ -206,7 +206,7 @@ class _Task:
             return found
         error = error_about(self._shortage.code, None, "{cause}: the search is not complete", cause=self._shortage)
         found.error, found.code = str(error), self._shortage.code
-        return carrying(found, error)
+        return attach_error(found, error)
 
 
 class _Deadline(Deadline):

@@ -157,7 +157,7 @@ class Glob:
     def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
         self.pattern = pattern
         self._alternatives = alternatives
-        endings = tuple({_ending(segments[-1]) for segments in alternatives})
+        endings = tuple({_literal_suffix(segments[-1]) for segments in alternatives})
         # `endswith` takes one text in half the time that it takes for a tuple of one.
         self._ending: str | tuple[str, ...] = endings[0] if len(endings) == 1 else endings
         self._is_ending_only = all(map(_is_ending_only, alternatives))
@@ -174,7 +174,7 @@ class Glob:
         """Whether a file at any depth beneath `relative_directory` could match; False is certain, True is not."""
         return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
 
-    def matching(self, relative_directory: str, names: Iterable[str]) -> list[str]:
+    def select(self, relative_directory: str, names: Iterable[str]) -> list[str]:
         """The files `names` of `relative_directory`, which ends in `/`, that the pattern matches."""
         ending = self._ending
         found = [name for name in names if name.endswith(ending)]
@@ -293,7 +293,7 @@ def _segments(alternative: str) -> list[str]:
     return [segment for before, segment in pairwise(["", *segments]) if (before, segment) != (_ANY, _ANY)]
 
 
-def _ending(segment: str) -> str:
+def _literal_suffix(segment: str) -> str:
     """The literal text at the end of every name that `segment` matches."""
     *_, last = _tokens(segment)
     return last["text"] or last["escaped"] or ""
@@ -336,7 +336,7 @@ def _compile_ways(alternatives: list[list[str]], compile_all: Callable[[Iterable
 
 
 def _is_ending_only(segments: list[str]) -> bool:
-    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
+    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_literal_suffix(segments[1])}"
 
 
 def _path_expression(segments: list[str]) -> tuple[str, str]:

@@ -291,9 +291,9 @@ class _Lines(Generic[AnyStr]):
 
     def any_matching(self) -> bool:
         """Whether there is a line with a match."""
-        return next(self.matching(), None) is not None
+        return next(self.find_all(), None) is not None
 
-    def matching(self) -> Iterator[_Line]:
+    def find_all(self) -> Iterator[_Line]:
         """Each line with a match."""
         number, start = 1, 0
         while (place := self._find(start)) >= 0 and not self._is_behind(place):
@@ -338,7 +338,7 @@ class _Lines(Generic[AnyStr]):
 def _hits(query: Query, path: str, lines: _Lines[AnyStr], limit: int | None) -> FileHits:
     if media.is_binary_name(path):
         return FileHits(skipped=lines.any_matching())
-    found = islice(lines.matching(), limit)
+    found = islice(lines.find_all(), limit)
     if not query.context_lines:
         return FileHits([GrepMatch(path, line.number, lines.text(line, query.max_line)) for line in found])
 

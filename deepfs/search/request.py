@@ -65,7 +65,7 @@ class FileFilter:
     def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
         """Those of the files `names` that are selected; `directory`, where they are, ends in `/`."""
         relative = directory[self._start :]
-        chosen = visible_in(relative, names) if self.glob is None else self.glob.matching(relative, names)
+        chosen = visible_in(relative, names) if self.glob is None else self.glob.select(relative, names)
         return self._show(directory, chosen, deadline, is_dir=False) if self._leaving_out else chosen
 
     def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:

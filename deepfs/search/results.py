@@ -111,12 +111,12 @@ def _chars_of(match: GrepMatch) -> int:
 
 def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES, *, is_late: bool = False) -> GlobResult:
     """The result of a glob, cut at `limit` and at `MAX_GLOB_CHARS`; `is_late` if the search ended at its deadline."""
-    limit = min(limit, _fitting(matches))
+    limit = min(limit, _count_fitting(matches))
     is_cut = is_late or len(matches) > limit
     return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)
 
 
-def _fitting(matches: list[FileInfo]) -> int:
+def _count_fitting(matches: list[FileInfo]) -> int:
     """How many of the matches have paths of `MAX_GLOB_CHARS` at most."""
     if len(matches) * MAX_PATH_BYTES <= MAX_GLOB_CHARS:
         return len(matches)

@@ -55,7 +55,7 @@ def paths_in(result: LsResult) -> list[str]:
     return paths_of(assert_ok(result).entries)
 
 
-async def listing(backend: BackendProtocol, path: str) -> list[str]:
+async def list_paths(backend: BackendProtocol, path: str) -> list[str]:
     """List a directory, and return the paths in it."""
     return paths_in(await backend.als(path))
 

@@ -185,7 +185,7 @@ comes too late: others could have opened the file by then."""
 
 
 @contextmanager
-def making_files(mode: int | None) -> Iterator[None]:
+def use_file_mode(mode: int | None) -> Iterator[None]:
     """A context for storing files: new ones have these permission bits, where the storage has any, from the start.
 
     Args:

@@ -139,7 +139,7 @@ class BothChecks:
         self.second.check(path, role, shown)
 
 
-def keeping_inside(directory: str) -> AccessScope:
+def keep_inside(directory: str) -> AccessScope:
     """A context in which nothing is put where links lead out of a directory.
 
     Args:

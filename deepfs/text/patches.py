@@ -411,7 +411,7 @@ def _place(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> _HunkPlace:
                 raise PatchError(_ambiguous(path, hunk, places))
             if places:
                 return _HunkPlace(places[0], len(wanted), level is not str)
-    raise PatchError(_missing(path, texts, hunk, start))
+    raise PatchError(_explain_missing(path, texts, hunk, start))
 
 
 def _places(texts: _LineTexts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
@@ -455,7 +455,7 @@ def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     )
 
 
-def _missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
+def _explain_missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
     trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:

@@ -151,8 +151,8 @@ PRIVATE: dict[str, Callable[[Disk], object]] = {
     "copy": lambda disk: disk.copy("/file", "/copy"),
     "copy over a file": lambda disk: disk.copy("/dir/public", "/file", overwrite=True),
     "copy of a tree": lambda disk: disk.copy("/secrets", "/copy"),
-    "new file": lambda disk: disk.making_files(0o600).write_file("/new", b"new"),
-    "new stream": lambda disk: put(disk.making_files(0o600), "/new", b"new"),
+    "new file": lambda disk: disk.with_file_mode(0o600).write_file("/new", b"new"),
+    "new stream": lambda disk: put(disk.with_file_mode(0o600), "/new", b"new"),
 }
 
 

@@ -293,11 +293,11 @@ class Client:
     @asynccontextmanager
     async def tenant(self, namespace: str, *, changes: bool = False) -> AsyncIterator[Any]:
         """A connection that may see the rows of `namespace`; with `changes`, in a transaction."""
-        async with self.connection() as connection, self.acting_for(namespace, connection, changes=changes):
+        async with self.connection() as connection, self.act_for(namespace, connection, changes=changes):
             yield connection
 
     @asynccontextmanager
-    async def acting_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
+    async def act_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
         """Let a connection see the rows of `namespace`; with `changes`, in a transaction."""
         if not self.is_secured and not changes:
             yield

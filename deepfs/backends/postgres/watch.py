@@ -98,7 +98,7 @@ class _Listener:
         connection.add_termination_listener(self._resync)
         self._buffer = ChangeBuffer(self._path)
         await connection.add_listener(self._channel, self._add_event)
-        async with self._client.acting_for(self._namespace, connection, changes=True):
+        async with self._client.act_for(self._namespace, connection, changes=True):
             await self._register(connection)
         self._connection = connection
 
@@ -113,7 +113,7 @@ class _Listener:
 
     async def _unregister(self, connection: Any) -> None:
         remove = f"DELETE FROM {self._client.names.watchers} WHERE namespace = $1 AND pid = pg_backend_pid()"
-        async with self._client.acting_for(self._namespace, connection, changes=False):
+        async with self._client.act_for(self._namespace, connection, changes=False):
             await connection.execute(remove, self._namespace)
         await connection.remove_listener(self._channel, self._add_event)
 

@@ -33,7 +33,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 from deepfs.threads import pool
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2
@@ -116,7 +116,7 @@ class _SqliteFiles(BlockingStorage):
             yield from self._session.execute(query, (self._namespace, *part))
 
     def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
-        return stat_rows(self._range(prefix, end_of(prefix), -1 if limit is None else limit))
+        return stat_rows(self._range(prefix, end_of_prefix(prefix), -1 if limit is None else limit))
 
     def _range(self, start: str, end: str, limit: int) -> Rows:
         self._has_read = True
@@ -125,7 +125,7 @@ class _SqliteFiles(BlockingStorage):
 
     def children(self, prefix: str) -> Mapping[str, FileStat]:
         found: dict[str, FileStat] = {}
-        start, end, count = prefix, end_of(prefix), _FIRST_CHILDREN
+        start, end, count = prefix, end_of_prefix(prefix), _FIRST_CHILDREN
         while start:
             rows = self._range(start, end, count)
             fresh = len(found)
@@ -215,7 +215,7 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
         at = path.find("/", len(prefix))
         directory = path[: at + 1] if at > 0 else ""
         found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:6])
-    return end_of(directory) if directory else behind(rows[-1][0])
+    return end_of_prefix(directory) if directory else behind(rows[-1][0])
 
 
 def _file(

@@ -139,7 +139,7 @@ class Database:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """A connection for one operation. A transaction that is open at the end is rolled back."""
-        with _use_of(self.file):
+        with _hold_forks(self.file):
             session = self._take()
             is_usable = False
             try:
@@ -220,7 +220,7 @@ class Database:
 
     def close(self) -> None:
         """Close the connections that are not in use. An operation opens a new one."""
-        with _use_of(self.file):
+        with _hold_forks(self.file):
             while True:
                 try:
                     session = self._idle.pop()
@@ -380,7 +380,7 @@ def _size(file: str) -> int:
 
 
 def _close_all(file: str, sessions: Iterable[Session]) -> None:
-    with _use_of(file):
+    with _hold_forks(file):
         for session in sessions:
             session.close()
 
@@ -429,7 +429,7 @@ _is_cut_off = False
 
 
 @contextmanager
-def _use_of(file: str) -> Iterator[None]:
+def _hold_forks(file: str) -> Iterator[None]:
     """Keep forks waiting for this thread; first wait for the end of a fork."""
     use = _Use(file)
     _uses.add(use)

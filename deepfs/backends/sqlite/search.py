@@ -15,7 +15,7 @@ from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, requi
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.requests import Page
 from deepfs.text.flat_tree import FileStat
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 
 # Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
 _SIZE: Final = """
@@ -100,7 +100,7 @@ class Candidates:
     ) -> None:
         self._session, self._namespace, self._files = session, namespace, files
         needs = required_path(files)
-        self._start, self._end = needs.prefix, end_of(needs.prefix)
+        self._start, self._end = needs.prefix, end_of_prefix(needs.prefix)
         self._walked_at_once = _SAMPLE
         self._scanned = 0
         self._is_sampled = False

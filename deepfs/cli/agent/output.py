@@ -282,7 +282,7 @@ def unfold(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     return [*rows, f"[{left_out:,} more characters]"] if left_out > 0 else rows
 
 
-def escaping_streams() -> None:
+def escape_streams() -> None:
     """Make the standard streams take characters that they cannot encode, as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

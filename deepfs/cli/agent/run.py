@@ -19,7 +19,7 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escaping_streams, for_terminal
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escape_streams, for_terminal
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
@@ -455,7 +455,7 @@ def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> i
 def run_agent(**given: Any) -> NoReturn:
     """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
-    escaping_streams()
+    escape_streams()
     try:
         status = _run(options)
         sys.stdout.flush()

@@ -62,7 +62,7 @@ class TerminalOutput(Output):
 
     def refresh(self) -> None:
         """Show what is going on: what the agent is saying, and the calls that run."""
-        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in self._running()]
+        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in self._running_lines()]
         if self._block:
             tail = self._block[-self._console.width * 6 :]
             rows.append(Styled(tail if tail == self._block else f"…{tail}"))
@@ -75,7 +75,7 @@ class TerminalOutput(Output):
             self._live.start()
         self._live.update(Group(*rows), refresh=True)
 
-    def _running(self) -> list[str]:
+    def _running_lines(self) -> list[str]:
         calls = [(call.agent, f"{on_one_line(call.name)} {subject(call.args)}") for call in self._calls.values()]
         said = [(agent, line[-self._console.width :]) for agent, line in self._unfinished.items()]
         running: list[tuple[str | None, str]] = [*calls[-_RUNNING:], *said[-_RUNNING:]]

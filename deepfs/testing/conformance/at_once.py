@@ -12,7 +12,7 @@ import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode, NotSupportedError
-from deepfs.testing.suite import BackendSuite, Both, assert_ok, gather, listing
+from deepfs.testing.suite import BackendSuite, Both, assert_ok, gather, list_paths
 from deepfs.types import ChangeEvent, Result
 
 # --- at once ---
@@ -225,7 +225,7 @@ class CancellationConformance(ReadOnlyCancellation):
                 assert first in encoded, f"cancelled at {moment}: neither the old content nor the new"
                 await backend.awrite(path, "usable", overwrite=True)
             assert await self.raw_peek(path) == b"usable", "nothing cancelled comes later"
-            assert await listing(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
+            assert await list_paths(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
 
     async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self._check_done_or_not(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
@@ -247,7 +247,7 @@ class CancellationConformance(ReadOnlyCancellation):
             assert await self.raw_peek(path) in (_NEW.encode(), None)
             with anyio.fail_after(_PATIENCE):
                 assert_ok(await backend.awrite(path, "usable", overwrite=True))
-            assert await listing(backend, f"/created-{number}") == [path]
+            assert await list_paths(backend, f"/created-{number}") == [path]
 
     async def test_a_cancelled_move_keeps_the_file_at_its_source_or_destination(self, backend: BackendProtocol) -> None:
         for number, moment in enumerate(self.some(_MOMENTS)):
@@ -294,13 +294,13 @@ class WatchReader:
         self._top = top
         self._events = events
         self.files: set[str] = set()
-        self.told: list[ChangeEvent] = []
+        self.received: list[ChangeEvent] = []
 
     async def step(self) -> ChangeEvent:
         """Read one event, and follow it."""
         with anyio.fail_after(_PATIENCE):
             event = await anext(self._events)
-        self.told.append(event)
+        self.received.append(event)
         assert _is_in(event.path, self._top), f"{event} is not about {self._top}"
         if event.kind == "resync":
             self.files = {path for path in self.files if not _is_in(path, event.path)}
@@ -319,7 +319,7 @@ class WatchReader:
                 return
             await self.step()
 
-    async def is_told(self, path: str, *kinds: str) -> ChangeEvent:
+    async def expect(self, path: str, *kinds: str) -> ChangeEvent:
         """Read events up to one of these `kinds` about `path`; a `resync` of a directory above counts as well."""
         while True:
             event = await self.step()
@@ -338,7 +338,7 @@ async def _files(backend: BackendProtocol) -> set[str]:
 
 
 @asynccontextmanager
-async def watching(backend: BackendProtocol, path: str = "/") -> AsyncIterator[WatchReader]:
+async def watch_changes(backend: BackendProtocol, path: str = "/") -> AsyncIterator[WatchReader]:
     """Watch `path`; the watch is active within the block."""
     async with aclosing(backend.awatch(path)) as events:
         seen = WatchReader(backend, path, events)
@@ -363,7 +363,7 @@ class WatchingConformance(BackendSuite):
 
     async def test_watching_is_unsupported_where_it_is_not_declared(self, backend: BackendProtocol) -> None:
         if backend.capabilities.watches:
-            async with watching(backend) as seen:
+            async with watch_changes(backend) as seen:
                 assert seen.files == set()
             return
         with pytest.raises(NotSupportedError):
@@ -371,37 +371,37 @@ class WatchingConformance(BackendSuite):
 
     @_where_declared
     async def test_each_change_is_told(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             assert_ok(await backend.awrite("/dir/a.txt", "one"))
-            await seen.is_told("/dir/a.txt", "created")
+            await seen.expect("/dir/a.txt", "created")
             assert_ok(await backend.awrite("/dir/a.txt", "two", overwrite=True))
-            await seen.is_told("/dir/a.txt", "modified")
+            await seen.expect("/dir/a.txt", "modified")
             assert_ok(await backend.aedit("/dir/a.txt", "two", "three"))
-            await seen.is_told("/dir/a.txt", "modified")
+            await seen.expect("/dir/a.txt", "modified")
             assert_ok(await backend.acopy("/dir/a.txt", "/b.txt"))
-            await seen.is_told("/b.txt", "created")
+            await seen.expect("/b.txt", "created")
             await backend.aupload_files([("/dir/c.bin", b"\0"), ("/b.txt", b"uploaded")])
             await seen.until(lambda: "/dir/c.bin" in seen.files)
             assert_ok(await backend.adelete("/b.txt"))
-            await seen.is_told("/b.txt", "deleted")
+            await seen.expect("/b.txt", "deleted")
             assert seen.files == {"/dir/a.txt", "/dir/c.bin"}
 
     @_where_declared
     async def test_the_move_of_a_directory_is_told_file_by_file(self, backend: BackendProtocol) -> None:
         await self.put({"/from/a.txt": "a", "/from/deep/b.txt": "b", "/other.txt": "c"})
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             assert_ok(await backend.amove("/from", "/to"))
             await seen.until(lambda: seen.files == {"/to/a.txt", "/to/deep/b.txt", "/other.txt"})
             assert_ok(await backend.awrite("/to/deep/new.txt", "later"))
-            await seen.is_told("/to/deep/new.txt", "created")
+            await seen.expect("/to/deep/new.txt", "created")
             assert_ok(await backend.adelete("/to"))
             await seen.until(lambda: seen.files == {"/other.txt"})
 
     @_where_declared
     async def test_a_version_is_that_of_the_content(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             assert_ok(await backend.awrite("/a.txt", "one"))
-            event = await seen.is_told("/a.txt", "created")
+            event = await seen.expect("/a.txt", "created")
             if event.version is not None:
                 assert event.version == assert_ok(await backend.aread("/a.txt")).version
                 assert_ok(await backend.aedit("/a.txt", "one", "two", if_match=event.version))
@@ -410,16 +410,16 @@ class WatchingConformance(BackendSuite):
     async def test_only_changes_under_the_watched_path_are_told(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a", "/dir-2/b.txt": "b", "/c.txt": "c"})
         for top in ("/dir", "/dir/a.txt"):
-            async with watching(backend, top) as seen:
+            async with watch_changes(backend, top) as seen:
                 for path in ("/c.txt", "/dir-2/b.txt", "/dir/a.txt"):
                     assert_ok(await backend.awrite(path, f"changed: {top}", overwrite=True))
-                await seen.is_told("/dir/a.txt", "modified")
+                await seen.expect("/dir/a.txt", "modified")
 
     @_where_declared
     async def test_a_path_that_does_not_exist_yet_can_be_watched(self, backend: BackendProtocol) -> None:
-        async with watching(backend, "/new/dir") as seen:
+        async with watch_changes(backend, "/new/dir") as seen:
             assert_ok(await backend.awrite("/new/dir/a.txt", "a"))
-            await seen.is_told("/new/dir/a.txt", "created")
+            await seen.expect("/new/dir/a.txt", "created")
             assert_ok(await backend.adelete("/new"))
             await seen.until(lambda: not seen.files)
             assert_ok(await backend.awrite("/new/dir/b.txt", "b"))
@@ -427,18 +427,18 @@ class WatchingConformance(BackendSuite):
 
     @_where_declared
     async def test_changes_through_another_backend_object_are_told(self, backend: BackendProtocol, both: Both) -> None:
-        async with watching(backend) as first, watching(both[1]) as second:
+        async with watch_changes(backend) as first, watch_changes(both[1]) as second:
             assert_ok(await both[1].awrite("/a.txt", "a"))
-            await first.is_told("/a.txt", "created")
-            await second.is_told("/a.txt", "created")
+            await first.expect("/a.txt", "created")
+            await second.expect("/a.txt", "created")
             assert_ok(await backend.adelete("/a.txt"))
-            await first.is_told("/a.txt", "deleted")
-            await second.is_told("/a.txt", "deleted")
+            await first.expect("/a.txt", "deleted")
+            await second.expect("/a.txt", "deleted")
 
     @_where_declared
     async def test_of_many_changes_none_is_lost(self, backend: BackendProtocol) -> None:
         rounds = self.some(range(40))
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             for number in rounds:  # Nothing is read meanwhile.
                 path = f"/dir-{number % 3}/{number % 7}.txt"
                 assert_ok(await backend.awrite(path, f"{number}", overwrite=True))
@@ -461,12 +461,12 @@ class WatchingConformance(BackendSuite):
 
     @_where_declared
     async def test_a_waiting_reader_can_be_cancelled(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             with anyio.fail_after(_PATIENCE):
                 async with anyio.create_task_group() as group:
-                    group.start_soon(seen.is_told, "/never.txt", "created")
+                    group.start_soon(seen.expect, "/never.txt", "created")
                     await anyio.wait_all_tasks_blocked()
                     group.cancel_scope.cancel()
         assert_ok(await backend.awrite("/a.txt", "a"))
-        async with watching(backend) as again:
+        async with watch_changes(backend) as again:
             assert again.files == {"/a.txt"}

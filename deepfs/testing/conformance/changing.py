@@ -6,7 +6,7 @@ from typing import Final
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.testing.conformance.reading import TEXTS
-from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, listing, paths_in
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, list_paths, paths_in
 from deepfs.text.lines import version
 from deepfs.types import EditResult, WriteResult
 
@@ -28,8 +28,8 @@ class WritingConformance(BackendSuite):
 
     async def test_a_write_creates_the_directories_above(self, backend: BackendProtocol) -> None:
         assert_ok(await backend.awrite("/new/and/deep/a.txt", "a"))
-        assert await listing(backend, "/new") == ["/new/and/"]
-        assert await listing(backend, "/new/and") == ["/new/and/deep/"]
+        assert await list_paths(backend, "/new") == ["/new/and/"]
+        assert await list_paths(backend, "/new/and") == ["/new/and/deep/"]
 
     async def test_a_write_does_not_replace(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "kept"})
@@ -85,14 +85,14 @@ class WritingConformance(BackendSuite):
                 assert_failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.NOT_A_DIRECTORY)
             assert await self.raw_peek(path) is None
         assert await self.raw_peek("/file") == b"kept"
-        assert await listing(backend, "/dir") == ["/dir/file"]
+        assert await list_paths(backend, "/dir") == ["/dir/file"]
 
     async def test_a_write_to_the_path_of_a_directory_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/file": "kept"})
         for path in ("/dir", "/dir/deep", "/dir/deep/", "/"):
             for overwrite in (False, True):
                 assert_failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.IS_DIRECTORY)
-        assert await listing(backend, "/dir/deep") == ["/dir/deep/file"]
+        assert await list_paths(backend, "/dir/deep") == ["/dir/deep/file"]
         assert await self.raw_peek("/dir/deep/file") == b"kept"
 
     async def test_content_that_is_not_text_is_refused(self, backend: BackendProtocol) -> None:
@@ -277,7 +277,7 @@ class DeletingConformance(BackendSuite):
         for path in ("/dir/a.txt", "/dir/raw.bin"):
             assert assert_ok(await backend.adelete(path)).path == path
             assert await self.raw_peek(path) is None
-        assert await listing(backend, "/dir") == ["/dir/b.txt"]
+        assert await list_paths(backend, "/dir") == ["/dir/b.txt"]
         assert_failed(await backend.aread("/dir/a.txt"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_directory_is_deleted_with_all_under_it(self, backend: BackendProtocol) -> None:
@@ -402,7 +402,7 @@ class MovingConformance(BackendSuite):
         assert assert_ok(await backend.acopy("/src/", "/src-copy")).path == "/src-copy"
         assert await self._peek_each(*_TREE) == list(_TREE.values())
         assert await self._peek_each(*(path.replace("/src", "/src-copy", 1) for path in _TREE)) == list(_TREE.values())
-        assert await listing(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
+        assert await list_paths(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
 
     async def test_a_directory_of_many_files_is_copied_and_moved(self, backend: BackendProtocol) -> None:
         files = {f"/many/{number % 7}/{number}.txt": str(number).encode() for number in range(150)}
@@ -449,7 +449,7 @@ class MovingConformance(BackendSuite):
                 assert_failed(await transfer("/dir", dst), ErrorCode.INVALID_PATH)
             assert_failed(await transfer("/dir", "/dir/new", overwrite=True), ErrorCode.INVALID_PATH)
         assert await self.raw_peek("/dir/deep/a.txt") == b"a"
-        assert await listing(backend, "/dir") == ["/dir/deep/"]
+        assert await list_paths(backend, "/dir") == ["/dir/deep/"]
 
     async def test_a_destination_with_the_same_prefix_is_not_inside_the_source(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, listing, only, paths_in, paths_of, text_of
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, list_paths, only, paths_in, paths_of, text_of
 from deepfs.types import Result
 
 HOSTILE_PATHS: Final = (
@@ -140,19 +140,19 @@ class PathConformance(ReadOnlyPaths):
 
     async def test_hostile_paths_change_nothing(self, backend: BackendProtocol) -> None:
         await self.put({"/kept.txt": "kept"})
-        before = await listing(backend, "/")
+        before = await list_paths(backend, "/")
         for path in HOSTILE_PATHS:
             for call in _calls(backend).values():
                 await _outcome(call, path)
         await backend.aupload_files([(path, b"text") for path in HOSTILE_PATHS])
-        assert await listing(backend, "/") == before
+        assert await list_paths(backend, "/") == before
         assert await self.raw_peek("/kept.txt") == b"kept"
 
     async def test_odd_names_are_valid(self, backend: BackendProtocol) -> None:
         names = self.some(ODD_NAMES)
         for name in names:
             assert_ok(await backend.awrite(f"/odd/{name}", f"in {name}"))
-        assert await listing(backend, "/odd") == sorted(f"/odd/{name}" for name in names)
+        assert await list_paths(backend, "/odd") == sorted(f"/odd/{name}" for name in names)
         stored = {name: await self.raw_peek(f"/odd/{name}") for name in names}
         assert stored == {name: f"in {name}".encode() for name in names}
 
@@ -170,9 +170,9 @@ class PathConformance(ReadOnlyPaths):
         names = self.some(ODD_NAMES)
         for name in names:
             assert_ok(await backend.awrite(f"/odd/{name}/file.txt", name))
-        assert await listing(backend, "/odd") == sorted(f"/odd/{name}/" for name in names)
+        assert await list_paths(backend, "/odd") == sorted(f"/odd/{name}/" for name in names)
         for name in names:
-            assert await listing(backend, f"/odd/{name}") == [f"/odd/{name}/file.txt"]
+            assert await list_paths(backend, f"/odd/{name}") == [f"/odd/{name}/file.txt"]
             assert_ok(await backend.adelete(f"/odd/{name}"))
             assert await self.raw_peek(f"/odd/{name}/file.txt") is None
 
@@ -180,7 +180,7 @@ class PathConformance(ReadOnlyPaths):
         path = "/deep" + "/d" * 40 + "/file.txt"
         assert_ok(await backend.awrite(path, "deep"))
         assert await text_of(backend, path) == "deep"
-        assert await listing(backend, "/deep" + "/d" * 40) == [path]
+        assert await list_paths(backend, "/deep" + "/d" * 40) == [path]
 
     async def test_spellings_of_one_path_name_one_file(self, backend: BackendProtocol) -> None:
         assert_ok(await backend.awrite("a/b.txt", "text"))
@@ -194,7 +194,7 @@ class PathConformance(ReadOnlyPaths):
         assert assert_ok(await backend.acopy("a/b.txt", "/./c.txt")).path == "/c.txt"
         assert assert_ok(await backend.amove("c.txt", "//d.txt")).path == "/d.txt"
         assert assert_ok(await backend.adelete("d.txt")).path == "/d.txt"
-        assert await listing(backend, "a/") == ["/a/b.txt"]
+        assert await list_paths(backend, "a/") == ["/a/b.txt"]
 
     async def test_case_matters(self, backend: BackendProtocol) -> None:
         await self.put({"/case/File.txt": "upper"})
@@ -224,9 +224,9 @@ class ReadOnlyListing(BackendSuite):
 
     async def test_ls_shows_the_direct_children(self, backend: BackendProtocol) -> None:
         await self.put({"/src/a.py": "a", "/src/deep/b.py": "b", "/src/deep/er/c.py": "c", "/other/d.py": "d"})
-        assert await listing(backend, "/src") == ["/src/a.py", "/src/deep/"]
-        assert await listing(backend, "/src/deep") == ["/src/deep/b.py", "/src/deep/er/"]
-        assert await listing(backend, "/src/deep/er") == ["/src/deep/er/c.py"]
+        assert await list_paths(backend, "/src") == ["/src/a.py", "/src/deep/"]
+        assert await list_paths(backend, "/src/deep") == ["/src/deep/b.py", "/src/deep/er/"]
+        assert await list_paths(backend, "/src/deep/er") == ["/src/deep/er/c.py"]
 
     async def test_the_root_always_exists(self, backend: BackendProtocol) -> None:
         entries = assert_ok(await backend.als("/")).entries
@@ -236,7 +236,7 @@ class ReadOnlyListing(BackendSuite):
     async def test_ls_is_sorted_by_path(self, backend: BackendProtocol) -> None:
         await self.put({f"/sorted/{name}": name for name in _SORTS_TRICKILY})
         expected = sorted(f"/sorted/{'a/' if name == 'a/x' else name}" for name in _SORTS_TRICKILY)
-        assert await listing(backend, "/sorted") == expected
+        assert await list_paths(backend, "/sorted") == expected
 
     async def test_entries_have_kind_and_size(self, backend: BackendProtocol) -> None:
         await self.put({"/kinds/dir/x": "x", "/kinds/file.txt": "héllo", "/kinds/raw.bin": b"\x00\xff\x00"})
@@ -248,16 +248,16 @@ class ReadOnlyListing(BackendSuite):
 
     async def test_names_with_a_dot_are_listed(self, backend: BackendProtocol) -> None:
         await self.put({"/dots/.env": "x", "/dots/.git/config": "x", "/dots/seen": "x"})
-        assert await listing(backend, "/dots") == ["/dots/.env", "/dots/.git/", "/dots/seen"]
+        assert await list_paths(backend, "/dots") == ["/dots/.env", "/dots/.git/", "/dots/seen"]
 
     async def test_a_prefix_of_a_name_is_not_a_directory(self, backend: BackendProtocol) -> None:
         await self.put({"/pre/x": "x", "/prefix/y": "y", "/pre.txt": "z"})
-        assert await listing(backend, "/pre") == ["/pre/x"]
+        assert await list_paths(backend, "/pre") == ["/pre/x"]
         assert_failed(await backend.als("/pref"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_slash_at_the_end_makes_no_difference(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
-        assert await listing(backend, "/dir/") == await listing(backend, "/dir") == ["/dir/a"]
+        assert await list_paths(backend, "/dir/") == await list_paths(backend, "/dir") == ["/dir/a"]
 
     async def test_ls_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
@@ -274,9 +274,9 @@ class ListingConformance(ReadOnlyListing):
     """`ls` shows the direct children, sorted by path; directories end in a slash."""
 
     async def test_ls_of_the_root_shows_its_children(self, backend: BackendProtocol) -> None:
-        before = await listing(backend, "/")
+        before = await list_paths(backend, "/")
         await self.put({"/one.txt": "1", "/dir/two.txt": "2"})
-        assert await listing(backend, "/") == sorted([*before, "/dir/", "/one.txt"])
+        assert await list_paths(backend, "/") == sorted([*before, "/dir/", "/one.txt"])
 
     async def test_an_empty_file_is_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/empty": ""})
@@ -290,7 +290,7 @@ class ListingConformance(ReadOnlyListing):
         assert_ok(await backend.awrite("/up/dir/one", "1"))
         assert_ok(await backend.awrite("/up/dir/two", "2"))
         assert_ok(await backend.adelete("/up/dir/one"))
-        assert await listing(backend, "/up") == ["/up/dir/"]
+        assert await list_paths(backend, "/up") == ["/up/dir/"]
 
     async def test_an_empty_directory_stays_only_if_the_capability_is_declared(self, backend: BackendProtocol) -> None:
         assert_ok(await backend.awrite("/up/keep", "k"))
@@ -299,7 +299,7 @@ class ListingConformance(ReadOnlyListing):
         emptied = await backend.als("/up/dir")
         if backend.capabilities.keeps_empty_directories:
             assert paths_in(emptied) == []
-            assert await listing(backend, "/up") == ["/up/dir/", "/up/keep"]
+            assert await list_paths(backend, "/up") == ["/up/dir/", "/up/keep"]
         else:
             assert_failed(emptied, ErrorCode.FILE_NOT_FOUND)
-            assert await listing(backend, "/up") == ["/up/keep"]
+            assert await list_paths(backend, "/up") == ["/up/keep"]

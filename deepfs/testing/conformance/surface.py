@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from deepfs.backends.protocol import BackendProtocol, Capabilities, supports_execute
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError
 from deepfs.sync import OPERATIONS
-from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, content_of, listing, only
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, content_of, list_paths, only
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -272,7 +272,7 @@ class TransferConformance(ReadOnlyTransfer):
         assert [item.error for item in await backend.aupload_files(files)] == [None] * len(files)
         downloads = await backend.adownload_files([path for path, _ in reversed(files)])
         assert [item.content for item in downloads] == [content for _, content in reversed(files)]
-        assert len(await listing(backend, "/many/3")) == 30
+        assert len(await list_paths(backend, "/many/3")) == 30
 
     async def test_a_large_binary_file_goes_in_and_out(self, backend: BackendProtocol) -> None:
         content = bytes(range(256)) * 4096 * 3

@@ -110,7 +110,7 @@ class RunningTask(NamedTuple):
         pending = self.loop.checkpoint_pending_writes
         return any(task == self.task and channel not in WRITES_IDX_MAP for task, channel, _ in pending)
 
-    def took(self, value: object) -> bool:
+    def has_taken(self, value: object) -> bool:
         """Whether `value` is among the writes that LangGraph has taken."""
         return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 

@@ -139,7 +139,7 @@ class _MergingFiles(TaskFiles):
         self._running.send(sent)
         if _is_last(sent[0], self._writes) and not self._running.is_over:
             return True
-        if self._running.loop is not None and self._running.took(writes[0][1]):
+        if self._running.loop is not None and self._running.has_taken(writes[0][1]):
             return True
         for write in sent:
             with suppress(ValueError):

@@ -593,7 +593,7 @@ async def move_tree(
     if ends[0] == ends[1]:
         await source.alist_tree(ends[0].path)
         return result
-    async with _apart(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
+    async with _lock_ends(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
         terms = TreeTerms(moves=True, makes_directories=keeps_empty)
         copying = await _copy_whole(*ends, terms, overwrite=overwrite)
         copied = len(copying.versions)
@@ -608,7 +608,7 @@ _is_moving: ContextVar[bool] = ContextVar("deepfs_is_moving", default=False)
 
 
 @asynccontextmanager
-async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
+async def _lock_ends(*ends: StoragePlace) -> AsyncIterator[None]:
     """Lock both ends against other moves of this process: two in opposite directions would delete each other's copy.
 
     A move that is a part of another one, as a layer may make it, takes no lock.

@@ -336,7 +336,7 @@ class _Copying:
     async def _rename(self, job: _Job) -> None:
         """Move within a backend."""
         here, there = _name(job.source), _name(job.target)
-        if job.exists is not None and await self._stays(job):
+        if job.exists is not None and await self._is_left_alone(job):
             self._totals.skipped += 1
             return
         if job.exists == "directory" and not job.is_directory:
@@ -350,7 +350,7 @@ class _Copying:
                 raise _RefusedError(f"cannot move {here} to {there}: Directory not empty")
         self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
 
-    async def _stays(self, job: _Job) -> bool:
+    async def _is_left_alone(self, job: _Job) -> bool:
         """Whether the options leave alone what is at the target."""
         if self._options.update and not self._options.no_clobber:
             here = await _modification_times(job.source.backend, [job.source.path])

@@ -96,7 +96,9 @@ def peer_listing(result: LsResult, path: str) -> peer.LsResult:
 def peer_reading(result: ReadResult, path: str, binary_limit: int | None) -> peer.ReadResult:
     """Convert the result of `read`; binary content that deepagents cannot show becomes an error."""
     data = result.file_data
-    error = _bare(result.error) if result.error is not None or data is None else _unshown(data, path, binary_limit)
+    error = (
+        _bare(result.error) if result.error is not None or data is None else _explain_binary(data, path, binary_limit)
+    )
     if error is not None or data is None:
         return peer.ReadResult(error=error)
     shown: Any = {key: value for key, value in data.items() if key != "mime_type"}
@@ -111,7 +113,7 @@ def peer_reading(result: ReadResult, path: str, binary_limit: int | None) -> pee
     )
 
 
-def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
+def _explain_binary(data: FileDataV2, path: str, limit: int | None) -> str | None:
     """The error text if deepagents cannot show the content; otherwise None."""
     if data.encoding == "utf-8":
         return None

@@ -443,7 +443,7 @@ class _Resolution:
                     break
                 child = self._enter(directory, names, index)
                 if child is None:
-                    return self._through(directory, names, index)
+                    return self._follow_link(directory, names, index)
                 directory, left = child, directory
                 release(left)
             arrived, directory = directory, -1
@@ -484,7 +484,7 @@ class _Resolution:
                 self.made.append(names[: index + 1])
         raise NotFoundError(self._path)
 
-    def _through(self, directory: int, names: list[str], index: int) -> list[str]:
+    def _follow_link(self, directory: int, names: list[str], index: int) -> list[str]:
         target = link_target(directory, names[index])
         if target is None:
             raise NotDirectoryError("/" + "/".join(names[: index + 1]))

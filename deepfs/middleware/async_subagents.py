@@ -354,14 +354,18 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """After the last answer, look once more: what has ended meanwhile gets a further turn."""
-        return None if _goes_on(state) else _again(self._tasks.state_update(state, self._tasks.observe_local(state)))
+        return (
+            None
+            if _goes_on(state)
+            else _call_model_again(self._tasks.state_update(state, self._tasks.observe_local(state)))
+        )
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
         if _goes_on(state):
             return None
-        return _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
+        return _call_model_again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
 
 
 def _goes_on(state: Any) -> bool:
@@ -370,7 +374,7 @@ def _goes_on(state: Any) -> bool:
     return not messages or bool(getattr(messages[-1], "tool_calls", None))
 
 
-def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
+def _call_model_again(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**update, "jump_to": "model"} if update is not None and update.get("messages") else update
 
 

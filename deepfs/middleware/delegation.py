@@ -445,11 +445,11 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
         return structured.model_dump_json()
     if structured is not None:
         return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
-    spoken = (_spoken(message).rstrip() for message in reversed(messages))
+    spoken = (_text_of_message(message).rstrip() for message in reversed(messages))
     return next(filter(None, spoken), "[The subagent ended without a word]")
 
 
-def _spoken(message: object) -> str:
+def _text_of_message(message: object) -> str:
     """The text of a message of the model, also in the forms of data in which graphs on servers return it."""
     try:
         [converted] = convert_to_messages([message])  # type: ignore[list-item]

@@ -341,7 +341,7 @@ class Advisor:
 
     async def _advise_missing(self, tool: str, path: str) -> Advice | None:
         """What to do about a missing path; None if that is not known."""
-        plain = _respelt(path)
+        plain = _correct_path(path)
         if plain and await self._is_there(plain):
             return Advice(f"Did you mean {display_path(normalize(plain))}?")
         meant, is_similar = await self._suggestion(tool, path)
@@ -480,7 +480,7 @@ def _resolve(path: str) -> list[str]:
     return names
 
 
-def _respelt(path: str) -> str:
+def _correct_path(path: str) -> str:
     """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
     plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
     plain = re.sub(r"\\(?=[ ()&'\[\]])", "", plain).replace("\\", "/")

@@ -350,7 +350,7 @@ class HistoryBackend(WrapperBackend):
             kept: list[_SavedContent] = []
             done: dict[str, bool] = {}
             try:
-                codes = {path: await self._unkept(each, kept) for path, each in touched.items()}
+                codes = {path: await self._try_keep(each, kept) for path, each in touched.items()}
                 stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
                 outcomes = [
                     next(stored) if code is None else FileUploadResponse(path, code)
@@ -412,10 +412,10 @@ class HistoryBackend(WrapperBackend):
         except DeepFSError as error:
             if error.code in _NO_FILE:
                 return None
-            raise _unkeepable(path, error.code) from error
+            raise _keeping_error(path, error.code) from error
         return content.version()
 
-    async def _unkept(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
+    async def _try_keep(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
@@ -493,7 +493,7 @@ class HistoryBackend(WrapperBackend):
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
-        raise _unkeepable(path, found.error)
+        raise _keeping_error(path, found.error)
 
     async def _save(
         self,
@@ -589,7 +589,7 @@ def _version_in(name: str, size: int | None) -> Version | None:
     return None
 
 
-def _unkeepable(path: str, code: str) -> DeepFSError:
+def _keeping_error(path: str, code: str) -> DeepFSError:
     if code == ErrorCode.PERMISSION_DENIED:
         return PermissionDeniedError(path, "it cannot be kept in the history")
     return BackendError(path, f"it could not be kept in the history: {code}")

@@ -221,7 +221,7 @@ class PermissionedBackend(WrapperBackend):
         key = source, target, is_approved
         return self._access_checks.setdefault(key, _RulesCheck(self._compiled, source, target, is_approved))
 
-    def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
+    def _permits(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
 
     def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
@@ -258,7 +258,7 @@ class PermissionedBackend(WrapperBackend):
         is only a name, but no line of such a file.
         """
         places = dict.fromkeys(map(_place, found))
-        plain = [path for path in places if self._may(["read"], path)]
+        plain = [path for path in places if self._permits(["read"], path)]
         if self.inner.judges_results:
             visible = set(plain)
             return [record for record in found if _place(record) in visible]
@@ -266,7 +266,7 @@ class PermissionedBackend(WrapperBackend):
         visible = {
             path
             for path, leads_to in zip(plain, real, strict=True)
-            if leads_to == path or leads_to is None or self._may(["read"], leads_to)
+            if leads_to == path or leads_to is None or self._permits(["read"], leads_to)
         }
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
         return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
@@ -393,7 +393,9 @@ class PermissionedBackend(WrapperBackend):
         shown = [
             entry
             for entry, leads_to in zip(listing.entries, real, strict=True)
-            if is_valid(entry.path) and self._may(watched, entry.path) and self._may(watched, leads_to or entry.path)
+            if is_valid(entry.path)
+            and self._permits(watched, entry.path)
+            and self._permits(watched, leads_to or entry.path)
         ]
         hidden = len(listing.entries) - len(shown)
         omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None

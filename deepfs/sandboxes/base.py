@@ -289,7 +289,7 @@ class BaseSandbox(SandboxBackendProtocol):
         return await pool.run_long(glob_files, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def _grep(self, request: GrepRequest) -> GrepResult:
-        request = _without(request, self.grep_exclude_dirs)
+        request = _without_directories(request, self.grep_exclude_dirs)
         grep = Grep(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
         limits = [str(limit).encode() for limit in (self._max_bytes, most)]
@@ -462,7 +462,7 @@ class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read; the edit is retried."""
 
 
-def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
+def _without_directories(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
     """The request without the directories `names`, at any depth under where it starts."""
     root = request.root
     left_out = {*names}.difference(root.split("/"))
@@ -493,12 +493,12 @@ def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
 def _common(old: bytes, new: bytes) -> tuple[int, int]:
     """The lengths of the common beginning and, in the rest, of the common end."""
     most = min(len(old), len(new))
-    before = _same(old, new, most)
-    after = _same(old[::-1], new[::-1], most - before)
+    before = _common_length(old, new, most)
+    after = _common_length(old[::-1], new[::-1], most - before)
     return before, after
 
 
-def _same(one: bytes, other: bytes, most: int) -> int:
+def _common_length(one: bytes, other: bytes, most: int) -> int:
     """The length of the common beginning, up to `most`."""
     low, high = 0, most
     while low < high:

@@ -84,7 +84,7 @@ class StreamEnds(Kept):
 
 
 def exit_code_of(reported: object) -> int:
-    """The exit code that a service told. Raises BackendError if it is no number."""
+    """The exit code that a service reported. Raises BackendError if it is no number."""
     if isinstance(reported, float) and reported.is_integer():
         reported = int(reported)
     if not isinstance(reported, int) or abs(reported) > _MAX_CODE:

@@ -186,7 +186,7 @@ class BatchedGrep:
 def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one that cannot be read, or is no valid record, counts as skipped."""
     try:
-        content = records.searchable(files[path], path)
+        content = records.searchable_content(files[path], path)
     except DeepFSError:
         grep.skip()
     else:

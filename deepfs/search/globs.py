@@ -355,15 +355,15 @@ def _way_expression(segments: list[str]) -> tuple[str, str]:
     """
     head, *runs = _runs(segments)
     if not runs:
-        return "", _some(head[:-1])
+        return "", _match_some(head[:-1])
     *middle, last = runs
     way = anything = f"{_DIRECTORIES}*"
     if _names_dots(last[:-1]):
-        way += _some(last[:-1])
+        way += _match_some(last[:-1])
     for run in reversed(middle):
         if way != anything or _names_dots(run):
-            way = f"(?:{_passage(run)}{way}|{anything}{_some(run[:-1])})"
-    return "", _some(head, way)
+            way = f"(?:{_passage(run)}{way}|{anything}{_match_some(run[:-1])})"
+    return "", _match_some(head, way)
 
 
 def _names_dots(run: list[str]) -> bool:
@@ -383,7 +383,7 @@ def _all(run: list[str]) -> str:
     return "".join(f"{segment}/" for segment in run)
 
 
-def _some(run: list[str], end: str = "") -> str:
+def _match_some(run: list[str], end: str = "") -> str:
     """Build the expression for the directories that a first part of `run` matches, or all of `run` and then `end`."""
     for segment in reversed(run):
         end = f"(?:{segment}/{end})?"

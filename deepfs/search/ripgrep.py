@@ -324,7 +324,7 @@ _TRIAL = {
 def find_ripgrep() -> Ripgrep | None:
     """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
     safe = (place.path for place in _find_installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
-    return next((ripgrep for ripgrep in map(_usable, safe) if ripgrep is not None), None)
+    return next((ripgrep for ripgrep in map(_check_program, safe) if ripgrep is not None), None)
 
 
 @lru_cache(maxsize=8)
@@ -333,6 +333,6 @@ def _find_installed(path: str) -> Sequence[Place]:
 
 
 @lru_cache(maxsize=8)
-def _usable(program: str) -> Ripgrep | None:
+def _check_program(program: str) -> Ripgrep | None:
     ripgrep = Ripgrep(program)
     return ripgrep if ripgrep.is_understood() else None

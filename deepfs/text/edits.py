@@ -228,7 +228,7 @@ def hint(content: str, old: str) -> Hint:
         return Hint(f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none.")
     if not old.strip():
         return Hint()
-    if (found := misread(content, old)).text:
+    if (found := find_misreading(content, old)).text:
         return found
     region = _Region(content, _wanted_lines(old))
     return Hint(region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line())
@@ -237,7 +237,7 @@ def hint(content: str, old: str) -> Hint:
 # --- the file contains the text without additions such as line numbers ---
 
 
-def misread(content: str, old: str) -> Hint:
+def find_misreading(content: str, old: str) -> Hint:
     """The hint that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
     for text, change, is_decorated in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:

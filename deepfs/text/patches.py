@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Final, Literal, NamedTuple
 
-from deepfs.text.edits import misread
+from deepfs.text.edits import find_misreading
 
 Action = Literal["add", "update", "delete"]
 
@@ -477,7 +477,7 @@ def _explain_missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> st
 
 def _near(texts: _LineTexts, line: str, start: int) -> str:
     """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
-    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
+    found = find_misreading("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
     return f"{found} " if found else ""
 
 

@@ -12,7 +12,7 @@ from io import StringIO
 from itertools import chain
 from typing import Final
 
-from deepfs.text.edits import misread
+from deepfs.text.edits import find_misreading
 from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quote_line
 
 _NO_FILE: Final = "/dev/null"
@@ -388,7 +388,7 @@ def _hint(hunk: NumberedHunk, lines: Sequence[str]) -> str:
     absent = next((line for line in hunk.old if line.rstrip("\r\n") not in found), None)
     if absent is not None:
         text = absent.rstrip()
-        spelt = misread("".join(lines), text).text
+        spelt = find_misreading("".join(lines), text).text
         return f", and not {quote_line(text)}.{f' {spelt}' if spelt else ''}"
     whole = set(lines)
     return ", or other line ends." if any(line not in whole for line in hunk.old) else "."

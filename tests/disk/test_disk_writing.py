@@ -341,7 +341,7 @@ def test_without_file_locks_threads_still_exclude_each_other(
         raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr("deepfs.disk.file_locks._process_locks._told", False)
+    monkeypatch.setattr("deepfs.disk.file_locks._process_locks._has_warned", False)
     assert edits_by_threads(root, 4, 25) == 100
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

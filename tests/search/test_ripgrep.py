@@ -325,7 +325,7 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
 
 def clear_caches() -> None:
     module._find_installed.cache_clear()
-    module._usable.cache_clear()
+    module._check_program.cache_clear()
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class _RunningTurn:
         finally:
             self._ended.set()
 
-    async def some(self) -> list[Event]:
+    async def read_events(self) -> list[Event]:
         """The events that are there, at least one; none at the end."""
         found: list[Event] = []
         with suppress(anyio.EndOfStream, anyio.WouldBlock):
@@ -96,7 +96,7 @@ def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Gene
     turn = portal.call(_RunningTurn.begin, events)
     running = portal.start_task_soon(turn.run)
     try:
-        while found := portal.call(turn.some):
+        while found := portal.call(turn.read_events):
             yield found
         running.result()
     finally:
@@ -139,11 +139,11 @@ class Program:
         self.was_refused: bool = False
         self.thread: str = ""
         self.output: Output
-        self.output, self._decide = self._ways()
+        self.output, self._decide = self._choose_output()
         self.asks: bool = isinstance(self._decide, KeyedApprovals)
         """Whether a person answers questions."""
 
-    def _ways(self) -> tuple[Output, Callable[[Question], Decision]]:
+    def _choose_output(self) -> tuple[Output, Callable[[Question], Decision]]:
         """How events are shown, and how questions are answered."""
         options = self.options
         if options.as_json:

@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs.threads.background import Call, background_loop
+from deepfs.threads.background import BackgroundCall, background_loop
 from deepfs.threads.forks import after_fork
 from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop
 from deepfs.threads.pool import is_worker
@@ -62,7 +62,7 @@ OPERATIONS: Final = (
 """The names of the sync methods; those of the async methods have the prefix `a`."""
 
 
-class _Here(threading.local):
+class _SyncLocal(threading.local):
     """The state of the calling thread."""
 
     is_inline = False
@@ -71,7 +71,7 @@ class _Here(threading.local):
     """The event loop for which the thread, a worker, runs a sync method."""
 
 
-_here = _Here()
+_here = _SyncLocal()
 
 
 @after_fork
@@ -126,7 +126,7 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     loop = background_loop()
     try:
         _check_may_wait()
-        call = Call(functools.partial(_await, function, args, kwargs))
+        call = BackgroundCall(functools.partial(_await, function, args, kwargs))
         running = loop.take(call)
     except RuntimeError:
         _discard(function)

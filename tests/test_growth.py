@@ -32,7 +32,7 @@ from deepfs.process import Kept
 from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, query_of
-from deepfs.search.results import Grep, glob_result
+from deepfs.search.results import GrepScan, glob_result
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
@@ -365,7 +365,7 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         lambda answer, _: answers.glob_files(Deadline(), answer, "", FileFilter(GlobRequest("**"))), _ANSWER_LINES
     ),
     "answers.grep_files": _of_answer(
-        lambda answer, _: answers.grep_files(Deadline(), answer, "", Grep(_GREP, FileFilter(_GREP))),
+        lambda answer, _: answers.grep_files(Deadline(), answer, "", GrepScan(_GREP, FileFilter(_GREP))),
         _ANSWER_LINES,
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),

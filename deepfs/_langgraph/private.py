@@ -28,7 +28,7 @@ from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
 __all__ = [
     "STRICT_RESUME",
     "RunningTask",
-    "Session",
+    "StoreSession",
     "batch",
     "connection_of",
     "current_config",
@@ -234,7 +234,7 @@ async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -
     return await _ask(store, lambda: store.aget(namespace, key), finishes=False)
 
 
-class Session(NamedTuple):
+class StoreSession(NamedTuple):
     """The connection of a store over SQL, which nothing else uses meanwhile."""
 
     connection: Any
@@ -243,7 +243,7 @@ class Session(NamedTuple):
 
 
 async def with_session(
-    store: BaseStore, work: Callable[[Session], Coroutine[Any, Any, T]], *, changes: bool = False
+    store: BaseStore, work: Callable[[StoreSession], Coroutine[Any, Any, T]], *, changes: bool = False
 ) -> T:
     """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
 
@@ -267,23 +267,23 @@ async def with_session(
 
 
 @asynccontextmanager
-async def _sqlite_session(store: Any) -> AsyncIterator[Session]:
+async def _sqlite_session(store: Any) -> AsyncIterator[StoreSession]:
     """Like a cursor of the store, but each statement is one call in the thread of the connection, not four."""
     if not store.is_setup:
         await store.setup()
     async with store.lock:
-        yield Session(store.conn, store.conn.execute_fetchall)
+        yield StoreSession(store.conn, store.conn.execute_fetchall)
 
 
 @asynccontextmanager
-async def _postgres_session(store: Any) -> AsyncIterator[Session]:
+async def _postgres_session(store: Any) -> AsyncIterator[StoreSession]:
     async with store._cursor() as cursor:
 
         async def rows(query: str, parameters: Any) -> Sequence[Any]:
             await cursor.execute(query, parameters)
             return [] if cursor.description is None else [tuple(row.values()) for row in await cursor.fetchall()]
 
-        yield Session(cursor.connection, rows)
+        yield StoreSession(cursor.connection, rows)
 
 
 async def _ask(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True) -> T:

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Any, Final, cast
 
-from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
+from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
 from deepfs._langgraph.reducers import fold, stored_version, version_of
-from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Run, Task, Writes, task_of
+from deepfs._langgraph.superstep_log import FILES, Channel, GraphRun, ProvisionalWrite, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
 from deepfs.text.diff import difference, merge_texts
 from deepfs.text.flat_tree import Change, Directories
@@ -64,7 +64,7 @@ class TaskFiles:
         if not changes:
             return
         paths = {change.path: self._next_change(change) for change in changes}
-        operation = Operation(paths, self._running.task, self._running.step, self._running.node)
+        operation = WriteOperation(paths, self._running.task, self._running.step, self._running.node)
         if self._running.is_over:
             raise _task_over_error(operation)
         self._check(operation)
@@ -75,12 +75,12 @@ class TaskFiles:
         if not self._send([(FILES, write), (CONFLICTS, header)] if self._reports_conflicts else [(FILES, write)]):
             raise _task_over_error(operation)
 
-    def _next_change(self, change: Change) -> FileChange:
+    def _next_change(self, change: Change) -> RecordedChange:
         before = _files_of(self._running.read(FILES, False)).get(change.path)
         origin = stored_version(before, change.path)
-        return FileChange(origin, _base(change), _version(change.after))
+        return RecordedChange(origin, _base(change), _version(change.after))
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: WriteOperation) -> None:
         """Raise if `operation` conflicts with the writes of other tasks. This class does not know these writes."""
 
     def wrote_elsewhere(self, path: str, result: str | None) -> bool:
@@ -93,7 +93,7 @@ class TaskFiles:
         return True
 
 
-def _task_over_error(operation: Operation) -> BackendError:
+def _task_over_error(operation: WriteOperation) -> BackendError:
     return BackendError(next(iter(operation.paths)), _ENDED)
 
 
@@ -118,12 +118,12 @@ class _MergingFiles(TaskFiles):
         self._task.catch_up()
         return self._task.directories
 
-    def _next_change(self, change: Change) -> FileChange:
+    def _next_change(self, change: Change) -> RecordedChange:
         self._task.catch_up()
         earlier = self._task.changes.get(change.path)
         return next_change(earlier, _base(change), _version(change.after), _places(change))
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: WriteOperation) -> None:
         seen = operation.as_seen_by_siblings(mergeable=self._merges)
         for sibling in self._task.run.siblings(self._task):
             for path in sibling.log.collisions(seen):
@@ -194,7 +194,7 @@ def task_files() -> AbstractContextManager[TaskFiles]:
 _foreign_lock = ForkSafeLock()
 
 
-def _check_channel(channel: Channel, run: Run) -> None:
+def _check_channel(channel: Channel, run: GraphRun) -> None:
     """Raise RuntimeError if the channel loses files: tested once in a run, by writes to an empty channel like it."""
     if not run.is_checked and not _keeps_files(channel):
         raise RuntimeError(_LOSING.format(kind=type(channel).__name__))

@@ -22,11 +22,11 @@ from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.disk import (
     CAN_WATCH,
-    Change,
     Disk,
     FilesInMemory,
-    Limits,
+    FlushedChange,
     Reading,
+    ReadLimits,
     Steps,
     Upload,
     carry_out,
@@ -174,7 +174,7 @@ class FilesystemBackend(BackendProtocol):
         """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._limits = Limits(binary=self._max_bytes)
+        self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
@@ -392,7 +392,7 @@ class FilesystemBackend(BackendProtocol):
         self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> Steps[EditResult]:
         path = self._path(path)
-        change = _Replacement(path, old, new, replace_all)
+        change = _FileReplacement(path, old, new, replace_all)
         yield from disk.edit_in_steps(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=change.occurrences)
 
@@ -445,9 +445,9 @@ class FilesystemBackend(BackendProtocol):
     ) -> None:
         """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
         following = files[len(done) : len(done) + _UPLOADS_A_CALL]
-        changes: list[Change[FileUploadResponse]] = []
+        changes: list[FlushedChange[FileUploadResponse]] = []
         for path, content in following[: self._count_together(following)]:
-            changes.append(Change(partial(_put_file, self._path, deadline, disk, path, content)))
+            changes.append(FlushedChange(partial(_put_file, self._path, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
@@ -554,7 +554,7 @@ def _put_file(
     return FileUploadResponse(path)
 
 
-class _Replacement:
+class _FileReplacement:
     """Changes the content of a file as an edit asks for."""
 
     def __init__(self, path: str, *arguments: Any) -> None:

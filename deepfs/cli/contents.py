@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from deepfs.cli.screen import safe
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     address_argument,
     files_argument,
@@ -211,7 +211,7 @@ async def edit_in_editor(session: Session, address: str) -> None:
             session.screen.note(f"deepfs edit: your text is in {file}")
 
 
-async def _store_edited(session: Session, place: Place, before: str | None, file: Path) -> bool:
+async def _store_edited(session: Session, place: AddressedPlace, before: str | None, file: Path) -> bool:
     """Store what the editor left. Returns whether it is stored now; if not, the error is reported."""
     after = decode(await to_thread.run_sync(file.read_bytes))
     if after is None:
@@ -226,7 +226,7 @@ async def _store_edited(session: Session, place: Place, before: str | None, file
     return session.check(result, place)
 
 
-async def _text_of(place: Place) -> str | None:
+async def _text_of(place: AddressedPlace) -> str | None:
     """The whole text of a file; None if there is none. Raises for what is no text."""
     [download] = await place.backend.adownload_files([place.path])
     if download.error == ErrorCode.FILE_NOT_FOUND:

@@ -31,7 +31,7 @@ from deepfs.backends.transfer import (
 )
 from deepfs.cli.screen import count_noun
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     describe_error,
     error_text,
@@ -180,16 +180,16 @@ async def copy(session: Session, options: CopyOptions) -> None:
         session.screen.note(f"{done} ({totals.skipped:,} skipped{failed})")
 
 
-class _RefusedError(Exception):
+class _RefusedCopyError(Exception):
     """A source that is not copied, or all of them; the text says why."""
 
 
 class _Job(Struct, frozen=True):
     """One source, and the place of its copy."""
 
-    source: Place
+    source: AddressedPlace
     listing: TreeListing
-    target: Place
+    target: AddressedPlace
     named: str
     """The path of the target as the user named it, or of the directory that the copy is put into."""
     exists: Literal["file", "directory"] | None
@@ -219,19 +219,19 @@ class _Copying:
                 into = await self._is_put_into(target)
                 for text, source in zip(self._options.sources, sources, strict=True):
                     await self._transfer(text, source, target, into=into)
-            except _RefusedError as refused:
+            except _RefusedCopyError as refused:
                 self._session.report(refused)
             except FullError as full:
                 reason = error_text(full.code)
                 self._session.report(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
 
-    async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
+    async def _transfer(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> None:
         """Copy or move one source; what goes wrong with it alone is reported."""
         try:
             job = await self._find_job(text, source, target, into=into)
             [real] = await target.backend.aresolve_paths([job.named])
             await self._carry_out(job, real or job.named, is_new=not into)
-        except _RefusedError as refused:
+        except _RefusedCopyError as refused:
             self._totals.failed += 1
             self._session.report(refused)
         except DeepFSError as error:
@@ -240,23 +240,23 @@ class _Copying:
 
     # --- what the arguments mean ---
 
-    async def _is_put_into(self, target: Place) -> bool:
+    async def _is_put_into(self, target: AddressedPlace) -> bool:
         """Whether the copies are put into the target, which is a directory then."""
         kind = await kind_at(target.backend, target.path)
         must = self._options.is_directory or len(self._options.sources) > 1
         if self._options.exact and must:
-            raise _RefusedError("with --no-target-directory, there is one source, and no --target-directory")
+            raise _RefusedCopyError("with --no-target-directory, there is one source, and no --target-directory")
         if must and kind != "directory" and not (kind is None and _makes_directories(target)):
-            raise _RefusedError(f"target {_name(target)}: {_no_directory(kind)}")
+            raise _RefusedCopyError(f"target {_name(target)}: {_no_directory(kind)}")
         return must or (kind == "directory" and not self._options.exact)
 
-    async def _find_job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job:
+    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _Job:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
         if is_whole and self._options.moves:
-            raise _RefusedError(f"cannot move {_name(source)}: Device or resource busy")
+            raise _RefusedCopyError(f"cannot move {_name(source)}: Device or resource busy")
         kind = await kind_at(source.backend, source.path)
         if kind == "directory" and not self._options.recursive:
-            raise _RefusedError(f"-r not specified; omitting directory {_name(source)}")
+            raise _RefusedCopyError(f"-r not specified; omitting directory {_name(source)}")
         name = paths.name(source.path)
         listing = await list_present(source.backend, source.path)
         if listing.entries and listing.entries[0].kind == "link" and not self._options.moves:
@@ -266,10 +266,12 @@ class _Copying:
                 source = source._replace(path=real)
                 listing = await list_present(source.backend, real)
         if not listing.entries:
-            raise _RefusedError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+            raise _RefusedCopyError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
         is_slashed = kind == "file" and self._options.target.endswith("/")
         if is_slashed and not into and not _makes_directories(target):
-            raise _RefusedError(f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
+            raise _RefusedCopyError(
+                f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
+            )
         place = target
         if into and not self._options.is_directory and len(self._options.sources) == 1:
             marker = await to_thread.run_sync(_marker, source, target)
@@ -281,28 +283,28 @@ class _Copying:
             place = place._replace(address=target.address._replace(shown=target.display(place.path)))
         return await self._plan_job(source, listing, place, target.path)
 
-    async def _plan_job(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
+    async def _plan_job(self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str) -> _Job:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
         if found is Relation.SAME:
-            raise _RefusedError(f"{_name(source)} and {_name(target)} are the same file")
+            raise _RefusedCopyError(f"{_name(source)} and {_name(target)} are the same file")
         if found is Relation.INSIDE and self._options.moves:
-            raise _RefusedError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
         if found is Relation.INSIDE:
-            raise _RefusedError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
         key = (id(target.backend), target.path)
         if key in self._made and target.path != "/":
-            raise _RefusedError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
+            raise _RefusedCopyError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
         self._made.add(key)
         if target.path != "/" and not _makes_directories(target):
             kind = await kind_at(target.backend, paths.parent(target.path))
             if kind != "directory":
-                raise _RefusedError(f"cannot create {_name(target)}: {_no_directory(kind)}")
+                raise _RefusedCopyError(f"cannot create {_name(target)}: {_no_directory(kind)}")
         is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
         exists = await kind_at(target.backend, target.path)
         if exists is None and (await list_present(target.backend, target.path)).entries:
-            raise _RefusedError(f"not writing through dangling symbolic link {_name(target)}")
+            raise _RefusedCopyError(f"not writing through dangling symbolic link {_name(target)}")
         return _Job(source, listing, target, named, exists, is_one)
 
     # --- carrying out ---
@@ -340,14 +342,14 @@ class _Copying:
             self._totals.skipped += 1
             return
         if job.exists == "directory" and not job.is_directory:
-            raise _RefusedError(f"cannot overwrite directory {there} with non-directory")
+            raise _RefusedCopyError(f"cannot overwrite directory {there} with non-directory")
         if job.exists == "file" and job.is_directory:
-            raise _RefusedError(f"cannot overwrite non-directory {there} with directory {here}")
+            raise _RefusedCopyError(f"cannot overwrite non-directory {there} with directory {here}")
         if job.exists == "directory":
             change = EntryChange(job.target.path, "remove_directory")
             [outcome] = await job.target.backend.achange_entries([change])
             if outcome.error is not None or await kind_at(job.target.backend, job.target.path) is not None:
-                raise _RefusedError(f"cannot move {here} to {there}: Directory not empty")
+                raise _RefusedCopyError(f"cannot move {here} to {there}: Directory not empty")
         self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
 
     async def _is_left_alone(self, job: _Job) -> bool:
@@ -361,13 +363,13 @@ class _Copying:
     def _check(self, result: Result, job: _Job) -> None:
         if not result.ok:
             names = f"{_name(job.source)} to {_name(job.target)}"
-            raise _RefusedError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
+            raise _RefusedCopyError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
         files = [entry for entry in job.listing.entries if entry.kind != "directory"]
         self._totals.files += len(files)
         self._totals.bytes += sum(entry.size or 0 for entry in files)
 
 
-def _name(place: Place) -> str:
+def _name(place: AddressedPlace) -> str:
     return quote(place.display(place.path))
 
 
@@ -375,7 +377,7 @@ def _no_directory(kind: str | None) -> str:
     return error_text(ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.NOT_A_DIRECTORY)
 
 
-def _makes_directories(place: Place) -> bool:
+def _makes_directories(place: AddressedPlace) -> bool:
     """Whether directories are only implied by the files in them, so that any path may be one."""
     return not place.backend.capabilities.keeps_empty_directories
 
@@ -407,8 +409,8 @@ class TreeMerge:
         session: Session,
         options: CopyOptions,
         totals: CopyTotals,
-        source: Place,
-        target: Place,
+        source: AddressedPlace,
+        target: AddressedPlace,
         *,
         is_put_into: bool = False,
     ) -> None:
@@ -555,7 +557,7 @@ class TreeMerge:
 # --- the mark of a copy that was begun -------------------------------------------------------------------------------
 
 
-def _marker(source: Place, target: Place) -> Path:
+def _marker(source: AddressedPlace, target: AddressedPlace) -> Path:
     """The file that is there while a directory is copied to a path where nothing was. Makes system calls."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]

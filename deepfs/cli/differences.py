@@ -8,7 +8,7 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.cli.session import Place, Session, json_option, not_empty, run_command
+from deepfs.cli.session import AddressedPlace, Session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
@@ -64,7 +64,7 @@ async def apply_patch(session: Session, address: str, file: str | None, strip: i
     session.screen.line(await apply_patches(place.backend, patches))
 
 
-async def _place_patch(place: Place, patch: FilePatch) -> FilePatch:
+async def _place_patch(place: AddressedPlace, patch: FilePatch) -> FilePatch:
     """`patch` with paths of the backend, and the one of two names that a file has."""
     path, other, move_to, copy_of = (
         None if name is None else paths.join(place.path, paths.normalize(name)[1:])
@@ -116,7 +116,7 @@ async def compare(session: Session, first: str, second: str, *, brief: bool) -> 
 class _Side:
     """One side of a comparison."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AddressedPlace) -> None:
         self._place = place
         self.names: set[str] = set()
         """The files, relative to the place; a file itself has the name ""."""

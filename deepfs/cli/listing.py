@@ -11,7 +11,7 @@ import click
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     addresses_argument,
     directory_argument,
@@ -59,7 +59,9 @@ async def ls(session: Session, addresses: tuple[str, ...], long: bool, hidden: b
         _write_entries(session, place, entries, long=long, names=result.ok)
 
 
-async def _entries_of(session: Session, place: Place, result: LsResult, *, hidden: bool) -> list[FileInfo] | None:
+async def _entries_of(
+    session: Session, place: AddressedPlace, result: LsResult, *, hidden: bool
+) -> list[FileInfo] | None:
     """The entries of a directory, or a file itself. None, and the error is reported, if neither is there."""
     if result.code is ErrorCode.NOT_A_DIRECTORY:
         beside = await place.backend.als(paths.parent(place.path))
@@ -73,7 +75,9 @@ async def _entries_of(session: Session, place: Place, result: LsResult, *, hidde
     return _without_hidden(result.entries, hidden=hidden)
 
 
-def _write_entries(session: Session, place: Place, entries: list[FileInfo], *, long: bool, names: bool) -> None:
+def _write_entries(
+    session: Session, place: AddressedPlace, entries: list[FileInfo], *, long: bool, names: bool
+) -> None:
     """Write the entries of a directory by their names, a file as it was named."""
     screen = session.screen
     if session.as_json:
@@ -127,7 +131,9 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
         )
 
 
-async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
+async def _levels(
+    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool
+) -> dict[str, list[FileInfo]]:
     """The entries of each directory, level by level; the directories of a level are listed at the same time.
 
     Links to directories are not entered: they may lead in a circle.
@@ -332,7 +338,7 @@ def _report_rest(session: Session, title: str, options: GrepOptions, result: Gre
         session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
 
 
-def _write_matches(session: Session, place: Place, options: GrepOptions, result: GrepResult) -> None:
+def _write_matches(session: Session, place: AddressedPlace, options: GrepOptions, result: GrepResult) -> None:
     matches = result.matches or []
     if options.shows == "lines":
         if session.as_json:
@@ -352,13 +358,15 @@ def _write_matches(session: Session, place: Place, options: GrepOptions, result:
             session.screen.line(f"{name}:{count}" if options.shows == "counts" else name)
 
 
-def _write_records(session: Session, place: Place, matches: Sequence[GrepMatch]) -> None:
+def _write_records(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch]) -> None:
     for match in matches:
         where = {} if match.start is None else {"start": match.start, "end": match.end}
         session.json({**match, **where, "path": place.display(match.path)})
 
 
-def _lines(session: Session, place: Place, options: GrepOptions, matches: Sequence[GrepMatch]) -> Iterator[str]:
+def _lines(
+    session: Session, place: AddressedPlace, options: GrepOptions, matches: Sequence[GrepMatch]
+) -> Iterator[str]:
     """The rows: with `path:line:` before each in a pipe, beneath a heading for each file on a terminal."""
     screen = session.screen
     highlight = _highlighter(session, options)

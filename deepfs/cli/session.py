@@ -60,7 +60,7 @@ class Given(NamedTuple):
     variables: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
+class AddressedPlace(NamedTuple):
     """A path in an open backend.
 
     Attributes:
@@ -121,7 +121,7 @@ class Session:
         self._open: dict[str, BackendProtocol] = {}
         self._directory = _current_directory()
 
-    async def place(self, text: str, *, creates: bool = False) -> Place:
+    async def place(self, text: str, *, creates: bool = False) -> AddressedPlace:
         """Open the backend of an address.
 
         Args:
@@ -142,9 +142,9 @@ class Session:
                 open_backend(address.url, creates=creates, variables=self.variables)
             )
             self._open[address.url] = backend
-        return Place(backend, paths.normalize(address.path), address)
+        return AddressedPlace(backend, paths.normalize(address.path), address)
 
-    def titles(self, places: list[Place]) -> list[str]:
+    def titles(self, places: list[AddressedPlace]) -> list[str]:
         """What each place is called beside the others: with the URL, if they are of several backends."""
         several = len({place.address.url for place in places}) > 1
         return [
@@ -164,7 +164,7 @@ class Session:
         text = describe_error(error)
         self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
-    def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
+    def check(self, result: Result, place: AddressedPlace, *, status: int = 1) -> bool:
         """Whether a result is no error; an error is reported."""
         if not result.ok:
             self.report(error_from(result).renamed(place.display), status=status)

@@ -6,7 +6,7 @@ import click
 
 from deepfs.cli.screen import human_size
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     address_argument,
     directory_argument,
@@ -18,7 +18,7 @@ from deepfs.policy.history import HistoryBackend
 __all__ = ["history", "restore", "restore_version", "show_history", "watch", "watch_changes"]
 
 
-async def _open_history(session: Session, address: str) -> tuple[Place, HistoryBackend]:
+async def _open_history(session: Session, address: str) -> tuple[AddressedPlace, HistoryBackend]:
     place = await session.place(address)
     if not isinstance(place.backend, HistoryBackend):
         raise ValueError(

@@ -11,7 +11,7 @@ from deepfs.errors import InvalidPatternError as InvalidGlobPatternError
 from deepfs.search.flat import scan_stored
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import FileFilter, GrepRequest
-from deepfs.search.results import MAX_SEARCHED_BYTES, Grep
+from deepfs.search.results import MAX_SEARCHED_BYTES, GrepScan
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
@@ -117,7 +117,7 @@ def grep_matches_from_files(
     """Find a literal text in `files`, a mapping from paths to stored files of any format."""
     try:
         request = GrepRequest(pattern, path, glob, max_count=max_count)
-        grep = Grep(request, FileFilter(request))
+        grep = GrepScan(request, FileFilter(request))
         decoded = DecodedFiles(files)
         tree = FileTree(decoded)
         for each in tree.beneath(grep.files.root):

@@ -11,7 +11,15 @@ from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.programs import add_root, import_late_modules
-from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
+from deepfs.disk.reading import (
+    DEFAULT_LIMITS,
+    Reading,
+    ReadLimits,
+    open_regular,
+    read_descriptor,
+    read_whole,
+    read_window,
+)
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import ContentId, delete, list_tree
@@ -156,7 +164,7 @@ class Disk:
             return BufferedReader(_ReleasedFile(descriptor, closefd=False)), status
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+        self, path: str, offset: int, limit: int, limits: ReadLimits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """A window of a text file, or the whole of a binary file.
 

@@ -32,7 +32,7 @@ from deepfs.disk.os_calls import (
     release,
     syscall_of,
 )
-from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, of_whole
+from deepfs.disk.reading import DEFAULT_LIMITS, Reading, ReadLimits, Versioning, fstat, of_whole
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text.judging import AccessCheck
@@ -108,7 +108,7 @@ class FilesInMemory:
             release(descriptor)
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+        self, path: str, offset: int, limit: int, limits: ReadLimits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """Like `Disk.read_window`."""
         descriptor, status = self._open(path, limits.window)

@@ -21,8 +21,8 @@ __all__ = [
     "BLOCK",
     "DEFAULT_LIMITS",
     "MAX_WHOLE",
-    "Limits",
     "NotTextError",
+    "ReadLimits",
     "Reading",
     "Versioning",
     "WindowScan",
@@ -227,7 +227,7 @@ MAX_WHOLE = 1024 * 1024
 _COUNT_STEP = 4096
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """Where reading stops, in bytes."""
 
     binary: int = 10 * 1024 * 1024
@@ -238,7 +238,7 @@ class Limits(NamedTuple):
     """The largest file that is read to its end, to count all its lines and check that all of it is text."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadLimits()
 
 
 class Reading(NamedTuple):
@@ -254,7 +254,12 @@ class NotTextError(Exception):
 
 
 def read_window(
-    root: Root, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+    root: Root,
+    path: str,
+    offset: int,
+    limit: int,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    deadline: Deadline | None = None,
 ) -> Reading:
     """Read at most `limit` lines from line `offset` of a text file, or the whole file if it is binary."""
     descriptor, status = open_regular(root, path)
@@ -313,7 +318,7 @@ class WindowScan:
         size: int,
         offset: int,
         limit: int,
-        limits: Limits,
+        limits: ReadLimits,
         digest: blake2b | None,
     ) -> None:
         self._path = path

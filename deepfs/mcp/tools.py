@@ -24,8 +24,8 @@ from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.rendering import Answer
-from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools, not_offered
+from deepfs.middleware.rendering import ToolAnswer
+from deepfs.middleware.tools import FileTool, ToolFailure, ToolLimits, file_tools, not_offered
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
 from deepfs.text.patches import patch_sections
@@ -139,7 +139,7 @@ class PatchedFiles(Struct):
 # --- from answers to data --------------------------------------------------------------------------------------------
 
 
-def _list_entries(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
+def _list_entries(given: _Arguments, answer: ToolAnswer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
     entries, shown = result.entries or [], answer.shown or 0
     last = given["offset"] + shown
@@ -147,14 +147,14 @@ def _list_entries(given: _Arguments, answer: Answer, budget: int) -> ListedEntri
     return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
 
 
-def _files(given: _Arguments, answer: Answer, budget: int) -> FoundFiles:
+def _files(given: _Arguments, answer: ToolAnswer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
     files, last = result.matches or [], given["offset"] + (answer.shown or 0)
     following = last if last < len(files) else None
     return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
 
 
-def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
+def _matches(given: _Arguments, answer: ToolAnswer, budget: int) -> Matches:
     result = cast("GrepResult", answer.result)
     found = result.matches or []
     counts: dict[str, int] = {}
@@ -185,7 +185,7 @@ def _take_fitting(records: Iterable[_T], length: Callable[[_T], int], budget: in
         yield record
 
 
-def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
+def _content(given: _Arguments, answer: ToolAnswer, budget: int) -> FileContent:
     read, path = cast("ReadResult", answer.result), paths.normalize(given["file_path"])
     data = read.file_data
     if data is None or data.encoding == "base64":
@@ -211,7 +211,7 @@ def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
     return told
 
 
-def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
+def _change(given: _Arguments, answer: ToolAnswer, budget: int) -> Changed:
     result = answer.result
     assert isinstance(result, WriteResult | EditResult | DeleteResult)
     named = given.get("file_path") or given["destination"]
@@ -220,12 +220,12 @@ def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
     return Changed(result.path or paths.normalize(named), source, times)
 
 
-def _output(given: _Arguments, answer: Answer, budget: int) -> CommandOutput:
+def _output(given: _Arguments, answer: ToolAnswer, budget: int) -> CommandOutput:
     done = cast("ExecuteResponse", answer.result)
     return CommandOutput(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
 
 
-def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
+def _patches(given: _Arguments, answer: ToolAnswer, budget: int) -> PatchedFiles:
     patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
     return PatchedFiles(
@@ -250,7 +250,7 @@ def block_of(uri: str, content: str, kind: str) -> ContentBlock:
     return EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=kind, blob=content))
 
 
-def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
+def _blocks(answer: ToolAnswer, data: object, *, links: bool) -> list[ContentBlock]:
     if not isinstance(answer.content, str):
         path = data.path if isinstance(data, FileContent) else "/"
         return [block_of(uri_of(path), block["base64"], block["mime_type"]) for block in answer.content]
@@ -268,7 +268,7 @@ def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
 class _AgentTool(NamedTuple):
     """What is known of a tool besides its schema."""
 
-    data: Callable[[_Arguments, Answer, int], Struct]
+    data: Callable[[_Arguments, ToolAnswer, int], Struct]
     output: type[Struct]
     annotations: ToolAnnotations
 
@@ -325,7 +325,7 @@ def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedC
     wanted = select_tools(settings, _KINDS)
     chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
     given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
-    limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
+    limits = ToolLimits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
     made = file_tools(backend, limits, given, chosen, hidden | (set(TOOL_NAMES) - wanted))
     if "apply_patch" in wanted:
         made.append(_patch_tool(backend, settings.descriptions.get("apply_patch")))
@@ -337,8 +337,8 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
     apply = tool.coroutine
     assert apply is not None
 
-    async def call(**given: Any) -> Answer:
-        return Answer(await apply(**given))
+    async def call(**given: Any) -> ToolAnswer:
+        return ToolAnswer(await apply(**given))
 
     return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
 

@@ -344,7 +344,7 @@ async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _F
     return None
 
 
-def _reason(failed: "_Step", result: Result) -> str:
+def _reason(failed: "_PatchStep", result: Result) -> str:
     """Why a step failed, in words that fit a patch: what the error advises is for other tools."""
     change = failed.change
     if result.code is ErrorCode.ALREADY_EXISTS:
@@ -354,7 +354,9 @@ def _reason(failed: "_Step", result: Result) -> str:
     return one_line(plain_error(result.error or ""), 1_000).removesuffix(".")
 
 
-async def _restore(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
+async def _restore(
+    backend: BackendProtocol, failed: "_PatchStep", result: Result, done: "Sequence[_PatchStep]"
+) -> _Failure:
     leftovers: dict[str, str] = {}
     for step in reversed(done):
         if step.path in leftovers:  # It is still at its new path, which is told.
@@ -374,7 +376,7 @@ async def _restore(backend: BackendProtocol, failed: "_Step", result: Result, do
     return _Failure(result.code, text, [*leftovers])
 
 
-class _Step(NamedTuple):
+class _PatchStep(NamedTuple):
     """One operation on a file. Versions are those of the content, so the one after a write is known."""
 
     change: FileChange
@@ -436,8 +438,8 @@ async def _set_mode(
     return Result(error=outcome.error)
 
 
-def _steps(change: FileChange) -> list[_Step]:
+def _steps(change: FileChange) -> list[_PatchStep]:
     is_written = change.action != "update" or change.before != change.after
-    steps = [(_Step(change), is_written), (_Step(change, "move"), change.move_to is not None)]
-    steps.append((_Step(change, "mode"), change.is_executable is not None))
+    steps = [(_PatchStep(change), is_written), (_PatchStep(change, "move"), change.move_to is not None)]
+    steps.append((_PatchStep(change, "mode"), change.is_executable is not None))
     return [step for step, is_taken in steps if is_taken]

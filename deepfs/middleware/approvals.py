@@ -57,7 +57,7 @@ __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
 
 
-class _Use(NamedTuple):
+class _ToolUse(NamedTuple):
     """How a tool uses the path in one of its arguments."""
 
     operations: tuple[FilesystemOperation, ...]
@@ -67,20 +67,20 @@ class _Use(NamedTuple):
 
 
 # A listing or a search omits paths that the rules hide, so only its start directory needs approval.
-_USES: Final[Mapping[str, tuple[_Use, ...]]] = {
-    "ls": (_Use(("read",), "path", "/"),),
-    "read_file": (_Use(("read",), "file_path"),),
-    "write_file": (_Use(("write",), "file_path"),),
-    "edit_file": (_Use(("read", "write"), "file_path"),),
-    "glob": (_Use(("read",), "path", "/"),),
-    "grep": (_Use(("read",), "path", "/"),),
-    "delete": (_Use(("write",), "file_path", whole_tree=True),),
+_USES: Final[Mapping[str, tuple[_ToolUse, ...]]] = {
+    "ls": (_ToolUse(("read",), "path", "/"),),
+    "read_file": (_ToolUse(("read",), "file_path"),),
+    "write_file": (_ToolUse(("write",), "file_path"),),
+    "edit_file": (_ToolUse(("read", "write"), "file_path"),),
+    "glob": (_ToolUse(("read",), "path", "/"),),
+    "grep": (_ToolUse(("read",), "path", "/"),),
+    "delete": (_ToolUse(("write",), "file_path", whole_tree=True),),
     "move": (
-        _Use(("read", "write"), "source", whole_tree=True),
-        _Use(("write",), "destination", whole_tree=True),
+        _ToolUse(("read", "write"), "source", whole_tree=True),
+        _ToolUse(("write",), "destination", whole_tree=True),
     ),
-    "copy": (_Use(("read",), "source", whole_tree=True), _Use(("write",), "destination", whole_tree=True)),
-    "execute": (_Use(("execute",), "", "/"),),
+    "copy": (_ToolUse(("read",), "source", whole_tree=True), _ToolUse(("write",), "destination", whole_tree=True)),
+    "execute": (_ToolUse(("execute",), "", "/"),),
 }
 
 _DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
@@ -100,7 +100,7 @@ def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapp
 
 
 def _asks(
-    rules: Sequence[FilesystemPermission], use: _Use, operation: FilesystemOperation, arguments: Mapping[str, Any]
+    rules: Sequence[FilesystemPermission], use: _ToolUse, operation: FilesystemOperation, arguments: Mapping[str, Any]
 ) -> bool:
     path = arguments.get(use.argument) or use.default
     if not isinstance(path, str):

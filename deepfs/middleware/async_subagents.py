@@ -18,7 +18,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
+from deepfs.middleware._base import AgentState, CallStep, PromptMiddleware, Steps, arun_steps, run_steps
 from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
@@ -28,7 +28,7 @@ from deepfs.middleware.delegation import (
     WAITING,
     AsyncSubAgent,
     AsyncTask,
-    Observation,
+    TaskObservation,
     check_subagents,
     content_of,
     fork_messages,
@@ -90,7 +90,7 @@ def event_of(message: BaseMessage) -> TaskEvent | None:
     return None
 
 
-def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
+def notification(task: AsyncTask, seen: TaskObservation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
     """The message that tells the model of a status; None for a status that needs no message.
 
     What the subagent wrote stands between tags with a number that it cannot know.
@@ -134,7 +134,7 @@ def notification_update(state: Any) -> dict[str, Any] | None:
 # --- what its tools answer -------------------------------------------------------------------------------------------
 
 
-def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+def check_answer(task: AsyncTask, seen: TaskObservation, notes: Sequence[str]) -> Any:
     """The answer of `check_async_task`: facts as JSON, and the media of the result."""
     facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
     facts |= {"error": seen.error} if seen.error else {}
@@ -147,7 +147,7 @@ def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> An
     return [text_block(_json(facts)), *media] if media else _json(facts)
 
 
-def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
+def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, TaskObservation], status: str | None) -> str:
     """The answer of `list_async_tasks`: the tasks that have a status now."""
     lines = []
     for task in tasks:
@@ -169,7 +169,7 @@ def update_answer(task: AsyncTask, *, enqueued: bool) -> str:
     return f"Sent. {effect}task_id: {task['task_id']}"
 
 
-def cancel_answer(task: AsyncTask, seen: Observation) -> str:
+def cancel_answer(task: AsyncTask, seen: TaskObservation) -> str:
     """The answer of `cancel_async_task`."""
     match seen.status:
         case "cancelled":
@@ -250,8 +250,8 @@ def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException |
     task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
     run_id = str(about.get("run_id") or "")
     # The text of the error may tell what the other agent is not to know.
-    failed = Observation("error", run_id, error=f"It failed with {type(error).__name__}.")
-    message = notification(task, failed if error else Observation("success", run_id, content_of(values)))
+    failed = TaskObservation("error", run_id, error=f"It failed with {type(error).__name__}.")
+    message = notification(task, failed if error else TaskObservation("success", run_id, content_of(values)))
     if message is None:
         raise ValueError("an ended run has a notification")
     return {"role": "user", "content": message.content, **message.additional_kwargs}
@@ -395,17 +395,17 @@ class _Tasks:
 
     # --- what is known of tasks ---
 
-    async def observe(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
+    async def observe(self, task: AsyncTask, *, in_sync: bool = False) -> TaskObservation:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
-            return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
+            return TaskObservation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
         if "runnable" in spec:
             return self.local.observe(task)
         return await self.remote.observe(spec, task, in_sync=in_sync)
 
-    async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
+    async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, TaskObservation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
-        seen: dict[str, Observation] = {}
+        seen: dict[str, TaskObservation] = {}
 
         async def one(task: AsyncTask) -> None:
             with anyio.move_on_after(_LOOK_SECONDS), suppress(ToolException):
@@ -416,14 +416,14 @@ class _Tasks:
                 group.start_soon(one, task)
         return seen
 
-    async def observe_unfinished(self, state: Any) -> dict[str, Observation]:
+    async def observe_unfinished(self, state: Any) -> dict[str, TaskObservation]:
         return await self.observe_all([task for task in _unfinished_tasks(state) if task["agent_name"] in self.specs])
 
-    def observe_local(self, state: Any) -> dict[str, Observation]:
+    def observe_local(self, state: Any) -> dict[str, TaskObservation]:
         here = [task for task in _unfinished_tasks(state) if "runnable" in self.specs.get(task["agent_name"], {})]
         return {task["task_id"]: self.local.observe(task) for task in here}
 
-    def state_update(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
+    def state_update(self, state: Any, seen: Mapping[str, TaskObservation]) -> dict[str, Any] | None:
         """The update of the state for what was seen; None if nothing has changed."""
         tasks, messages = {}, []
         for task_id, found in seen.items():
@@ -437,7 +437,7 @@ class _Tasks:
         return {"async_tasks": tasks, **({"messages": told} if told else {})} if tasks else None
 
     def with_files_merged(
-        self, task: AsyncTask, seen: Observation, state: Any, place: str
+        self, task: AsyncTask, seen: TaskObservation, state: Any, place: str
     ) -> tuple[AsyncTask, list[str]]:
         """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
         updated = record_observation(task, seen.status, seen.run_id)
@@ -499,7 +499,7 @@ class _Tasks:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
 
-        async def stop(in_sync: bool) -> Observation:
+        async def stop(in_sync: bool) -> TaskObservation:
             if "runnable" in spec:
                 return await self.local.cancel(task)
             return await self.remote.cancel(spec, task, in_sync=in_sync)
@@ -575,9 +575,9 @@ def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
     ]
 
 
-def _step(act: Callable[[bool], Awaitable[Any]]) -> Step:
+def _step(act: Callable[[bool], Awaitable[Any]]) -> CallStep:
     """The step of what waits, which is told whether the agent runs in the sync form."""
-    return Step(partial(run_sync, act, True), partial(act, False))
+    return CallStep(partial(run_sync, act, True), partial(act, False))
 
 
 def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..., Steps[Any]]) -> BaseTool:

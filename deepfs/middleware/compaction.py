@@ -141,7 +141,7 @@ _CLAUDE: Final = re.compile("anthropic|claude", re.IGNORECASE)
 
 
 @dataclass
-class Conversation:
+class ConversationView:
     """The messages of the state, as the model sees them, and the update of the state that results from a call."""
 
     messages: Sequence[AnyMessage]
@@ -153,7 +153,7 @@ class Conversation:
     """Why a summary could not be made."""
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], shown: Sequence[AnyMessage]) -> "Conversation":
+    def of(cls, state: Mapping[str, Any], shown: Sequence[AnyMessage]) -> "ConversationView":
         """The conversation of a state."""
         messages = state.get("messages", shown)
         event = state.get(SUMMARIZATION_EVENT_KEY)

@@ -112,7 +112,7 @@ def split_subagents(specs: Sequence[Any] | None) -> tuple[list[Any], list[AsyncS
     return inline, cast("list[AsyncSubAgent]", remote), here
 
 
-class Observation(NamedTuple):
+class TaskObservation(NamedTuple):
     """What is known of a task at one moment."""
 
     status: str

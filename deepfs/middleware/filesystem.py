@@ -65,7 +65,7 @@ from deepfs.middleware.tools import (
     GLOB_TRUNCATION_NOTE,
     MAX_EXECUTE_SECONDS,
     MAX_GREP_COUNT,
-    Limits,
+    ToolLimits,
     make_tools,
     not_offered,
 )
@@ -167,7 +167,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         chars = MAX_RESULT_CHARS
         if tool_token_limit_before_evict is not None:
             chars = min(chars, tool_token_limit_before_evict * NUM_CHARS_PER_TOKEN)
-        self._limits = Limits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
+        self._limits = ToolLimits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._token_limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)

@@ -120,7 +120,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     make, needed = _PREVIEWS.get(name, (None, ()))
     if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
-    page = _Page()
+    page = _PreviewPage()
     # A sync call of a backend that never waits has no event loop, and so no timeout.
     limit = nullcontext() if is_inline() else anyio.fail_after(_SECONDS)
     try:
@@ -135,7 +135,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     return Preview(page.text(), page.versions, page.lines)
 
 
-class _Page:
+class _PreviewPage:
     """The text of a preview, cut to a bounded size, and the versions that it was made from."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class _Page:
         return "\n".join([*self._rows, *more])
 
 
-class _Found(NamedTuple):
+class _FoundFile(NamedTuple):
     """What is at a path."""
 
     text: str | None = None
@@ -197,36 +197,36 @@ class _Found(NamedTuple):
         return self.text is None and not self.is_absent and self.listing is None and self.hidden is None
 
 
-async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
+async def _find(page: _PreviewPage, backend: BackendProtocol, path: str) -> _FoundFile:
     """Read what is at a path, and keep its version. Raises DeepFSError for an invalid path."""
     path = paths.normalize(path)
     read = await backend.aread(path, 0, WHOLE_FILE)
     if read.code is ErrorCode.FILE_NOT_FOUND:
         page.versions[path] = ABSENT
-        return _Found(is_absent=True)
+        return _FoundFile(is_absent=True)
     if read.code is ErrorCode.IS_DIRECTORY:
         listing = await backend.alist_tree(path)
         page.versions[path] = tree_version(listing)
-        return _Found(listing=listing)
+        return _FoundFile(listing=listing)
     if read.error is not None:
         begun = ReadResult()
         if read.code is ErrorCode.TOO_LARGE:
             begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
         if begun.version is not None:
             page.versions[path] = begun.version
-        return _Found(hidden=error_from(read))
+        return _FoundFile(hidden=error_from(read))
     if read.version is not None:
         page.versions[path] = read.version
     content = read.file_data.content if read.file_data else ""
     if read.file_data is not None and read.file_data.encoding == "base64":
-        return _Found(size=len(content.rstrip("=")) * 3 // 4)
-    return _Found(content)
+        return _FoundFile(size=len(content.rstrip("=")) * 3 // 4)
+    return _FoundFile(content)
 
 
 # --- tools ---
 
 
-async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _write(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path, content = str(arguments["file_path"]), str(arguments["content"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -240,7 +240,7 @@ async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
     await page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
 
 
-async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path, old, new = str(arguments["file_path"]), str(arguments["old_string"]), str(arguments["new_string"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -253,7 +253,7 @@ async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
         await page.diff(path, found.text, edited.content)
 
 
-async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["file_path"])
     found = await _find(page, backend, path)
     if found.is_absent:
@@ -264,7 +264,7 @@ async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -
         _describe(page, path, found, "is deleted")
 
 
-async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     there = await _transfer(page, backend, arguments, "is moved")
     source, destination = (paths.normalize(str(arguments[name])) for name in ("source", "destination"))
     is_taken = there is not None and there.hidden is None and source != destination
@@ -273,8 +273,8 @@ async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
 
 
 async def _transfer(
-    page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
-) -> _Found | None:
+    page: _PreviewPage, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
+) -> _FoundFile | None:
     """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
@@ -297,7 +297,7 @@ async def _transfer(
     return there
 
 
-def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
+def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> None:
     """Add a row for a file, or the entries of a directory with totals."""
     if found.hidden is not None:
         page.row(f"{display_path(path)} {what}")
@@ -322,7 +322,7 @@ def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
         page.note(f"{found.listing.omission.count:,} entries cannot be listed: {found.listing.omission.reason}")
 
 
-def _hide(page: _Page, what: str, reason: DeepFSError) -> None:
+def _hide(page: _PreviewPage, what: str, reason: DeepFSError) -> None:
     """Add a note that something cannot be shown."""
     page.note(f"{what} cannot be shown: {plain_error(reason)}")
 
@@ -331,7 +331,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     patch = str(arguments["input"])
     parse = partial(parse_patch, patch)
     patches = await in_thread(parse) if len(patch) > _LARGE else parse()
@@ -348,7 +348,7 @@ async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
             page.note("Its context matches only without regard to white space")
 
 
-async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _insert(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["path"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -361,7 +361,7 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
 
 
 _PREVIEWS: Final[
-    Mapping[str, tuple[Callable[[_Page, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
+    Mapping[str, tuple[Callable[[_PreviewPage, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
 ] = {
     "write_file": (_write, ("file_path", "content")),
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),

@@ -15,7 +15,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
-from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
+from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, TaskObservation, content_of
 from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ class RemoteTasks:
             run = await _begin(client, spec, thread["thread_id"], given, runtime)
             return str(thread["thread_id"]), str(run["run_id"])
 
-    async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
+    async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> TaskObservation:
         """Look at a task. One that the server does not know is an error; one that was cancelled stays so."""
         if task["status"] == "cancelled":  # Its thread would show its last question on, and runs of others.
-            return Observation("cancelled", task["run_id"])
+            return TaskObservation("cancelled", task["run_id"])
         async with _client(spec, "look at", in_sync=in_sync) as client:
             try:
                 return await _observe(client, task)
             except _not_found():
-                return Observation("error", task["run_id"], error=_GONE)
+                return TaskObservation("error", task["run_id"], error=_GONE)
 
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
@@ -65,13 +65,13 @@ class RemoteTasks:
             # Servers begin a run in a moment: only one that waits for another is told to be pending.
             return str(run["run_id"]), "pending" if strategy == "enqueue" and run["status"] == "pending" else "running"
 
-    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
+    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> TaskObservation:
         """Stop all runs of the task; return what became of it, which may have ended before."""
         async with _client(spec, "cancel", in_sync=in_sync) as client:
             stopped = [run for run in await _runs(client, task) if await _stop(client, task["thread_id"], run)]
         seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
         if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
-            return Observation("cancelled", task["run_id"])
+            return TaskObservation("cancelled", task["run_id"])
         return seen
 
 
@@ -102,33 +102,35 @@ async def _begin(
     return await client.runs.create(thread, spec["graph_id"], input=given, **options, **_options(spec, runtime))
 
 
-async def _observe(client: "LangGraphClient", task: AsyncTask) -> Observation:
+async def _observe(client: "LangGraphClient", task: AsyncTask) -> TaskObservation:
     """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
     run: Any = await client.runs.get(task["thread_id"], task["run_id"])
     if run["status"] in _ACTIVE:
-        return Observation(run["status"], str(run["run_id"]))
+        return TaskObservation(run["status"], str(run["run_id"]))
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
         run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
     return _look_at(run, thread)
 
 
-def _look_at(run: Any, thread: Any) -> Observation:
+def _look_at(run: Any, thread: Any) -> TaskObservation:
     run_id = str(run["run_id"])
     match run["status"], thread["status"]:
         case "success", "interrupted":  # A run that asks a person ends so.
             asked = chain.from_iterable((thread.get("interrupts") or {}).values())
-            return Observation(WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked])
+            return TaskObservation(
+                WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked]
+            )
         case ("success", "busy") | ("running", _):
-            return Observation("running", run_id)
+            return TaskObservation("running", run_id)
         case ("error", _) | ("success", "error"):
-            return Observation("error", run_id, error=_reason(run, thread))
+            return TaskObservation("error", run_id, error=_reason(run, thread))
         case "success", _:
-            return Observation("success", run_id, content=content_of(thread.get("values")))
+            return TaskObservation("success", run_id, content=content_of(thread.get("values")))
         case "interrupted", _:
-            return Observation("cancelled", run_id)
+            return TaskObservation("cancelled", run_id)
         case ("pending" | "timeout") as status, _:
-            return Observation(status, run_id)
+            return TaskObservation(status, run_id)
     raise ToolException(f"Error: The server gives the task a status that is not known: {run['status']!r:.100}.")
 
 

@@ -27,7 +27,7 @@ _NOTE = 200
 """The characters reserved for notes."""
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """The answer of a file tool: what a model reads, and the result behind it, for programs."""
 
     content: str | list[dict[str, Any]]
@@ -100,7 +100,7 @@ _BEFORE: Final = 200
 """How many of them are before the match."""
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """A line with a match, as far as it is known, and where the match starts in it; None if that is not known."""
 
     text: str
@@ -108,7 +108,7 @@ class Place(NamedTuple):
 
 
 def matches(
-    result: GrepResult, output_mode: str, place: Callable[[GrepMatch], Place] = lambda match: Place(match.text)
+    result: GrepResult, output_mode: str, place: Callable[[GrepMatch], TextPlace] = lambda match: TextPlace(match.text)
 ) -> list[str]:
     """The rows of a search result, in the form that `output_mode` names."""
     by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
@@ -121,17 +121,17 @@ def matches(
     return list(by_path)
 
 
-def _lines(found: Sequence[GrepMatch], place: Callable[[GrepMatch], Place]) -> list[str]:
+def _lines(found: Sequence[GrepMatch], place: Callable[[GrepMatch], TextPlace]) -> list[str]:
     """The matching lines (`12: text`) and the context lines around them (`13- text`), each line once."""
     rows: dict[int, str] = {}
     for match in found:
         for beside in (*(match.context_before or ()), *(match.context_after or ())):
-            rows.setdefault(beside.line, f"  {beside.line}- {_window(beside.line, Place(beside.text))}")
+            rows.setdefault(beside.line, f"  {beside.line}- {_window(beside.line, TextPlace(beside.text))}")
     rows.update({match.line: f"  {match.line}: {_window(match.line, place(match))}" for match in found})
     return [rows[line] for line in sorted(rows)]
 
 
-def _window(line: int, place: Place) -> str:
+def _window(line: int, place: TextPlace) -> str:
     """A line, or of a long one the part around the match, with the arguments with which read_file shows more."""
     text, start = place
     if len(text) <= WHOLE_LINE:
@@ -156,7 +156,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> ToolAnswer:
     """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
@@ -166,7 +166,7 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
     if not content or first is None:
         # Backends of deepfs refuse an offset beyond the end; others may answer with nothing.
         is_end = offset > 0 and read.total_lines != 0
-        return Answer(
+        return ToolAnswer(
             f"[{display_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
         )
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
@@ -177,7 +177,7 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
     visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
     notes = [f"[{ESCAPES_NOTE}]"] if any(escape_controls(line) != line for line in visible) else []
     text = "\n".join([*shown.rows, *notes, *_advise_next_read(read, lines, shown, first, column)])
-    return Answer(text, read, len(shown.rows), shown.cut)
+    return ToolAnswer(text, read, len(shown.rows), shown.cut)
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:

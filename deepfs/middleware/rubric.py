@@ -16,9 +16,9 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    CallStep,
     Lazy,
     PrivateStateAttr,
-    Step,
     Steps,
     arun_steps,
     construct_model,
@@ -248,7 +248,9 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
             try:
                 grader, given = self._grader.get(), self._input(state, iteration, expected, objection)
                 options = {"context": getattr(runtime, "context", None)}
-                final = yield Step(partial(grader.invoke, given, **options), partial(grader.ainvoke, given, **options))
+                final = yield CallStep(
+                    partial(grader.invoke, given, **options), partial(grader.ainvoke, given, **options)
+                )
                 answer = _answer_in(final)
             except GraphBubbleUp:
                 raise

@@ -25,12 +25,12 @@ from deepfs.middleware._base import (
     AgentState,
     AsyncHandler,
     AsyncToolHandler,
+    CallStep,
     ExtendedModelResponse,
     Handler,
     ModelRequest,
     OmitFromOutput,
     PrivateStateAttr,
-    Step,
     Steps,
     ToolHandler,
     arun_steps,
@@ -141,7 +141,7 @@ class _SkillTools:
                     f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke"
                 )
 
-            answer = yield Step(refuse, lambda: awaited)
+            answer = yield CallStep(refuse, lambda: awaited)
         return _tools_in(answer, name)
 
     def offer(self, request: Any) -> Steps["_Offer"]:
@@ -239,7 +239,7 @@ def _name_of(tool: Any) -> str | None:
 # --- what is offered -------------------------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
+class _FoundTool(NamedTuple):
     tool: BaseTool
     read_at: int
     """The index of the message by which its skill was read."""
@@ -250,7 +250,7 @@ class _Found(NamedTuple):
 class _Offer(NamedTuple):
     """The tools to add to a request."""
 
-    found: Mapping[str, _Found]
+    found: Mapping[str, _FoundTool]
 
     @property
     def record(self) -> dict[str, str]:
@@ -292,15 +292,15 @@ def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Se
     is offered now.
     """
     present = {_name_of(tool): tool for tool in request.tools}
-    found: dict[str, _Found] = {}
+    found: dict[str, _FoundTool] = {}
     for name, read_at, _ in wanted:
         tools = {tool.name: tool for tool in resolved.get(name, ())}
         for each in [name, *tools]:
             own = present.get(each)
             if own is None and each in tools:
-                found.setdefault(each, _Found(tools[each], read_at, name))
+                found.setdefault(each, _FoundTool(tools[each], read_at, name))
             elif isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
-                found.setdefault(each, _Found(own, read_at, None))
+                found.setdefault(each, _FoundTool(own, read_at, None))
     return _Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
 
 

@@ -23,8 +23,8 @@ from deepfs.middleware.rendering import (
     WINDOW,
     Advice,
     Advisor,
-    Answer,
-    Place,
+    TextPlace,
+    ToolAnswer,
     command_output,
     entries,
     into_directory,
@@ -50,8 +50,8 @@ __all__ = [
     "MAX_MEDIA_BYTES",
     "MAX_RESULT_CHARS",
     "FileTool",
-    "Limits",
     "ToolFailure",
+    "ToolLimits",
     "filesystem_tools",
 ]
 
@@ -151,7 +151,7 @@ _MAX_WORK: Final = 50_000_000
 """The most bytes, times the instructions of the expression, that are searched again for places in lines."""
 
 
-class Limits(NamedTuple):
+class ToolLimits(NamedTuple):
     """The most that a result shows, and that a call may ask for."""
 
     chars: int = MAX_RESULT_CHARS
@@ -188,7 +188,7 @@ class FileOperations:
     def __init__(
         self,
         backend: BackendProtocol,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: ToolLimits = ToolLimits(),  # noqa: B008
         offered: Collection[str] = TOOL_NAMES,
     ) -> None:
         self.backend = backend
@@ -196,25 +196,25 @@ class FileOperations:
         self._chars = max(limits.chars, MIN_CHARS)
         self._limits = limits
 
-    async def ls(self, path: str, offset: int, limit: int) -> Answer:
+    async def ls(self, path: str, offset: int, limit: int) -> ToolAnswer:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
         page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
-        return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
+        return ToolAnswer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
-    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
+    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> ToolAnswer:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
         has_commands = "execute" in self._advisor.offered
         other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
-            return Answer(f"[{one_line(read.error or '')}. {other_ways}]", read)
+            return ToolAnswer(f"[{one_line(read.error or '')}. {other_ways}]", read)
         data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
-            return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
+            return ToolAnswer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
             return number_lines(_from_root(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
@@ -227,15 +227,15 @@ class FileOperations:
             raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
         return max(0, (begun.total_lines or begun.end_line or 0) + offset)
 
-    async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
+    async def write_file(self, file_path: str, content: str, overwrite: bool) -> ToolAnswer:
         if file_path.strip("/") and file_path.endswith("/"):
             named = f"Error: {display_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
         written = await write_as_approved(self.backend, file_path, content, overwrite=overwrite)
         done = await self._check_done("write_file", written, file_path)
-        return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
+        return ToolAnswer(f"Wrote {_absolute(done.path or file_path)}", done)
 
-    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> Answer:
+    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> ToolAnswer:
         if not old_string:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
@@ -243,15 +243,15 @@ class FileOperations:
         result = await edit_as_approved(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._check_done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
-        return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
+        return ToolAnswer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
-    async def glob(self, pattern: str, path: str, offset: int) -> Answer:
+    async def glob(self, pattern: str, path: str, offset: int) -> ToolAnswer:
         result = await self.backend.aglob(pattern, path)
         failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
         rows = [display_path(info.path) for info in result.matches or ()]
         stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
         page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
-        return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
+        return ToolAnswer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(
         self,
@@ -262,7 +262,7 @@ class FileOperations:
         context_lines: int,
         max_count: int,
         **options: Any,
-    ) -> Answer:
+    ) -> ToolAnswer:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         # Without a path, rules that deny the root leave what they allow beneath it.
@@ -276,7 +276,7 @@ class FileOperations:
         failed = await self._partial("grep", result, result.matches, path, better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
-        rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
+        rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), TextPlace(match.text)))
         advice = "narrow path, glob or pattern"
         more = ""
         if result.truncated and most is not None and len(found) >= most:
@@ -290,13 +290,13 @@ class FileOperations:
         if not rows and not failed:
             is_whole = not skipped and not result.truncated
             rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
-        return Answer(render_rows(rows, self._chars, more, skipped, failed, advice=advice), result)
+        return ToolAnswer(render_rows(rows, self._chars, more, skipped, failed, advice=advice), result)
 
-    async def delete(self, file_path: str) -> Answer:
+    async def delete(self, file_path: str) -> ToolAnswer:
         done = await self._check_done("delete", await delete_as_approved(self.backend, file_path), file_path)
-        return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
+        return ToolAnswer(f"Deleted {_absolute(done.path or file_path)}", done)
 
-    async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
+    async def move(self, source: str, destination: str, overwrite: bool) -> ToolAnswer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
             named = f"Error: {display_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination).text}")
@@ -306,9 +306,9 @@ class FileOperations:
         is_directory |= moved.code is ErrorCode.IS_DIRECTORY
         better = into_directory(source, destination) if is_directory else None
         done = await self._check_done("move", moved, source, destination, better=better)
-        return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
+        return ToolAnswer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
-    async def execute(self, command: str, timeout: float) -> Answer:
+    async def execute(self, command: str, timeout: float) -> ToolAnswer:
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
@@ -320,7 +320,7 @@ class FileOperations:
             raise await self._failure("execute", error) from error
         output = command_output(done, longest)
         reached = done.exit_code is not None and timeout > longest
-        return Answer(f"{output}\n[The timeout was {longest:g} s, the maximum]" if reached else output, done)
+        return ToolAnswer(f"{output}\n[The timeout was {longest:g} s, the maximum]" if reached else output, done)
 
     # --- failures ---
 
@@ -347,20 +347,20 @@ class FileOperations:
 
     async def _places(
         self, found: Sequence[GrepMatch], make_finder: Callable[[], Callable[[str], int | None]]
-    ) -> dict[tuple[str, int], Place]:
+    ) -> dict[tuple[str, int], TextPlace]:
         """Where the matches in long lines are; the first lines that were cut before their match are read whole."""
         long = [match for match in found if len(match.text) > WHOLE_LINE]
         if not long:
             return {}
         find, places, cut = make_finder(), {}, 0
         for match in long:
-            place = Place(match.text, find(match.text))
+            place = TextPlace(match.text, find(match.text))
             is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
             if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
                 data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
                 line = data.content if data is not None and data.encoding == "utf-8" else match.text
-                place = Place(line, find(line))
+                place = TextPlace(line, find(line))
             places[match.path, match.line] = place
         return places
 
@@ -439,7 +439,7 @@ def filesystem_tools(
         TypeError: If `backend` is not a backend, or a limit is not a number.
         ValueError: For a tool that does not exist, and for a timeout or a count that is not positive.
     """
-    limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
+    limits = ToolLimits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
     files = backend_from(backend)
     hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
     return [tool for tool in make_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
@@ -451,13 +451,13 @@ class FileTool(NamedTuple):
     name: str
     description: str
     arguments: type[ToolArguments]
-    call: Callable[..., Coroutine[Any, Any, Answer]]
+    call: Callable[..., Coroutine[Any, Any, ToolAnswer]]
     """Takes the validated arguments by name. Raises ToolException, mostly a ToolFailure."""
 
 
 def make_tools(
     files: BackendProtocol,
-    limits: Limits,
+    limits: ToolLimits,
     descriptions: Mapping[str, str] | None = None,
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
     hidden: Collection[str] | None = None,
@@ -493,7 +493,7 @@ _FORMS: Final[Mapping[str, Literal["content_and_artifact"]]] = {"execute": "cont
 
 def file_tools(
     files: BackendProtocol,
-    limits: Limits,
+    limits: ToolLimits,
     descriptions: Mapping[str, str] | None = None,
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
     hidden: Collection[str] | None = None,

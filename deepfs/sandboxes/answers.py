@@ -18,7 +18,7 @@ from deepfs.disk.os_calls import is_temporary
 from deepfs.errors import BackendError, DeadlineError, DeepFSError
 from deepfs.sandboxes.wire import MAX_ENTRIES, Records, ScriptCalls, bound_of, failure_of, off_loop
 from deepfs.search.request import FileFilter
-from deepfs.search.results import Grep, glob_result
+from deepfs.search.results import GrepScan, glob_result
 from deepfs.text import paths
 from deepfs.text.entries import (
     Kind,
@@ -359,7 +359,7 @@ def parse_found_files(answer: Records, top: str, root: str, limit: int) -> Itera
             yield SearchedFile(path, data) if is_valid(path) else Unlisted()
 
 
-def grep_files(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
+def grep_files(deadline: Deadline, answer: Records, root: str, grep: GrepScan) -> GrepResult:
     """The lines that `grep` finds in the files of an answer. Those whose name is no valid path count as skipped."""
     grep.deadline = deadline
     found: dict[str, bytes | None] = {}

@@ -32,7 +32,7 @@ from deepfs.sandboxes.answers import (
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import SEARCH_SECONDS, Grep
+from deepfs.search.results import SEARCH_SECONDS, GrepScan
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -290,7 +290,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     async def _grep(self, request: GrepRequest) -> GrepResult:
         request = _without_directories(request, self.grep_exclude_dirs)
-        grep = Grep(request, FileFilter(request), self._max_bytes)
+        grep = GrepScan(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
         limits = [str(limit).encode() for limit in (self._max_bytes, most)]
         words = [*_hints(request.glob), grep.required, *limits]

@@ -33,8 +33,8 @@ from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
 from deepfs.search.query import is_plain, parse_numbered_matches
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
-from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, Grep, glob_result
-from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.search.results import MAX_GLOB_CHARS, MAX_GLOB_MATCHES, MAX_SEARCHED_BYTES, GrepScan, glob_result
+from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, RipgrepRun, find_ripgrep
 from deepfs.text import paths
 from deepfs.text.judging import AccessCheck
 from deepfs.text.lines import BOM, has_plain_lines
@@ -112,7 +112,7 @@ class LocalSearch:
             try:
                 if chosen not in filters:
                     filters[chosen] = FileFilter(call.request, root, batch.ignoring)
-                batch.tasks.append(_Task(call, filters[chosen], batch))
+                batch.tasks.append(_SearchTask(call, filters[chosen], batch))
             except DeepFSError as error:
                 call.fail(error)
         with suppress(DeadlineError):
@@ -130,7 +130,7 @@ class LocalSearch:
             return None
 
 
-class _Task:
+class _SearchTask:
     """One search of a batch: the files that it wants, and what it has found. `grep` is None for a glob.
 
     A grep with a limit gets its files sorted by path; other greps in any order, each once. Globs get theirs sorted.
@@ -145,7 +145,7 @@ class _Task:
         """Whether the search ended at its deadline."""
         self._infos: list[FileInfo] = []
         self._chars = 0
-        self.grep: Grep | None = None
+        self.grep: GrepScan | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -153,7 +153,7 @@ class _Task:
         self._shortage: DeepFSError | None = None
         """The first error from a lack of system resources, for which a part of the tree was not searched."""
         if isinstance(self.call.request, GrepRequest):
-            self.grep = Grep(self.call.request, self.files, self._batch.max_bytes)
+            self.grep = GrepScan(self.call.request, self.files, self._batch.max_bytes)
             # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
             self.grep.deadline = _Deadline(self._batch.tasks, [self])
 
@@ -214,7 +214,7 @@ class _Deadline(Deadline):
 
     __slots__ = ("_batch", "_every", "_next", "_tasks")
 
-    def __init__(self, batch: Sequence[_Task], tasks: Sequence[_Task], every: float = _CHECK_S) -> None:
+    def __init__(self, batch: Sequence[_SearchTask], tasks: Sequence[_SearchTask], every: float = _CHECK_S) -> None:
         super().__init__()
         self._batch = batch
         self._tasks = tasks
@@ -242,7 +242,7 @@ class _Deadline(Deadline):
             raise DeadlineError(path, "")
 
 
-def _end(batch: Sequence[_Task], tasks: Iterable[_Task]) -> None:
+def _end(batch: Sequence[_SearchTask], tasks: Iterable[_SearchTask]) -> None:
     """End some tasks of a batch. Each gets its result at once, but the last one only when all work has ended."""
     for task in tasks:
         if not task.is_over:
@@ -259,7 +259,7 @@ class _Batch:
         self.root = root
         self.max_bytes = max_bytes
         self._start = len(paths.join(root, "_")) - 1
-        self.tasks: list[_Task] = []
+        self.tasks: list[_SearchTask] = []
         self.ignoring: Ignoring | None = None
         self.starts_in_file: bool = False
 
@@ -278,7 +278,7 @@ class _Batch:
         finally:
             _processes.release()
 
-    def _is_large(self, greps: Sequence[_Task]) -> bool:
+    def _is_large(self, greps: Sequence[_SearchTask]) -> bool:
         """Whether there are many files. Greps with a limit are tried on the first ones, where they may find enough."""
         limited = [task for task in greps if task.grep is not None and task.grep.is_limited]
         count, deadline = 0, _Deadline(self.tasks, limited)
@@ -297,7 +297,7 @@ class _Batch:
 
     # --- in this process ---
 
-    def _walk(self, tasks: Sequence[_Task]) -> None:
+    def _walk(self, tasks: Sequence[_SearchTask]) -> None:
         """Search file after file, until none is left or the tasks are over."""
         tasks = [task for task in tasks if not task.is_over]
         if tasks:
@@ -312,7 +312,7 @@ class _Batch:
 
     def _runs(
         self,
-        tasks: Sequence[_Task],
+        tasks: Sequence[_SearchTask],
         only: Iterable[str] | None = None,
         miss: Callable[[str, OSError], None] | None = None,
     ) -> Generator[FileRun, None, None]:
@@ -328,7 +328,7 @@ class _Batch:
         deadline = _Deadline(self.tasks, tasks)
         return self.disk.walk_runs(self.root, choice, unreadable=miss or miss_all, deadline=deadline)
 
-    def _search(self, run: FileRun, tasks: Sequence[_Task], deadline: _Deadline) -> None:
+    def _search(self, run: FileRun, tasks: Sequence[_SearchTask], deadline: _Deadline) -> None:
         """Search the files of a run for the tasks that want them. Raises DeadlineError."""
         filters = dict.fromkeys([task.files for task in tasks])
         if len(run.prefix) < self._start:
@@ -372,7 +372,7 @@ class _Batch:
 
     # --- with ripgrep ---
 
-    def _search_with(self, ripgrep: Ripgrep, greps: Sequence[_Task]) -> None:
+    def _search_with(self, ripgrep: Ripgrep, greps: Sequence[_SearchTask]) -> None:
         """Search for `greps` with ripgrep, and meanwhile for all other tasks here."""
         queries = [task.grep.query for task in greps if task.grep is not None and not task.grep.is_limited]
         # ripgrep drops a carriage return or a BOM at an end of the text that it is to search for, and then finds more.
@@ -404,7 +404,7 @@ class _Batch:
             self._walk(greps)
         _end(self.tasks, greps)
 
-    def _take(self, run: Run, greps: Sequence[_Task], unchanged: UnchangedFiles | None) -> None:
+    def _take(self, run: RipgrepRun, greps: Sequence[_SearchTask], unchanged: UnchangedFiles | None) -> None:
         """Search the files that ripgrep finds or leaves out. Raises RipgrepError and DeadlineError."""
         files, deadline = greps[0].files, _Deadline(self.tasks, greps)
         # Only with a limit does it matter which matches come first.
@@ -414,7 +414,7 @@ class _Batch:
         missed: dict[str, OSError] = {}
         """The directories that could not be read, with `/` at the end."""
 
-        def visit(place: str, tasks: Sequence[_Task]) -> None:
+        def visit(place: str, tasks: Sequence[_SearchTask]) -> None:
             deadline.check(place)
             tasks = [task for task in tasks if not task.is_over]
             content = _content(partial(self._read, place), self.max_bytes) if tasks and place not in missed else b""
@@ -456,7 +456,11 @@ class _Batch:
                 continue
 
     def _take_lines(
-        self, found: dict[str, bytes | None], greps: Sequence[_Task], unchanged: UnchangedFiles, deadline: Deadline
+        self,
+        found: dict[str, bytes | None],
+        greps: Sequence[_SearchTask],
+        unchanged: UnchangedFiles,
+        deadline: Deadline,
     ) -> Collection[str]:
         """Give the lines that ripgrep found to the greps; returns the files that need not be searched any more."""
         known = {path: lines for path, lines in found.items() if lines is not None}
@@ -521,7 +525,7 @@ class _AnyOf:
         return [name for name in names if name in wanted]
 
 
-def _suits_ripgrep(task: _Task) -> bool:
+def _suits_ripgrep(task: _SearchTask) -> bool:
     """Whether ripgrep excludes no file that matches, and searches few unwanted files."""
     return task.grep is not None and task.files.glob is None and 0 < len(task.grep.required) <= MAX_NEEDLE
 

@@ -4,7 +4,7 @@ from deepfs.operations import Glob as GlobRequest
 from deepfs.operations import Grep as GrepRequest
 from deepfs.operations import PathFilter
 from deepfs.operations import Search as SearchRequest
-from deepfs.search.globs import Glob, compile_glob
+from deepfs.search.globs import GlobPattern, compile_glob
 from deepfs.search.query import Query, compile_query
 from deepfs.text import paths
 from deepfs.text.paths import is_visible, visible_in
@@ -32,7 +32,7 @@ class FileFilter:
 
     def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
         self.root: str = request.root if root is None else root
-        self.glob: Glob | None = None if request.file_glob is None else compile_glob(request.file_glob)
+        self.glob: GlobPattern | None = None if request.file_glob is None else compile_glob(request.file_glob)
         self._ignored = ignored
         self._hidden = request.hidden
         self._leaving_out = [leaves_out for leaves_out in (request.hidden, ignored) if leaves_out is not None]

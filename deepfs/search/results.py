@@ -8,7 +8,7 @@ from deepfs.text.paths import MAX_PATH_BYTES
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult
 
-__all__ = ["MAX_GLOB_CHARS", "MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "SEARCH_SECONDS", "Grep", "glob_result"]
+__all__ = ["MAX_GLOB_CHARS", "MAX_GLOB_MATCHES", "MAX_SEARCHED_BYTES", "SEARCH_SECONDS", "GrepScan", "glob_result"]
 
 MAX_SEARCHED_BYTES = 10 * 1024 * 1024
 MAX_GLOB_MATCHES = 100_000
@@ -22,7 +22,7 @@ SEARCH_SECONDS = 60.0
 """Seconds after which a search ends with a `truncated` result, if its backend sets no other limit."""
 
 
-class Grep:
+class GrepScan:
     """The matches of a grep so far. Files must come sorted by path if `max_count` is to keep the first matches.
 
     `deadline` is checked every few milliseconds within a file.

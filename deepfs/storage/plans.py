@@ -21,7 +21,7 @@ from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation,
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
 from deepfs.search.literals import required_path
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest
-from deepfs.search.results import Grep
+from deepfs.search.results import GrepScan
 from deepfs.storage.gathering import batched
 from deepfs.storage.requests import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.text import flat_tree as trees
@@ -447,7 +447,7 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
-    grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
+    grep, root, deadline = GrepScan(request, files, terms._max_bytes), files.root, search_deadline()
     if terms._finds:
         return (yield from _find_lines(terms, request, grep))
     tree = yield from _list_searched(terms, files)
@@ -466,7 +466,7 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     return search.result()
 
 
-def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResult]:
+def _find_lines(terms: Terms, request: GrepRequest, grep: GrepScan) -> Plan[GrepResult]:
     """`grep` where the storage finds candidates by itself."""
     files, deadline, page = grep.files, search_deadline(), Page({}, "")
     seen = 0

@@ -14,7 +14,7 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend, _count_unrelated
 from deepfs.disk import Disk, carry_out, is_temporary
-from deepfs.disk.flushing import Change, finish_together
+from deepfs.disk.flushing import FlushedChange, finish_together
 from deepfs.errors import NotDirectoryError
 from deepfs.threads import pool
 from support.disks import open_descriptors, tree
@@ -264,7 +264,7 @@ def test_without_threads_flushes_are_made_one_by_one(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(pool.WorkerPool, "submit", refuse)
     disk = Disk(str(tmp_path), durable=True)
-    changes = [Change(partial(disk.write_in_steps, f"/{number}", b"")) for number in range(3)]
+    changes = [FlushedChange(partial(disk.write_in_steps, f"/{number}", b"")) for number in range(3)]
     finish_together(changes)
     assert [change.result() for change in changes] == [None] * 3
     assert sorted(tree(tmp_path)) == ["0", "1", "2"]

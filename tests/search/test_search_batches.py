@@ -20,7 +20,7 @@ from deepfs.search import disk as engines
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
-from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.search.ripgrep import Ripgrep, RipgrepError, RipgrepRun, find_ripgrep
 from support import trees
 from support.files import everything_in
 from support.searches import Collecting as CollectingCall
@@ -202,7 +202,7 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
             monkeypatch.setattr(run, "_end", partial(fail, run))
             return run
 
-    def fail(run: Run) -> int:
+    def fail(run: RipgrepRun) -> int:
         early.deadline.cancel()
         while not early.answer:
             run._deadline.check()
@@ -222,14 +222,14 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
 def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         (tmp_path / name).write_text("needle")
-    started: list[Run] = []
-    start = Run.__enter__
+    started: list[RipgrepRun] = []
+    start = RipgrepRun.__enter__
 
-    def counted(run: Run) -> Run:
+    def counted(run: RipgrepRun) -> RipgrepRun:
         started.append(run)
         return start(run)
 
-    monkeypatch.setattr(Run, "__enter__", counted)
+    monkeypatch.setattr(RipgrepRun, "__enter__", counted)
     searcher, search = local_search(tmp_path, ripgrep=True), GrepRequest("needle")
     for _ in range(2):  # A place is given back.
         with ExitStack() as others:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.sqlite.database import Database, Durability, Session, damaged_error, database_at, error_for
+from deepfs.backends.sqlite.database import Database, DatabaseSession, Durability, damaged_error, database_at, error_for
 from deepfs.backends.sqlite.schema import check_current, code_of
 from deepfs.backends.sqlite.search import (
     MIME_TYPE,
@@ -56,7 +56,7 @@ class _SqliteFiles(BlockingStorage):
     """The files of a namespace, for one operation."""
 
     failures = (sqlite3.Error,)
-    _session: Session
+    _session: DatabaseSession
     _search: Candidates | None = None
     _has_read = False
     """Whether what a change rests on was read while the database was locked."""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from deepfs.backends.sqlite.database import Session
+from deepfs.backends.sqlite.database import DatabaseSession
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
@@ -90,7 +90,7 @@ class Candidates:
 
     def __init__(
         self,
-        session: Session,
+        session: DatabaseSession,
         namespace: str,
         request: SearchRequest,
         files: FileFilter,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-__all__ = ["address", "arguments", "brief", "shown_attributes", "struct_repr"]
+__all__ = ["address", "arguments", "brief", "format_attributes", "struct_repr"]
 
 _MOST_CHARACTERS: Final = 200
 """The most characters of a text that are shown."""
@@ -62,7 +62,7 @@ def arguments(*values: object, **named: object) -> str:
     return ", ".join([*shown, *(f"{name}={brief(value)}" for name, value in named.items() if value is not None)])
 
 
-def shown_attributes(owner: object, shown: Iterable[str]) -> str:
+def format_attributes(owner: object, shown: Iterable[str]) -> str:
     """Attributes of an object as arguments, for a repr.
 
     Args:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 __all__ = ["already_warned", "warn_deprecated"]
 
-_issued_risks: ContextVar[set[str] | None] = ContextVar("deepfs_told", default=None)
+_issued_risks: ContextVar[set[str] | None] = ContextVar("deepfs_issued_risks", default=None)
 
 
 def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
@@ -28,13 +28,13 @@ def warn_deprecated(message: str, *, is_risk: bool = False) -> None:
 
 
 @contextmanager
-def already_warned(told: set[str]) -> Iterator[None]:
+def already_warned(issued: set[str]) -> Iterator[None]:
     """Issue no deprecation warnings in this context, except each warning about a risk once.
 
-    Use it for calls of code, such as a backend factory, whose deprecation was already warned about. `told` is the set
+    Use it for calls of code, such as a backend factory, whose deprecation was already warned about. `issued` is the set
     of warnings about risks that were issued; pass the same set to later calls.
     """
-    token = _issued_risks.set(told)
+    token = _issued_risks.set(issued)
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware.approvals import ANSWER_FORM, ApprovalMiddleware, ask_once
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, telling_parent
+from deepfs.middleware.async_subagents import AsyncSubAgentMiddleware, has_parent, wake_parent_at_end
 from deepfs.middleware.delegation import (
     GENERAL_PURPOSE_SUBAGENT,
     AsyncSubAgent,
@@ -39,7 +39,7 @@ from deepfs.middleware.harness import (
     TodoMiddleware,
     check_middleware,
     combine,
-    excluded_by,
+    find_exclusions,
     system_prompt_of,
     with_descriptions,
     without_excluded,
@@ -53,7 +53,7 @@ from deepfs.middleware.skills import SkillsMiddleware, skills_of
 from deepfs.middleware.subagents import on_backend
 from deepfs.middleware.summarization import create_summarization_middleware
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemPermission, check_rules
 from deepfs.profiles.registry import GeneralPurposeSubagentProfile, HarnessProfile, harness_profile_of, load_plugins
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def create_deep_agent(
         model=chat_model,
         profile=profile,
         files=resolve_backend(backend),
-        rules=checked_rules(permissions or ()),
+        rules=check_rules(permissions or ()),
         tools=with_descriptions(tools or (), profile),
         skills=skills,
         memory=memory or (),
@@ -193,12 +193,12 @@ class _Agent(CompiledStateGraph[Any, Any, Any, Any]):
 
     def stream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `CompiledStateGraph.stream`. Raises ValueError for an empty command, and an error for unknown ids."""
-        return super().stream(_checked_input(input), _strict(input, config), **options)
+        return super().stream(_check_input(input), _strict(input, config), **options)
 
     def astream(self, input: Any, config: Any = None, **options: Any) -> Any:
         """Like `stream`. A run that is a background task of another agent on its server wakes that agent at its end."""
-        stream = super().astream(_checked_input(input), _strict(input, config), **options)
-        return telling_parent(self, stream, config, options.get("context")) if has_parent(config) else stream
+        stream = super().astream(_check_input(input), _strict(input, config), **options)
+        return wake_parent_at_end(self, stream, config, options.get("context")) if has_parent(config) else stream
 
 
 _INTERRUPT_ID: Final = re.compile("[0-9a-f]{32}")
@@ -213,7 +213,7 @@ def _strict(given: Any, config: Any) -> Any:
     return {**config, "configurable": {STRICT_RESUME: True, **(config.get("configurable") or {})}}
 
 
-def _checked_input(given: Any) -> Any:
+def _check_input(given: Any) -> Any:
     if isinstance(given, Command) and given.resume is None and not given.update and not given.goto:
         raise ValueError(f"A Command without an answer does nothing. {ANSWER_FORM}.")
     return given
@@ -364,7 +364,7 @@ class _Parts:
 
     def _with_profile(self, spec: Mapping[str, Any], own: Sequence[Middleware], profile: HarnessProfile) -> Any:
         inherited = self.rules or rules_of(spec.get("middleware", ())) or self._all_rules
-        rules = checked_rules(spec.get("permissions", inherited))
+        rules = check_rules(spec.get("permissions", inherited))
         files = resolve_backend(spec.get("backend", self.files))
         is_fork = spec.get("mode") == "fork"
         equipment: list[Middleware] = []
@@ -380,7 +380,7 @@ class _Parts:
         stack = combine(equipment, given, [*tail, *memory])
         # The agent's own stack shows whether its profile excludes what does not exist.
         remaining = without_excluded(profile, stack, beside=own, checks="model" in spec)
-        left_out = [LeftOut(each.name) for each in own if excluded_by(profile, each)]
+        left_out = [LeftOut(each.name) for each in own if find_exclusions(profile, each)]
         prompt = spec.get("system_prompt") or ""
         others = {key: value for key, value in spec.items() if is_fork or key != "skills"}
         return {

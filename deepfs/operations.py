@@ -36,7 +36,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
-    error_told,
+    error_from,
     failure,
     rename_paths,
     replace_fields,
@@ -208,7 +208,7 @@ class Operation(Struct, frozen=True):
         if not isinstance(answer, Result):
             return answer
         if answer.error is not None:
-            answer = rename_paths(answer, locate_error(error_told(answer), self.paths), rename)
+            answer = rename_paths(answer, locate_error(error_from(answer), self.paths), rename)
         return self._rename_answer(answer, rename)
 
     def _rename_answer(self, answer: Any, rename: Rename) -> Any:

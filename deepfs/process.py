@@ -34,7 +34,7 @@ __all__ = [
     "Running",
     "Stream",
     "capture",
-    "running",
+    "start_command",
     "stop_note",
     "time_up",
 ]
@@ -93,7 +93,7 @@ class Kept:
         """
         return self.size if self.size > self._limit else len(self.text(self.size).encode())
 
-    def fitting(self, room: int) -> str:
+    def cut_text(self, room: int) -> str:
         """The stream as text, cut to `room` bytes of text; a note of how many bytes are left out comes on top."""
         if self.text_size <= room:
             return self.text(self.size)
@@ -145,7 +145,7 @@ class Captured:
         out, err = self._streams["stdout"], self._streams["stderr"]
         half = self._limit // 2
         for_errors = min(err.text_size, max(half, self._limit - out.text_size))
-        shown, errors = out.fitting(self._limit - for_errors), err.fitting(for_errors)
+        shown, errors = out.cut_text(self._limit - for_errors), err.cut_text(for_errors)
         return f"{shown}\n{errors}" if errors and shown and not shown.endswith("\n") else shown + errors
 
 
@@ -434,7 +434,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(command: Command) -> AsyncIterator[Running]:
+async def start_command(command: Command) -> AsyncIterator[Running]:
     """Run a command during the block, which may read its output; leaving the block early ends the command.
 
     Raises OSError if it cannot be started.

@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 
-from deepfs.threads.background import Call, background_loop
+from deepfs.threads.background import BackgroundCall, background_loop
 from deepfs.threads.loop_bridge import LoopCallbacks, finish, loop_callbacks, runs_loop, this_thread
 from deepfs.threads.pool import is_worker
 
@@ -106,7 +106,7 @@ def run_sync(function: Callable[..., Awaitable[T]] | Awaitable[T], /, *args: Any
     loop = background_loop()
     try:
         _check_may_wait()
-        call = Call(functools.partial(_await, function, args, kwargs))
+        call = BackgroundCall(functools.partial(_await, function, args, kwargs))
         running = loop.take(call)
     except RuntimeError:
         _discard(function)

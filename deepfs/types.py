@@ -223,7 +223,7 @@ def _payload(result: Result, payload: _PayloadT | None) -> _PayloadT:
     """The payload of a successful result. Raises the error of a failed one."""
     if result.error is not None:
         # A copy, so that the result keeps no frames alive by a traceback.
-        raise error_told(result).renamed(str)
+        raise error_from(result).renamed(str)
     if payload is None:
         raise BackendError(None, f"A {type(result).__name__} has neither an error nor a payload")
     return payload
@@ -519,14 +519,14 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 def failure(result: type[ResultT], error: DeepFSError) -> ResultT:
     """A failed Result of the type `result` for `error`."""
-    return carrying(result(error=str(error), code=error.code), error)
+    return attach_error(result(error=str(error), code=error.code), error)
 
 
 def convert_failure(result: type[ResultT], failed: Result) -> ResultT:
     """The failure in `failed`, as a Result of the type `result`."""
     error = error_behind(failed)
     made = result(error=failed.error, code=failed.code)
-    return made if error is None else carrying(made, error)
+    return made if error is None else attach_error(made, error)
 
 
 def error_behind(result: Result) -> DeepFSError | None:
@@ -535,7 +535,7 @@ def error_behind(result: Result) -> DeepFSError | None:
     return error if isinstance(error, DeepFSError) and str(error) == result.error else None
 
 
-def error_told(result: Result) -> DeepFSError:
+def error_from(result: Result) -> DeepFSError:
     """The exception of a failed result; one made from its code and text if the result carries none."""
     return error_behind(result) or error_of(result.code or ErrorCode.BACKEND_ERROR, result.error or "")
 
@@ -543,21 +543,21 @@ def error_told(result: Result) -> DeepFSError:
 def rename_paths(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
     """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
     shown = error.renamed(name)
-    return carrying(replace(result, error=str(shown)), shown)
+    return attach_error(replace(result, error=str(shown)), shown)
 
 
 def replace_fields(result: ResultT, **fields: Any) -> ResultT:
     """A copy of `result` with other values of `fields`, which carries the same error."""
     error = error_behind(result)
     copied = replace(result, **fields)
-    return copied if error is None else carrying(copied, error)
+    return copied if error is None else attach_error(copied, error)
 
 
 _BEHIND = "_error"
 """The attribute with the error of a result. It is no field, so it is not shown, compared or serialised."""
 
 
-def carrying(result: ResultT, error: DeepFSError) -> ResultT:
+def attach_error(result: ResultT, error: DeepFSError) -> ResultT:
     """Attach a copy of `error` to `result`, which must have the text of `error`, and return `result`."""
     # A copy has no traceback, which would keep alive all objects in its frames.
     vars(result)[_BEHIND] = error.renamed(str)

@@ -9,7 +9,7 @@ import pytest
 
 from deepfs import errors
 from deepfs.errors import DeepFSError, ErrorCode, error_about, error_class, error_of, quote
-from deepfs.types import ReadResult, error_told, failure
+from deepfs.types import ReadResult, error_from, failure
 
 LEAVES = DeepFSError.__subclasses__()
 
@@ -163,7 +163,7 @@ class TestData:
         error = error_about(code, "/x", "why")
         failed = failure(ReadResult, error)
         assert (failed.code, failed.error) == (code, str(error))
-        told = error_told(ReadResult(failed.error, code=failed.code))
+        told = error_from(ReadResult(failed.error, code=failed.code))
         assert (type(told), str(told), told.reason) == (error_class(code), str(error), str(error))
 
     def test_an_unknown_code_becomes_a_backend_error(self) -> None:

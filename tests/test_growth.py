@@ -31,7 +31,7 @@ from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, base, network, wire
 from deepfs.search import gitignore, globs, literals, query
-from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest, glob_result, query_of
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, glob_result, query_of
 from deepfs.text import arguments as given
 from deepfs.text import edits, entries, flat_tree, lines, media, paths, records, visible
 from deepfs.text.entries import TreeEntry, TreeListing
@@ -109,8 +109,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/text
     "edits.hint": lambda text: edits.hint(text, "a  a\nb" + text[:1000]),
     "edits.hint of a long text": lambda text: edits.hint("a\nb\n" * 100, text),
-    "edits.misread": lambda text: edits.misread(text, "é" + text[:1000]),
-    "edits.misread of a long text": lambda text: edits.misread("a\nb\n" * 100, text),
+    "edits.find_misreading": lambda text: edits.find_misreading(text, "é" + text[:1000]),
+    "edits.find_misreading of a long text": lambda text: edits.find_misreading("a\nb\n" * 100, text),
     "edits.replace": lambda text: edits.replace("/a", text, text[:3], "x", True),
     "edits.replace once": lambda text: edits.replace("/a", text, text[: len(text) // 2], "x"),
     "lines.check_text": lines.check_text,
@@ -131,7 +131,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "media.sniff": lambda text: media.sniff(text.encode()),
     "paths.ancestors": lambda text: paths.ancestors("/" + text[:4096]),
     "paths.are_plainly_normal": lambda text: paths.are_plainly_normal([text]),
-    "paths.end_of": paths.end_of,
+    "paths.end_of_prefix": paths.end_of_prefix,
     "paths.host_path": lambda text: paths.host_path(text, "/"),
     "paths.is_beneath": lambda text: paths.is_beneath(text, "/a"),
     "paths.is_normal": paths.is_normal,
@@ -153,7 +153,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "records.read_data": lambda text: records.read_data("/a", _as_data(text), 3, 100_000, max_binary=1 << 30),
     "records.read_text": _read,
     "records.read_window": lambda text: records.read_window(_as_data(text), lines.window(text, 0, 10), ""),
-    "records.searchable": lambda text: records.searchable(_as_data(text)),
+    "records.searchable_content": lambda text: records.searchable_content(_as_data(text)),
     "records.size_of": lambda text: records.size_of(_as_data(text)),
     "records.text_of": lambda text: records.text_of(_as_data(text), "/a"),
     "records.to_v1": lambda text: records.to_v1(_as_data(text)),
@@ -161,7 +161,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "visible.fence": lambda text: visible.fence("a", text),
     "visible.one_line": visible.one_line,
     "visible.output_text": visible.output_text,
-    "visible.shown_path": visible.shown_path,
+    "visible.display_path": visible.display_path,
     "visible.visible": visible.visible,
     "visible.without_tags": lambda text: visible.without_tags(text, "a"),
     "arguments.bytes_given": lambda text: given.bytes_given("a", bytearray(text.encode())),
@@ -179,18 +179,18 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "query.search_plain": lambda text: query.search_plain(
         query.compile_query("a"), "/a", text, None, query.Deadline(60)
     ),
-    "query.numbered_matches": lambda text: query.numbered_matches("/a", text.encode(), ["a", text[:50]]),
+    "query.parse_numbered_matches": lambda text: query.parse_numbered_matches("/a", text.encode(), ["a", text[:50]]),
     "gitignore.compile_rules of long lines": _ignores_by_long_lines,
     "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),
     # deepfs/sandboxes
     "network.normal_host": network.normal_host,
-    "rules.checked_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
+    "rules.check_rules": lambda text: rules.FilesystemPermission(["read"], [f"/{text}"], "deny"),
     "wire.printable": wire.printable,
     "wire.failure_of": lambda text: wire.failure_of(text.encode().split(b" "), "/a"),
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "base._captured_result": lambda text: base._captured_result(ExecuteResponse(output=text, exit_code=0), "ab"),
+    "base._parse_captured": lambda text: base._parse_captured(ExecuteResponse(output=text, exit_code=0), "ab"),
     "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
@@ -204,7 +204,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     # deepfs/middleware
     "rendering.command_output": lambda text: rendering.command_output(ExecuteResponse(output=text, exit_code=1)),
     "rendering.output_and_notes": rendering.output_and_notes,
-    "rendering.listing": lambda text: rendering.listing(text.split("\n"), 60_000),
+    "rendering.render_rows": lambda text: rendering.render_rows(text.split("\n"), 60_000),
     "rendering.page_rows": lambda text: rendering.page_rows(text.split("\n"), 0, 1000, 60_000, text),
     "rendering.number_lines": lambda text: rendering.number_lines("/a", _read(text), 0, 0, 60_000),
     "rendering.matches": lambda text: rendering.matches(_grep_result(text), "content"),
@@ -212,22 +212,22 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.no_file": lambda text: rendering.no_file("/", text),
     "rendering.no_line": lambda text: rendering.no_line(text, "/", text, is_whole=True, regex=False, ignore_case=False),
     "rendering.literal_brackets": rendering.literal_brackets,
-    "rendering.shown_error": lambda text: rendering.shown_error(errors.NotFoundError(text)),
+    "rendering.render_error": lambda text: rendering.render_error(errors.NotFoundError(text)),
     "rendering.plain_error": rendering.plain_error,
     "rendering.sentence": rendering.sentence,
     "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
     "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
     "skill_files.parse_skill": lambda text: skill_files.parse_skill(text.encode(), "/a/SKILL.md"),
     "skill_files.instructions": lambda text: skill_files.instructions(text.encode()),
-    "skill_files.bound_warnings": lambda text: skill_files.bound_warnings(text.split("\n")),
-    "skill_files.shown_warnings": lambda text: skill_files.shown_warnings([text]),
+    "skill_files.limit_warnings": lambda text: skill_files.limit_warnings(text.split("\n")),
+    "skill_files.render_warnings": lambda text: skill_files.render_warnings([text]),
     "skill_files.check_template": skill_files.check_template,
-    "skill_files.known_skills": lambda text: skill_files.known_skills({"skills_metadata": [text]}),
-    "skill_files.shown_skills": lambda text: skill_files.shown_skills(
+    "skill_files.parse_skills": lambda text: skill_files.parse_skills({"skills_metadata": [text]}),
+    "skill_files.render_skills": lambda text: skill_files.render_skills(
         [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]
         [text],
     ),
-    "skill_files.pinned_text": lambda text: skill_files.pinned_text(
+    "skill_files.render_pinned": lambda text: skill_files.render_pinned(
         {"path": text, "name": text},  # type: ignore[typeddict-item]
         text.encode(),
     ),
@@ -270,7 +270,7 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "utils.truncate_if_too_long": utils.truncate_if_too_long,
     "utils.update_file_data": lambda text: utils.update_file_data({"content": text}, text),
     "utils.validate_path": utils.validate_path,
-    "backend_answers.code_told": backend_answers.code_told,
+    "backend_answers.code_from": backend_answers.code_from,
     "backend_answers.parse_numbered": backend_answers.parse_numbered,
     "backend_answers.unnumbered of numbered lines": lambda text: backend_answers.parse_numbered(f"1\t{text}"),
     "backend_answers.unnumbered of one long line": lambda text: backend_answers.parse_numbered(
@@ -357,19 +357,19 @@ def _tree(numbers: list[int]) -> list[TreeEntry]:
 
 SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "wire.outcomes": _of_answer(lambda answer, count: wire.outcomes(answer, ["/a"] * count), b"E denied\n"),
-    "answers.resolved_paths": _of_answer(answers.resolved_paths, b"ok /a//\n"),
+    "answers.parse_resolved_paths": _of_answer(answers.parse_resolved_paths, b"ok /a//\n"),
     "answers.infos": _of_answer(lambda answer, _: list(answers.infos(answer, "/", "")), _ANSWER_LINES),
     "answers.list_directory": _of_answer(lambda answer, _: answers.list_directory(answer, "/", ""), _ANSWER_LINES),
     "answers.glob_files": _of_answer(
         lambda answer, _: answers.glob_files(Deadline(), answer, "", FileFilter(GlobRequest("**"))), _ANSWER_LINES
     ),
     "answers.grep_files": _of_answer(
-        lambda answer, _: answers.grep_files(Deadline(), answer, "", Grep(_GREP, FileFilter(_GREP))),
+        lambda answer, _: answers.grep_files(Deadline(), answer, "", GrepScan(_GREP, FileFilter(_GREP))),
         _ANSWER_LINES,
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
-    "answers.found_files": _of_answer(
-        lambda answer, _: list(answers.found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
+    "answers.parse_found_files": _of_answer(
+        lambda answer, _: list(answers.parse_found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
     ),
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
@@ -378,16 +378,18 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "entries.directories_of": _with_rows(lambda rows: entries.directories_of(_tree(rows))),
     "entries.empty_directories": _with_rows(lambda rows: entries.empty_directories(_tree(rows))),
     "entries.files_of": _with_rows(lambda rows: entries.files_of(_tree(rows))),
-    "entries.implied_listing": _with_rows(
-        lambda rows: entries.implied_listing("/d", [(f"/d/{row % 9}/{row}", 1) for row in rows])
+    "entries.list_implied": _with_rows(
+        lambda rows: entries.list_implied("/d", [(f"/d/{row % 9}/{row}", 1) for row in rows])
     ),
-    "entries.implied_listing deep": _with_rows(
-        lambda rows: entries.implied_listing("/d", [("/d" * 400 + f"/{row}", 1) for row in rows]), 1000
+    "entries.list_implied deep": _with_rows(
+        lambda rows: entries.list_implied("/d", [("/d" * 400 + f"/{row}", 1) for row in rows]), 1000
     ),
     "entries.check_transferable": _with_rows(
         lambda rows: entries.check_transferable(TreeListing(_tree(rows)), "/d", moves=True)
     ),
-    "entries.joined": _with_rows(lambda rows: entries.joined(*(entries.omission_of_name(str(row)) for row in rows))),
+    "entries.join_omissions": _with_rows(
+        lambda rows: entries.join_omissions(*(entries.omission_of_name(str(row)) for row in rows))
+    ),
     "flat_tree.file_paths": _with_rows(lambda rows: flat_tree.file_paths([f"/d/{row}" for row in rows])),
     "flat_tree.relocation": _with_rows(lambda rows: flat_tree.relocation("/d", "/e", [f"/d/{row}" for row in rows])),
     "flat_tree.FileTree": _with_rows(
@@ -457,16 +459,16 @@ FIXED: Final = {
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
-        "check_target", "flat_place", "making_files", "relation", "unnamed_omission", "unreadable_omission",
+        "check_target", "flat_place", "use_file_mode", "relation", "unnamed_omission", "unreadable_omission",
     )),
     *("flat_tree." + name for name in (
         "as_copy", "change_of", "check_parents", "check_replaceable", "check_version",
-        "created_at", "file_info", "is_about_one_file", "moved_here", "readable", "stat_of", "stats_of",
+        "created_at", "file_info", "is_about_one_file", "change_of_move", "readable", "stat_of", "stats_of",
     )),
     *("lines.check_window", "records.text_file", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
     *("query.is_plain", "wire.bound_of", "wire.off_loop"),
-    *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.served_tool"),
+    *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.make_tool"),
     "resources.fetch",
     *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),
     *("anthropic_memory." + name for name in (
@@ -477,8 +479,8 @@ FIXED: Final = {
         "has_url",
         "inline_size", "is_reference", "label", "refer", "correct_type", "standard",
     )),
-    *("messages.map_messages", "messages.messages_of", "messages.typed_block", "errors.error_class"),
-    *("brief.shown_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
+    *("messages.map_messages", "messages.messages_of", "messages.retype_block", "errors.error_class"),
+    *("brief.format_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
     *("backend_answers.refusal_of", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),

@@ -18,10 +18,10 @@ from deepfs.text.lines import version
 from deepfs.text.paths import ancestors, is_beneath
 
 __all__ = [
-    "FileChange",
-    "Operation",
     "Places",
+    "RecordedChange",
     "StepLog",
+    "WriteOperation",
     "digest_of",
     "header_of",
     "is_header",
@@ -38,7 +38,7 @@ _REMOVED = "deepfs:removed:"
 Places: TypeAlias = list[Place] | None
 
 
-class FileChange(Struct, frozen=True, omit_defaults=True):
+class RecordedChange(Struct, frozen=True, omit_defaults=True):
     """The change that one task has made to one file so far, by the versions of the file; None is no file.
 
     `origin` is the version when the superstep began, `base` the one before this operation, `result` the one after it.
@@ -60,19 +60,19 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
         return "overwrite" if self.places is None else "edit"
 
 
-def next_change(earlier: FileChange | None, base: str | None, result: str | None, places: Places) -> FileChange:
+def next_change(earlier: RecordedChange | None, base: str | None, result: str | None, places: Places) -> RecordedChange:
     """The change after `earlier`, the last one of the same task, when the file changes from `base` to `result`.
 
     `places` are the places of this change; None if the file was created, deleted or replaced as a whole.
     """
     if earlier is None:
-        return FileChange(base, base, result, places)
+        return RecordedChange(base, base, result, places)
     edited = places is not None and earlier.places is not None and earlier.result == base
     composed = compose(earlier.places or (), places or ()) if edited else None
-    return FileChange(earlier.origin, earlier.result, result, composed)
+    return RecordedChange(earlier.origin, earlier.result, result, composed)
 
 
-class Operation(Struct, frozen=True, omit_defaults=True):
+class WriteOperation(Struct, frozen=True, omit_defaults=True):
     """One write of a task: it takes effect on all of its paths, or on none. `step` is the number of the superstep.
 
     An operation that only deletes files does not conflict on a file that another one has deleted. All other changes of
@@ -80,7 +80,7 @@ class Operation(Struct, frozen=True, omit_defaults=True):
     was put above it or beneath it.
     """
 
-    paths: dict[str, FileChange]
+    paths: dict[str, RecordedChange]
     task: str
     step: int | None = None
     node: str = ""
@@ -90,16 +90,16 @@ class Operation(Struct, frozen=True, omit_defaults=True):
         """Whether the operation writes no file."""
         return all(change.result is None for change in self.paths.values())
 
-    def as_seen_by_siblings(self, *, mergeable: bool) -> "Operation":
+    def as_seen_by_siblings(self, *, mergeable: bool) -> "WriteOperation":
         """The operation as other tasks see it: based on the start of the superstep, with places only if `mergeable`."""
         alone = {
-            path: FileChange(change.origin, change.origin, change.result, change.places if mergeable else None)
+            path: RecordedChange(change.origin, change.origin, change.result, change.places if mergeable else None)
             for path, change in self.paths.items()
         }
-        return Operation(alone, task="")
+        return WriteOperation(alone, task="")
 
 
-def header_of(operation: Operation) -> str:
+def header_of(operation: WriteOperation) -> str:
     """The key that encodes `operation`."""
     return _HEADER + json.encode(operation).decode()
 
@@ -109,7 +109,7 @@ def is_header(key: object) -> bool:
     return isinstance(key, str) and key.startswith(_HEADER)
 
 
-def operation_in(keys: Iterable[object]) -> Operation | None:
+def operation_in(keys: Iterable[object]) -> WriteOperation | None:
     """The operation that one of the keys of a write encodes; None if there is none."""
     for key in keys:
         if isinstance(key, str) and key.startswith(_HEADER) and (operation := _decode(key)) is not None:
@@ -146,10 +146,10 @@ def _stamp(data: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _decode(header: str) -> Operation | None:
+def _decode(header: str) -> WriteOperation | None:
     """The operation in `header`, cached since the task that wrote it, its siblings and both reducers decode it."""
     try:
-        return json.decode(header[len(_HEADER) :], type=Operation)
+        return json.decode(header[len(_HEADER) :], type=WriteOperation)
     except MsgspecError:
         return None
 
@@ -159,22 +159,22 @@ def _collide(one: Places, other: Places) -> bool:
     return one is None or other is None or not disjoint(one, other)
 
 
-class Record(NamedTuple):
+class WriteRecord(NamedTuple):
     """The changes of one file by operations that took effect: the last change of each task."""
 
     origin: str | None
-    parts: Mapping[str, FileChange]
+    parts: Mapping[str, RecordedChange]
 
     @property
     def exists(self) -> bool:
         """Whether the file exists after these changes."""
         return all(part.result is not None for part in self.parts.values())
 
-    def others(self, task: str) -> list[FileChange]:
+    def others(self, task: str) -> list[RecordedChange]:
         """The changes of all tasks except `task`."""
         return [part for name, part in self.parts.items() if name != task]
 
-    def refuses(self, task: str, change: FileChange) -> bool:
+    def refuses(self, task: str, change: RecordedChange) -> bool:
         """Whether `change` conflicts with one of another task, or is based on one that did not take effect."""
         own = self.parts.get(task)
         if change.base != (self.origin if own is None else own.result):
@@ -187,7 +187,7 @@ class StepLog:
 
     def __init__(self) -> None:
         self.step: int | None = None
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, WriteRecord] = {}
         self._directories: set[str] = set()
 
     def copy(self) -> "StepLog":
@@ -205,7 +205,7 @@ class StepLog:
             self.records.clear()
             self._directories.clear()
 
-    def enter(self, operation: Operation) -> list[str]:
+    def enter(self, operation: WriteOperation) -> list[str]:
         """Add `operation`, or return the paths on which it conflicts with the operations in the log."""
         self.begin(operation.step)
         lost = self.collisions(operation)
@@ -215,10 +215,10 @@ class StepLog:
                 if change.result is not None:
                     self._directories.update(ancestors(path))
                 if change.result is not None or record.exists:
-                    self.records[path] = Record(record.origin, {**record.parts, operation.task: change})
+                    self.records[path] = WriteRecord(record.origin, {**record.parts, operation.task: change})
         return lost
 
-    def collisions(self, operation: Operation) -> list[str]:
+    def collisions(self, operation: WriteOperation) -> list[str]:
         """The paths on which `operation` conflicts with the operations in the log."""
         agreed = {path for path in operation.paths if self._is_gone(path)} if operation.deletes_only else set()
         return [
@@ -227,15 +227,15 @@ class StepLog:
             if path not in agreed and self._collides(operation.task, path, change)
         ]
 
-    def record(self, path: str, change: FileChange) -> Record:
+    def record(self, path: str, change: RecordedChange) -> WriteRecord:
         known = self.records.get(path)
-        return known if known is not None and known.origin == change.origin else Record(change.origin, {})
+        return known if known is not None and known.origin == change.origin else WriteRecord(change.origin, {})
 
     def _is_gone(self, path: str) -> bool:
         """Whether a task deleted the file at `path`."""
         return path in self.records and not self.records[path].exists
 
-    def _collides(self, task: str, path: str, change: FileChange) -> bool:
+    def _collides(self, task: str, path: str, change: RecordedChange) -> bool:
         refused = self.record(path, change).refuses(task, change)
         return refused or (change.kind == "create" and self._is_in_the_way(path))
 

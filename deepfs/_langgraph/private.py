@@ -31,7 +31,7 @@ __all__ = [
     "STRICT_RESUME",
     "BackendContext",
     "RunningTask",
-    "Session",
+    "StoreSession",
     "batch",
     "connection_of",
     "current_config",
@@ -114,7 +114,7 @@ class RunningTask(NamedTuple):
         pending = self.loop.checkpoint_pending_writes
         return any(task == self.task and channel not in WRITES_IDX_MAP for task, channel, _ in pending)
 
-    def took(self, value: object) -> bool:
+    def has_taken(self, value: object) -> bool:
         """Whether `value` is among the writes that LangGraph has taken."""
         return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
@@ -283,7 +283,7 @@ async def get_in_batch(store: BaseStore, namespace: tuple[str, ...], key: str) -
     return await _ask(store, lambda: store.aget(namespace, key), finishes=False)
 
 
-class Session(NamedTuple):
+class StoreSession(NamedTuple):
     """The connection of a store over SQL, which nothing else uses meanwhile."""
 
     connection: Any
@@ -292,7 +292,7 @@ class Session(NamedTuple):
 
 
 async def with_session(
-    store: BaseStore, work: Callable[[Session], Coroutine[Any, Any, T]], *, changes: bool = False
+    store: BaseStore, work: Callable[[StoreSession], Coroutine[Any, Any, T]], *, changes: bool = False
 ) -> T:
     """Run `work` with the connection of `store`, on the same event loop and with the same errors as `batch`.
 
@@ -316,23 +316,23 @@ async def with_session(
 
 
 @asynccontextmanager
-async def _sqlite_session(store: Any) -> AsyncIterator[Session]:
+async def _sqlite_session(store: Any) -> AsyncIterator[StoreSession]:
     """Like a cursor of the store, but each statement is one call in the thread of the connection, not four."""
     if not store.is_setup:
         await store.setup()
     async with store.lock:
-        yield Session(store.conn, store.conn.execute_fetchall)
+        yield StoreSession(store.conn, store.conn.execute_fetchall)
 
 
 @asynccontextmanager
-async def _postgres_session(store: Any) -> AsyncIterator[Session]:
+async def _postgres_session(store: Any) -> AsyncIterator[StoreSession]:
     async with store._cursor() as cursor:
 
         async def rows(query: str, parameters: Any) -> Sequence[Any]:
             await cursor.execute(query, parameters)
             return [] if cursor.description is None else [tuple(row.values()) for row in await cursor.fetchall()]
 
-        yield Session(cursor.connection, rows)
+        yield StoreSession(cursor.connection, rows)
 
 
 async def _ask(store: BaseStore, call: Callable[[], Coroutine[Any, Any, T]], *, finishes: bool = True) -> T:

@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from deepfs._langgraph.parallel_writes import (
-    FileChange,
-    Operation,
     Places,
-    Record,
+    RecordedChange,
     StepLog,
+    WriteOperation,
+    WriteRecord,
     digest_of,
     is_header,
     next_change,
@@ -24,7 +24,7 @@ from deepfs._langgraph.parallel_writes import (
     removals_in,
 )
 from deepfs.errors import DeepFSError
-from deepfs.text.diff import changed_places, joined, rebase
+from deepfs.text.diff import changed_places, merge_texts, rebase
 from deepfs.text.lines import version
 from deepfs.text.records import decode_file
 from deepfs.types import FileDataV1, FileDataV2
@@ -121,7 +121,7 @@ class FileReducer:
                 self._memory.replaced.add(path)
             self._put(path, data)
 
-    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+    def _operate(self, operation: WriteOperation, written: Mapping[str, Any]) -> list[str]:
         """Apply an operation, or return the paths on which it conflicts with earlier ones."""
         log = self._memory.log
         if operation.step != log.step:
@@ -145,7 +145,7 @@ class FileReducer:
             self.files[path] = data
 
     def _merge_change(
-        self, task: str, path: str, data: Mapping[str, Any] | None, change: FileChange, record: Record
+        self, task: str, path: str, data: Mapping[str, Any] | None, change: RecordedChange, record: WriteRecord
     ) -> Mapping[str, Any] | None:
         """`data`, which a task wrote, merged with the changes of other tasks to the file."""
         current = self.files.get(path)
@@ -191,7 +191,7 @@ class Superstep(FileReducer):
         self._memory = _Memory(StepLog(), {}, set())
         self._memory.log.begin(step)
         self._before = files
-        self._changes: dict[tuple[str, str], FileChange] = {}
+        self._changes: dict[tuple[str, str], RecordedChange] = {}
         """The change of each file by each task, by task and path."""
         self._views: dict[tuple[str, str], Any] = {}
         """Each file as each task left it, by task and path."""
@@ -228,9 +228,9 @@ class Superstep(FileReducer):
             data = _rebase(path, before, data, view)
         base, result = stored_version(view, path), stored_version(data, path)
         change = next_change(earlier, base, result, _places(path, view, data))
-        self._operate(Operation({path: change}, task, self.log.step), {path: data})
+        self._operate(WriteOperation({path: change}, task, self.log.step), {path: data})
 
-    def _operate(self, operation: Operation, written: Mapping[str, Any]) -> list[str]:
+    def _operate(self, operation: WriteOperation, written: Mapping[str, Any]) -> list[str]:
         operation = self._assign_to_task(operation)
         lost = super()._operate(operation, written)
         if lost:
@@ -240,7 +240,7 @@ class Superstep(FileReducer):
             self._views.update({(operation.task, path): written.get(path) for path in operation.paths})
         return lost
 
-    def _assign_to_task(self, operation: Operation) -> Operation:
+    def _assign_to_task(self, operation: WriteOperation) -> WriteOperation:
         """`operation`, assigned to the task whose write without an operation it continues, if there is one."""
         for path, change in operation.paths.items():
             if change.origin == stored_version(self._before.get(path), path):
@@ -248,7 +248,7 @@ class Superstep(FileReducer):
             for (task, known), earlier in self._changes.items():
                 if known == path and earlier.result == change.base:
                     paths = {**operation.paths, path: next_change(earlier, change.base, change.result, None)}
-                    return Operation(paths, task, operation.step, operation.node)
+                    return WriteOperation(paths, task, operation.step, operation.node)
         return operation
 
 
@@ -257,7 +257,7 @@ def _rebase(path: str, before: Any, data: Any, view: Any) -> Any:
     texts = [_text(path, each) for each in (before, data, view)]
     if any(text is None for text in texts):
         return data
-    text = joined(*texts)  # type: ignore[arg-type]
+    text = merge_texts(*texts)  # type: ignore[arg-type]
     if text is None:
         return data
     return {**data, "content": text.split("\n") if isinstance(data["content"], list) else text}
@@ -326,7 +326,7 @@ def _form(conflict: Any) -> str:
     return repr(sorted(map(repr, conflict.items()))) if isinstance(conflict, dict) else repr(conflict)
 
 
-def _report_lost(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
+def _report_lost(operation: WriteOperation, lost: list[str]) -> list[dict[str, Any]]:
     """The conflicts to report for an operation that conflicts with others at the paths in `lost`."""
     first = "A parallel task changed it first, in the same place."
     other = f"It was one with a change of {lost[0]}, which a parallel task changed first."
@@ -336,7 +336,7 @@ def _report_lost(operation: Operation, lost: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def conflicts_of(operation: Operation, reason: str) -> list[dict[str, Any]]:
+def conflicts_of(operation: WriteOperation, reason: str) -> list[dict[str, Any]]:
     """One conflict for each change of an operation that took no effect, in the form of `file_conflicts`."""
     return [
         {

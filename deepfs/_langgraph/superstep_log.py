@@ -15,12 +15,12 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
-from deepfs._langgraph.parallel_writes import FileChange, StepLog, is_header, operation_in
+from deepfs._langgraph.parallel_writes import RecordedChange, StepLog, is_header, operation_in
 from deepfs._langgraph.reducers import Superstep, fold
 from deepfs.text.flat_tree import Directories
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = ["FILES", "Channel", "ProvisionalWrite", "Run", "Task", "Writes", "task_of", "writers"]
+__all__ = ["FILES", "Channel", "GraphRun", "ProvisionalWrite", "Task", "Writes", "task_of", "writers"]
 
 FILES: Final = "files"
 
@@ -96,7 +96,7 @@ class Task:
     attempt. The object lives as long as these writes.
     """
 
-    def __init__(self, run: "Run", channel: Channel, writes: Writes, step: int | None, name: str) -> None:
+    def __init__(self, run: "GraphRun", channel: Channel, writes: Writes, step: int | None, name: str) -> None:
         self.run = run
         self.key: int = id(writes)
         self.step = step
@@ -112,7 +112,7 @@ class Task:
         self._last: object = None
         self._directories: Directories | None = None
         self._overwritten = False
-        self.changes: dict[str, FileChange] = {}
+        self.changes: dict[str, RecordedChange] = {}
         self._log = StepLog()
 
     def _end(self, _: object) -> None:
@@ -124,7 +124,7 @@ class Task:
         """Whether `writes` are the writes of this task."""
         return self._writes() is writes
 
-    def written(self) -> list[Any]:
+    def read_writes(self) -> list[Any]:
         """The values that the task has written to the files channel."""
         writes = self._writes()
         return [] if writes is None else [value for channel, value in _from(writes, 0) if channel == FILES]
@@ -213,7 +213,7 @@ class Task:
             directories.discard(path)
 
 
-class Run:
+class GraphRun:
     """The tasks of one run of a graph, with the lock under which they read and write its files."""
 
     def __init__(self, key: int) -> None:
@@ -231,7 +231,7 @@ class Run:
         return siblings
 
 
-_runs: dict[int, Run] = {}
+_runs: dict[int, GraphRun] = {}
 _runs_lock = ForkSafeLock()
 _ended: "deque[Task]" = deque()
 """Tasks to drop. A task ends when its writes are garbage-collected, which can happen anywhere, so no lock is taken."""
@@ -244,7 +244,7 @@ def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") 
             _drop(_ended.popleft())
         run = _runs.get(id(channel))
         if run is None:
-            run = _runs[id(channel)] = Run(id(channel))
+            run = _runs[id(channel)] = GraphRun(id(channel))
         task = run.tasks.get(id(writes))
         if task is None or not task.belongs_to(writes):
             task = run.tasks[id(writes)] = Task(run, channel, writes, step, name)
@@ -254,7 +254,9 @@ def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") 
 def writers(run: int) -> dict[int, str]:
     """The names of the tasks that wrote to the files channel with the id `run`, by the ids of the written values."""
     known = _runs.get(run)
-    return {id(value): task.name for task in known.tasks.copy().values() for value in task.written()} if known else {}
+    return (
+        {id(value): task.name for task in known.tasks.copy().values() for value in task.read_writes()} if known else {}
+    )
 
 
 def _drop(task: Task) -> None:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Self, cast
 
-from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, next_change
+from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
 from deepfs._langgraph.reducers import fold, stored_version, version_of
 from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
-from deepfs.text.diff import difference, joined
+from deepfs.text.diff import difference, merge_texts
 from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file
 from deepfs.threads.forks import ForkSafeLock
@@ -41,10 +41,10 @@ _ENDED = (
 class TaskFiles:
     """The files that the running task reads and changes, within `with`, which locks them."""
 
-    def __init__(self, running: RunningTask, lock: ForkSafeLock, *, tells_conflicts: bool) -> None:
+    def __init__(self, running: RunningTask, lock: ForkSafeLock, *, reports_conflicts: bool) -> None:
         self._running = running
         self._lock = lock
-        self._tells_conflicts = tells_conflicts
+        self._reports_conflicts = reports_conflicts
 
     def __enter__(self) -> Self:
         self._lock.acquire()
@@ -72,7 +72,7 @@ class TaskFiles:
         if not changes:
             return
         paths = {change.path: self._next_change(change) for change in changes}
-        operation = Operation(paths, self._running.task, self._running.step, self._running.node)
+        operation = WriteOperation(paths, self._running.task, self._running.step, self._running.node)
         if self._running.is_over:
             raise _task_over_error(operation)
         self._check(operation)
@@ -80,15 +80,15 @@ class TaskFiles:
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        if not self._send([(FILES, write), (CONFLICTS, header)] if self._tells_conflicts else [(FILES, write)]):
+        if not self._send([(FILES, write), (CONFLICTS, header)] if self._reports_conflicts else [(FILES, write)]):
             raise _task_over_error(operation)
 
-    def _next_change(self, change: Change) -> FileChange:
+    def _next_change(self, change: Change) -> RecordedChange:
         before = _files_of(self._running.read(FILES, False)).get(change.path)
         origin = stored_version(before, change.path)
-        return FileChange(origin, _base(change), _version(change.after))
+        return RecordedChange(origin, _base(change), _version(change.after))
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: WriteOperation) -> None:
         """Raise if `operation` conflicts with the writes of other tasks. This class does not know these writes."""
 
     def wrote_elsewhere(self, path: str, result: str | None) -> bool:
@@ -101,7 +101,7 @@ class TaskFiles:
         return True
 
 
-def _task_over_error(operation: Operation) -> BackendError:
+def _task_over_error(operation: WriteOperation) -> BackendError:
     return BackendError(next(iter(operation.paths)), _ENDED)
 
 
@@ -109,9 +109,9 @@ class _MergingFiles(TaskFiles):
     """Files of a task whose writes are accessible: a read costs only the new writes, and sibling tasks are known."""
 
     def __init__(
-        self, running: RunningTask, task: Task, writes: Writes, *, tells_conflicts: bool, merges: bool
+        self, running: RunningTask, task: Task, writes: Writes, *, reports_conflicts: bool, merges: bool
     ) -> None:
-        super().__init__(running, task.run.lock, tells_conflicts=tells_conflicts)
+        super().__init__(running, task.run.lock, reports_conflicts=reports_conflicts)
         self._task = task
         self._writes = writes
         self._merges = merges
@@ -126,12 +126,12 @@ class _MergingFiles(TaskFiles):
         self._task.catch_up()
         return self._task.directories
 
-    def _next_change(self, change: Change) -> FileChange:
+    def _next_change(self, change: Change) -> RecordedChange:
         self._task.catch_up()
         earlier = self._task.changes.get(change.path)
         return next_change(earlier, _base(change), _version(change.after), _places(change))
 
-    def _check(self, operation: Operation) -> None:
+    def _check(self, operation: WriteOperation) -> None:
         seen = operation.as_seen_by_siblings(mergeable=self._merges)
         for sibling in self._task.run.siblings(self._task):
             for path in sibling.log.collisions(seen):
@@ -147,7 +147,7 @@ class _MergingFiles(TaskFiles):
         self._running.send(sent)
         if _is_last(sent[0], self._writes) and not self._running.is_over:
             return True
-        if self._running.loop is not None and self._running.took(writes[0][1]):
+        if self._running.loop is not None and self._running.has_taken(writes[0][1]):
             return True
         for write in sent:
             with suppress(ValueError):
@@ -180,7 +180,7 @@ def task_files() -> TaskFiles:
         raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
     task.run.is_checked = True
     merges = getattr(channel, "reducer", None) is fold
-    return _MergingFiles(running, task, writes, tells_conflicts=CONFLICTS in channels, merges=merges)
+    return _MergingFiles(running, task, writes, reports_conflicts=CONFLICTS in channels, merges=merges)
 
 
 _foreign_lock = ForkSafeLock()
@@ -209,8 +209,8 @@ def _fresh_files(running: RunningTask) -> TaskFiles:
     try:
         running.read(CONFLICTS, False)
     except KeyError:
-        return TaskFiles(running, _foreign_lock, tells_conflicts=False)
-    return TaskFiles(running, _foreign_lock, tells_conflicts=True)
+        return TaskFiles(running, _foreign_lock, reports_conflicts=False)
+    return TaskFiles(running, _foreign_lock, reports_conflicts=True)
 
 
 def _files_of(value: object) -> Mapping[str, Any]:
@@ -275,7 +275,7 @@ def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
     base = _file(path, given)
     if base is None or after is None or before is None or {base.encoding, after.encoding, before.encoding} != {"utf-8"}:
         return None
-    text = joined(base.content, after.content, before.content)
+    text = merge_texts(base.content, after.content, before.content)
     if text is None:
         return None
     merged = FileDataV2(text, "utf-8", before.created_at, after.modified_at, after.mime_type)

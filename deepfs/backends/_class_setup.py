@@ -52,7 +52,7 @@ def complete(cls: type[Any], protocol: type, *, is_layer: bool) -> None:
     cls._is_v1 = is_v1(cls)
     if is_layer:
         _make_by_overrides(cls, protocol)
-    _declare_judging(cls)
+    _declare_judges_results(cls)
     has_links = "aresolve_paths" in vars(cls)
     _pair_with_run(cls, protocol)
     add_v1_names(cls)
@@ -80,7 +80,7 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     """Generate named methods where the body of `cls` defines `run`, and `run` where it defines named methods."""
     body = vars(cls).get("run")
     if body is not None and _is_outside(cls):
-        cls.run = body = _completing(body)
+        cls.run = body = _complete_answers(body)
     otherwise: Run = body or _run_above(cls)
     marks = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
     calls = {kind: call for kind in KINDS.values() if (call := _call_of_body(cls, kind, protocol)) is not None}
@@ -94,7 +94,7 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
             setattr(cls, name, method)
     sync_shims(cls)
     if calls:
-        cls.run = _choosing(calls, otherwise)
+        cls.run = _choose_method(calls, otherwise)
 
 
 def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run | None:
@@ -142,7 +142,7 @@ async def _in_v1(backend: Any, operation: Operation) -> Any:
     return await adapters().older(backend).run(operation)
 
 
-def _completing(run: Run) -> Run:
+def _complete_answers(run: Run) -> Run:
     """A `run` from outside of deepfs, whose answers are completed."""
 
     @functools.wraps(run)
@@ -156,7 +156,7 @@ def _run_above(cls: type[Any]) -> Run:
     return lambda self, operation: super(cls, self).run(operation)
 
 
-def _choosing(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
+def _choose_method(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
     def run(self: Any, operation: Operation) -> Any:
         """Carry out an operation by the method of its name, which this class defines."""
         return calls.get(type(operation), otherwise)(self, operation)
@@ -217,7 +217,7 @@ _replacing_now: Final[list[tuple[int, str, str]]] = []
 
 
 @contextmanager
-def _replacing_by(backend: object, operation: Write) -> Iterator[None]:
+def _allow_replacing(backend: object, operation: Write) -> Iterator[None]:
     """Within the block, each `write` of the object to the path may replace a file."""
     now = (id(backend), operation.path, operation.content)
     before = _replacing.set(_replacing.get() | {now[:2]})
@@ -350,7 +350,7 @@ class _Defined:
                 raise NotSupportedError(None, f"{self.method.__qualname__} has no parameter {name!r}; leave it out")
         is_replacing = "overwrite" in self._lacks and (self._creates or _replaces(operation))
         try:
-            with _replacing_by(backend, operation) if is_replacing else nullcontext():
+            with _allow_replacing(backend, operation) if is_replacing else nullcontext():
                 yield functools.partial(self.method, backend, *operation.args, **options, **more)
         except NotImplementedError as error:
             if not self._is_outside:
@@ -424,15 +424,15 @@ def _is_synchronous(cls: type, mixins: Sequence[type]) -> bool:
     return all(inherited) and not any(inspect.iscoroutinefunction(member) for member in added)
 
 
-_JUDGING: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
+_JUDGES_RESULTS: Final = frozenset({"run", "ls", "als", "glob", "aglob", "grep", "agrep", "aresolve_paths"})
 """The methods that `judges_results` is about."""
 
 
-def _declare_judging(cls: type[Any]) -> None:
+def _declare_judges_results(cls: type[Any]) -> None:
     """Set `judges_results`: as declared, or as its bases say if the body of `cls` overrides none of their methods."""
     if "judges_results" not in vars(cls):
         declared = [base.__dict__["judges_results"] for base in cls.__bases__ if "judges_results" in vars(base)]
-        cls.judges_results = all(declared) and _JUDGING.isdisjoint(vars(cls))
+        cls.judges_results = all(declared) and _JUDGES_RESULTS.isdisjoint(vars(cls))
 
 
 def _declare_capabilities(cls: type[Any], protocol: type[Any], *, has_links: bool) -> None:

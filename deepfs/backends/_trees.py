@@ -19,14 +19,14 @@ from deepfs.text.entries import (
     TreeListing,
     is_probing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     relation,
     unnamed_omission,
     unreadable_omission,
 )
-from deepfs.text.judging import aside
-from deepfs.types import FileUploadResponse, error_told
+from deepfs.text.judging import without_access_check
+from deepfs.types import FileUploadResponse, error_from
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -53,7 +53,7 @@ async def kind_at(backend: "BackendProtocol", path: str) -> Literal["file", "dir
         return "file"
     if listing.code is ErrorCode.FILE_NOT_FOUND:
         return None
-    raise error_told(listing)
+    raise error_from(listing)
 
 
 async def list_present(backend: "BackendProtocol", path: str) -> TreeListing:
@@ -72,7 +72,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     path = paths.normalize(path)
     listing = await backend.als(path)
     if not listing.ok and listing.code is not ErrorCode.NOT_A_DIRECTORY:
-        raise error_told(listing)
+        raise error_from(listing)
     real, above = await backend.aresolve_paths([path, paths.parent(path)])
     own = path if above is None else paths.join(above, paths.name(path))
     entries = [_entry(path, own, real, is_dir=listing.ok)]
@@ -81,7 +81,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
     while pending:
         directory, real_directory, listing = pending.pop()
         if listing.skipped:
-            omission = joined(omission, unnamed_omission(listing.skipped))
+            omission = join_omissions(omission, unnamed_omission(listing.skipped))
         children = {}
         for info in listing.entries or ():
             child = info.path.rstrip("/")
@@ -90,7 +90,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
             if is_valid(child):
                 children[child] = info
             else:
-                omission = joined(omission, omission_of_name(paths.name(child)))
+                omission = join_omissions(omission, omission_of_name(paths.name(child)))
         leads_to = await backend.aresolve_paths([*children]) if children else []
         for (child, info), real in zip(children.items(), leads_to, strict=True):
             own = paths.join(real_directory, paths.name(child))
@@ -103,7 +103,7 @@ async def list_tree(backend: "BackendProtocol", path: str) -> TreeListing:
             if below.ok:
                 pending.append((child, own, below))
             else:
-                omission = joined(omission, unreadable_omission())
+                omission = join_omissions(omission, unreadable_omission())
     return TreeListing(sorted(entries, key=lambda entry: entry.path), omission)
 
 
@@ -159,7 +159,7 @@ async def are_one(
     return False
 
 
-@aside
+@without_access_check
 async def _probe_relation(source: End, destination: End, *, moving: bool) -> Relation:
     """Find out the relation by a temporary file; UNKNOWN if nothing can be lost without knowing it.
 
@@ -232,5 +232,5 @@ async def _delete_probe(backend: "BackendProtocol", path: str) -> None:
         deleted = await backend.adelete(path)
         if deleted.ok or deleted.code is ErrorCode.FILE_NOT_FOUND:
             return
-    cause = error_told(deleted)
+    cause = error_from(deleted)
     raise error_about(cause.code, path, "it was made for a moment and could not be deleted: {cause}", cause=cause)

@@ -49,7 +49,7 @@ __all__ = [
     "PROBE",
     "change_result",
     "children",
-    "code_told",
+    "code_from",
     "complete_answer",
     "infos",
     "matches",
@@ -86,7 +86,7 @@ _NUMBERED: Final = re.compile(r" *(\d+)(\.\d+)?\t")
 _EMPTY: Final = re.compile(r"\s*|.*\bempty contents\b.*", re.DOTALL)
 
 
-def code_told(error: str, path: str = "") -> ErrorCode:
+def code_from(error: str, path: str = "") -> ErrorCode:
     """The error code that an error text stands for; `path` and quoted parts, such as text of a file, are ignored."""
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
@@ -113,7 +113,7 @@ def shows_file(read: ReadResult, path: str) -> bool:
     """
     if read.error is None:
         return True
-    code = read.code or code_told(read.error, path)
+    code = read.code or code_from(read.error, path)
     if code not in _EXISTS | _NO_FILE:
         raise error_behind(read) or error_of(code, read.error)
     return code in _EXISTS
@@ -154,7 +154,7 @@ def refusal_of(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
         return None
-    code = getattr(answer, "code", None) or code_told(error, path)
+    code = getattr(answer, "code", None) or code_from(error, path)
     if code in _LEAVES and path in error:
         return failure(result, _LEAVES[code](path))
     return result(foreign_text(error), code=code)
@@ -257,7 +257,7 @@ def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
     is_missing = answer is None or (content is None and "content" in kind.__struct_fields__)
     error = getattr(answer, "error", None) or (ErrorCode.BACKEND_ERROR.value if is_missing else None)
     payload = {"content": content} if "content" in kind.__struct_fields__ and error is None else {}
-    return kind(path, error=None if error is None else code_told(error).value, **payload)
+    return kind(path, error=None if error is None else code_from(error).value, **payload)
 
 
 # --- reads -----------------------------------------------------------------------------------------------------------
@@ -278,10 +278,10 @@ def _numbered_result(lines: list[str], path: str, offset: int, limit: int) -> Re
     text = "\n".join(lines)
     if offset and lines == [""]:
         raise InvalidContentError(None, f"Line offset {offset} exceeds file length ({offset} lines)")
-    return _cut(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
+    return _limit_lines(FileDataV2(text, mime_type=media.mime_type(path)), offset, limit, whole=offset == 0)
 
 
-def _cut(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
+def _limit_lines(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> ReadResult:
     """The first `limit` lines of `data`, a part of a file that starts at line `offset` of it.
 
     If `data` has no more than `limit` lines, it ends where the file ends.
@@ -310,7 +310,7 @@ def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     if (count := line_count(data.content)) > limit + PROBE and getattr(answer, "start_line", None) is None:
         # It ignored the limit. By the protocol, its text begins at `offset`.
         return ReadResult(file_data=data, start_line=offset + 1, end_line=offset + count)
-    cut = _cut(data, offset, limit, whole=offset == 0 and is_end)
+    cut = _limit_lines(data, offset, limit, whole=offset == 0 and is_end)
     cut.version = getattr(answer, "version", None) or cut.version
     if total is not None or not is_end:
         cut.total_lines = total
@@ -335,7 +335,7 @@ def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> An
     if not isinstance(answer, Result):
         return answer
     if answer.error is not None:
-        answer.code = answer.code or code_told(answer.error)
+        answer.code = answer.code or code_from(answer.error)
         return answer
     match answer:
         case LsResult():

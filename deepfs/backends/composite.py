@@ -34,7 +34,7 @@ from deepfs.errors import (
 from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.arguments import check_number, check_string
-from deepfs.text.entries import Omission, TreeEntry, TreeListing, joined
+from deepfs.text.entries import Omission, TreeEntry, TreeListing, join_omissions
 from deepfs.types import (
     ChangeEvent,
     ErrorCode,
@@ -186,7 +186,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         mount, inner, path = self._route(path)
         below = self._table.beneath(path)
         try:
-            listings = [await self._mounted_tree(mount, inner, deleting)]
+            listings = [await self._list_mount(mount, inner, deleting)]
         except NotFoundError:
             if not below:
                 raise
@@ -194,19 +194,19 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         omission: Omission | None = None
         for each in below:
             try:
-                listings.append(await self._mounted_tree(each, "/", deleting))
+                listings.append(await self._list_mount(each, "/", deleting))
             except DeepFSError as error:
-                omission = joined(omission, Omission(1, error.code, "a backend mounted in it cannot be listed"))
+                omission = join_omissions(omission, Omission(1, error.code, "a backend mounted in it cannot be listed"))
         entries = {entry.path: entry for listing in listings for entry in listing.entries}
         for up in {up for each in below for up in ("/", *paths.ancestors(each.prefix))}:
             if up == path or paths.is_beneath(up, path):
                 entries[up] = TreeEntry(up, "directory")
-        omission = joined(omission, *(listing.omission for listing in listings))
+        omission = join_omissions(omission, *(listing.omission for listing in listings))
         if deleting and (below or path == mount.prefix):
-            omission = joined(Omission(1, ErrorCode.PERMISSION_DENIED, "a backend is mounted in it"), omission)
+            omission = join_omissions(Omission(1, ErrorCode.PERMISSION_DENIED, "a backend is mounted in it"), omission)
         return TreeListing(sorted(entries.values(), key=lambda entry: entry.path), omission)
 
-    async def _mounted_tree(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:
+    async def _list_mount(self, mount: Mount, inner: str, deleting: bool) -> TreeListing:
         """The tree of one mount with paths of the composite, without entries that other mounts hide."""
         try:
             listing = await mount.ask(mount.backend.alist_tree, inner, deleting=deleting)

@@ -21,11 +21,11 @@ from deepfs.backends.transfer import MAX_HELD_BYTES
 from deepfs.backends.watching import ChangeBuffer
 from deepfs.disk import (
     CAN_WATCH,
-    Change,
     Disk,
     FilesInMemory,
-    Limits,
+    FlushedChange,
     Reading,
+    ReadLimits,
     Steps,
     Upload,
     carry_out,
@@ -65,7 +65,7 @@ from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
-from deepfs.text.judging import Judge, current_judge, unjudged
+from deepfs.text.judging import AccessCheck, current_access, unjudged
 from deepfs.text.lines import check_text, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
@@ -174,9 +174,9 @@ class FilesystemBackend(BackendProtocol):
         """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
         self._max_bytes = bytes_of(max_file_size_mb)
-        self._limits = Limits(binary=self._max_bytes)
+        self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
-        self._searches: Batcher[tuple[str, Judge | None], SearchRequest, Any] = Batcher(
+        self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
             self._run_searches, self._storage, timeout=search_timeout
         )
         self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(_carry_out, ("flush", self._storage))
@@ -188,9 +188,9 @@ class FilesystemBackend(BackendProtocol):
         return paths.normalize(path) if self._virtual else host_path(path, self._given_root)
 
     def _files(self) -> Disk:
-        """The files for one operation: every path that it uses is judged, where a policy left its judge."""
-        judge, mode = current_judge(), mode_of_new_files.get()
-        return self._disk if judge is None and mode is None else self._disk.judged(judge).making_files(mode)
+        """The files for one operation: every path that it uses is checked, where a policy left its access check."""
+        access, mode = current_access(), mode_of_new_files.get()
+        return self._disk if access is None and mode is None else self._disk.with_access(access).with_file_mode(mode)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
         """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
@@ -268,7 +268,7 @@ class FilesystemBackend(BackendProtocol):
             case SearchRequest(path=start):
                 # The root is the empty path, which stands for `root_dir` in both modes.
                 start = "" if start is None or start == "/" else start
-                return await self._searches.ask((start, current_judge()), operation)
+                return await self._searches.ask((start, current_access()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
                 return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
@@ -343,10 +343,12 @@ class FilesystemBackend(BackendProtocol):
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
         return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
 
-    def _run_searches(self, key: tuple[str, Judge | None], calls: Sequence[BatchedCall[SearchRequest, Any]]) -> None:
-        start, judge = key
+    def _run_searches(
+        self, key: tuple[str, AccessCheck | None], calls: Sequence[BatchedCall[SearchRequest, Any]]
+    ) -> None:
+        start, access = key
         base = self._path("/" if self._virtual else "")
-        self._search.run_batch(calls, self._path(start) if start else base, base, judge)
+        self._search.run_batch(calls, self._path(start) if start else base, base, access)
 
     async def _download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         disk = self._files()
@@ -384,15 +386,15 @@ class FilesystemBackend(BackendProtocol):
         self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
     ) -> Steps[WriteResult]:
         path = self._path(path)
-        yield from disk.writing(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
+        yield from disk.write_in_steps(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     def _edit(
         self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
     ) -> Steps[EditResult]:
         path = self._path(path)
-        change = _Replacement(path, old, new, replace_all)
-        yield from disk.editing(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
+        change = _FileReplacement(path, old, new, replace_all)
+        yield from disk.edit_in_steps(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=change.occurrences)
 
     def _delete(self, deadline: Deadline, disk: Disk, path: str, if_match: str | None) -> DeleteResult:
@@ -436,7 +438,7 @@ class FilesystemBackend(BackendProtocol):
         begun: list[Upload] = []
         try:
             await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
-            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its judge.
+            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its access check.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
                 await self._change([path], lambda deadline, _: begun[0].put(deadline))
@@ -452,9 +454,9 @@ class FilesystemBackend(BackendProtocol):
     ) -> None:
         """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
         following = files[len(done) : len(done) + _UPLOADS_A_CALL]
-        changes: list[Change[FileUploadResponse]] = []
+        changes: list[FlushedChange[FileUploadResponse]] = []
         for path, content in following[: self._count_together(following)]:
-            changes.append(Change(partial(self._upload_file, deadline, disk, path, content)))
+            changes.append(FlushedChange(partial(self._upload_file, deadline, disk, path, content)))
             if changes[-1].error is not None:
                 break
             deadline.restart()
@@ -464,7 +466,7 @@ class FilesystemBackend(BackendProtocol):
 
     def _upload_file(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
         try:
-            yield from disk.writing(self._path(path), content, overwrite=True, deadline=deadline)
+            yield from disk.write_in_steps(self._path(path), content, overwrite=True, deadline=deadline)
         except DeepFSError as error:
             return FileUploadResponse(path, error.code.value)
         return FileUploadResponse(path)
@@ -496,7 +498,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
                 await loop.next_turn()
             found = loop.work(function, _NO_DEADLINE, files, *args)
     except BlockingIOError:
-        files.missed()
+        files.note_miss()
         return None
     files.misses = 0
     return found
@@ -535,7 +537,7 @@ def _close(opened: Iterable[BinaryIO | Upload]) -> None:
         each.close()
 
 
-class _Replacement:
+class _FileReplacement:
     """Changes the content of a file as an edit asks for."""
 
     def __init__(self, path: str, *arguments: Any) -> None:

@@ -153,7 +153,7 @@ class LocalShellBackend(FilesystemBackend, SandboxBackendProtocol):
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
             ended.
         """
-        return commands.running(self._command(command, timeout))
+        return commands.start_command(self._command(command, timeout))
 
     def _command(self, command: str, timeout: float | None) -> Command:
         check_text(command, "command")

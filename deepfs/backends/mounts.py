@@ -19,9 +19,18 @@ from deepfs.storage.gathering import gather
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
-from deepfs.text.judging import current_judge, rebased
+from deepfs.text.judging import current_access, rebased
 from deepfs.threads.loop_bridge import is_stray
-from deepfs.types import GlobResult, GrepResult, Result, TruncationReason, carrying, error_told, failure, replace_fields
+from deepfs.types import (
+    GlobResult,
+    GrepResult,
+    Result,
+    TruncationReason,
+    attach_error,
+    error_from,
+    failure,
+    replace_fields,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -47,15 +56,15 @@ class Mount:
         return self.prefix + path if path != "/" else self.prefix or "/"
 
     def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Awaitable[T]:
-        """Call a method of the backend; a judge of paths in the tree, if there is one, gets such paths."""
+        """Call a method of the backend; an access check of paths in the tree, if there is one, gets such paths."""
         answer = call(*args, **options)
-        return self._await_rebased(answer) if self.prefix and current_judge() is not None else answer
+        return self._await_rebased(answer) if self.prefix and current_access() is not None else answer
 
     async def _await_rebased(self, answer: Awaitable[T]) -> T:
         with rebased(self.prefix):
             return await answer
 
-    def hidden(self, hidden: PathFilter | None) -> PathFilter | None:
+    def translate_filter(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
         if hidden is None or not self.prefix:
             return hidden
@@ -174,11 +183,13 @@ class MountSearch:
         glob, hidden = request.file_glob, request.hidden
         # A search without a path has none in a mount either: rules of the mount may deny its root.
         start, top = (mount.inner(path), "/") if request.path else (None, None)
-        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.hidden(hidden)))]
+        queries = [MountQuery(mount, request.elsewhere(start, glob, mount.translate_filter(hidden)))]
         for below in self._table.beneath(path):
             if hidden is None or not hidden(below.prefix, is_dir=True):
                 rests = _beneath(glob, paths.relative(below.prefix, path))
-                queries += [MountQuery(below, request.elsewhere(top, rest, below.hidden(hidden))) for rest in rests]
+                queries += [
+                    MountQuery(below, request.elsewhere(top, rest, below.translate_filter(hidden))) for rest in rests
+                ]
         return queries
 
     async def _ask(self, query: MountQuery, result: type[SearchT]) -> SearchT:
@@ -291,7 +302,7 @@ def _with_failures(merged: ResultT, queries: Sequence[MountQuery], results: Sequ
         if hidden is not None and hidden("/", is_dir=False):
             texts["", ""] = "Not everything could be searched"
         elif (key := (prefix, result.error or "")) not in texts:
-            named |= {f"error{index}": error_told(result), f"mount{index}": f"{prefix}/"}
+            named |= {f"error{index}": error_from(result), f"mount{index}": f"{prefix}/"}
             texts[key] = f"{{error{index}}} (in '{{mount{index}}}')"
     error = error_about(code or ErrorCode.BACKEND_ERROR, None, "; ".join(texts.values()), **named)
-    return carrying(replace(merged, error=str(error), code=code), error)
+    return attach_error(replace(merged, error=str(error), code=code), error)

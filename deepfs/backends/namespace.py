@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Namespace",
     "NamespaceFactory",
-    "checked_legacy_namespace",
-    "checked_namespace",
+    "check_legacy_namespace",
+    "check_namespace",
+    "encode_namespace",
     "namespace_from",
     "namespace_given",
-    "stored_namespace",
 ]
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -29,7 +29,7 @@ _DOT = "!"
 """Replaces a dot, which stores refuse in a label. No component contains it, so different names stay different."""
 
 
-def checked_namespace(given: object) -> Namespace:
+def check_namespace(given: object) -> Namespace:
     """Return `given` as a namespace. Raises ValueError unless it is a valid one."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ValueError(f"a namespace is a non-empty tuple of strings, not {given!r}")
@@ -41,15 +41,15 @@ def checked_namespace(given: object) -> Namespace:
     return tuple(given)
 
 
-def checked_legacy_namespace(given: object) -> Namespace:
+def check_legacy_namespace(given: object) -> Namespace:
     """Return `given`, made from the `assistant_id` of a run, which may be anything. Raises BackendError if invalid."""
     try:
-        return checked_namespace(given)
+        return check_namespace(given)
     except ValueError as error:
         raise BackendError(None, f"The assistant_id of this run names no files: {error}") from error
 
 
-def stored_namespace(namespace: Namespace) -> Namespace:
+def encode_namespace(namespace: Namespace) -> Namespace:
     """The labels under which a store keeps `namespace`, with dots replaced."""
     return tuple(component.replace(".", _DOT) for component in namespace)
 
@@ -57,7 +57,7 @@ def stored_namespace(namespace: Namespace) -> Namespace:
 def namespace_from(factory: Callable[[Any], object], runtime: object) -> Namespace:
     """The namespace that `factory` returns for `runtime`. Raises BackendError if it fails or returns an invalid one."""
     try:
-        return checked_namespace(factory(runtime))
+        return check_namespace(factory(runtime))
     except DeepFSError:
         raise
     except Exception as error:
@@ -78,7 +78,7 @@ def namespace_given(given: object) -> Callable[[], str]:
         from deepfs._langgraph.private import current_context  # Now: importing LangGraph would block an event loop.
 
         return partial(_namespace_now, given, current_context)
-    return partial(str, "/".join(checked_namespace(_names(given))))
+    return partial(str, "/".join(check_namespace(_names(given))))
 
 
 def _namespace_now(factory: Callable[[Any], object], context: Callable[[], object]) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Self, TypeAlias, TypedDict, cast
 
-from deepfs._brief import arguments, shown_attributes
+from deepfs._brief import arguments, format_attributes
 from deepfs.backends._class_setup import answer, complete, complete_protocol
 from deepfs.backends._trees import End, are_one, change_entry, list_tree
 from deepfs.backends.older_protocols import BackendProtocolV1, SandboxBackendProtocolV1, adapters
@@ -170,7 +170,7 @@ class BackendProtocol(SyncSurface):
 
     def __repr__(self) -> str:
         try:
-            shown = shown_attributes(self, self._shown) or arguments(*self.inner_backends())
+            shown = format_attributes(self, self._shown) or arguments(*self.inner_backends())
         except Exception:  # The constructor failed, or did not call that of its base.
             shown = ""
         return f"{type(self).__name__}({shown})" if shown else object.__repr__(self)
@@ -695,12 +695,12 @@ async def close_each(backends: Iterable[BackendProtocol]) -> None:
     Raises:
         Exception: The first error of a backend, raised after `aclose` of all backends was called.
     """
-    errors = await run_shielded(partial(_closing_errors, list({id(backend): backend for backend in backends}.values())))
+    errors = await run_shielded(partial(_close_all, list({id(backend): backend for backend in backends}.values())))
     if errors:
         raise errors[0]
 
 
-async def _closing_errors(backends: Sequence[BackendProtocol]) -> list[Exception]:
+async def _close_all(backends: Sequence[BackendProtocol]) -> list[Exception]:
     errors: list[Exception] = []
     for backend in backends:
         try:

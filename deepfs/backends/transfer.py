@@ -49,12 +49,12 @@ from deepfs.text.entries import (
     directories_of,
     empty_directories,
     files_of,
-    making_files,
+    use_file_mode,
 )
-from deepfs.text.judging import aside, current_judge, given_under
+from deepfs.text.judging import current_access, iterate_under, without_access_check
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
-from deepfs.types import WriteResult, error_told
+from deepfs.types import WriteResult, error_from
 
 if TYPE_CHECKING:
     from deepfs.backends.protocol import BackendProtocol
@@ -342,7 +342,7 @@ class TreeCopy:
         files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
         async with self._storing:
             for mode, group in groupby(files, key=attrgetter("mode")):
-                with making_files(mode):
+                with use_file_mode(mode):
                     errors |= await self._store_group({file: contents[file] for file in group})
                 if not self.terms.merges and any(errors.values()):
                     break
@@ -357,7 +357,7 @@ class TreeCopy:
             lambda file: self.target.backend.awrite(file.target, texts[file]), texts, most=_CHANGES_AT_ONCE
         )
         errors: dict[PlannedFile, DeepFSError | None] = {
-            file: None if result.ok else error_told(result) for file, result in zip(texts, results, strict=True)
+            file: None if result.ok else error_from(result) for file, result in zip(texts, results, strict=True)
         }
         uploads = [file for file in contents if file not in texts]
         errors |= await self._find_taken(file for file in new if file not in texts)
@@ -368,7 +368,7 @@ class TreeCopy:
         return errors
 
     # To look at the target is no part of the copy: it may be one that can be written and not read.
-    @aside
+    @without_access_check
     async def _find_taken(self, files: Iterable[PlannedFile]) -> dict[PlannedFile, DeepFSError]:
         """The files at whose target something appeared since the plan was made."""
         directories: dict[str, list[PlannedFile]] = {}
@@ -408,8 +408,8 @@ class TreeCopy:
         if not self.terms.merges and file.existing is None:
             for error in (await self._find_taken([file])).values():
                 self._fail(CopyFailure("store", file.target, error, file))
-        with making_files(file.mode):
-            content = given_under(current_judge(), chunks())
+        with use_file_mode(file.mode):
+            content = iterate_under(current_access(), chunks())
             outcome = await self.target.backend.aupload_stream(file.target, content)
         if failed:
             self._fail(CopyFailure("fetch", file.path, failed[0], file))
@@ -525,7 +525,7 @@ class TreeCopy:
             if result.ok or result.code is ErrorCode.FILE_NOT_FOUND:
                 del self.versions[path]
             else:
-                failures.append(CopyFailure("delete", path, error_told(result)))
+                failures.append(CopyFailure("delete", path, error_from(result)))
 
         await gather_each(delete, self.versions, most=_CHANGES_AT_ONCE if self.terms.merges else 1)
         directories = [entry.path for entry in directories_of(self.entries) if entry.path != "/"]
@@ -594,7 +594,7 @@ async def move_tree(
     if ends[0] == ends[1]:
         await source.alist_tree(ends[0].path)
         return result
-    async with _apart(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
+    async with _lock_ends(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
         terms = TreeTerms(moves=True, makes_directories=keeps_empty)
         copying = await _copy_whole(*ends, terms, overwrite=overwrite)
         copied = len(copying.versions)
@@ -609,7 +609,7 @@ _is_moving: ContextVar[bool] = ContextVar("deepfs_is_moving", default=False)
 
 
 @asynccontextmanager
-async def _apart(*ends: StoragePlace) -> AsyncIterator[None]:
+async def _lock_ends(*ends: StoragePlace) -> AsyncIterator[None]:
     """Lock both ends against other moves of this process: two in opposite directions would delete each other's copy.
 
     A move that is a part of another one, as a layer may make it, takes no lock.
@@ -680,7 +680,7 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
 
 
 # To look at the destination is no part of the copy: it may be one that can be written and not read.
-@aside
+@without_access_check
 async def _check_target(target: End, *, from_file: bool, overwrite: bool) -> bool:
     """Raise if a path above the destination is a file, or if what is there may not be replaced. Returns whether a file
     is there."""

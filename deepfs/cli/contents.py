@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from deepfs.cli.screen import safe
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     address_argument,
     files_argument,
@@ -56,7 +56,7 @@ async def cat(session: Session, files: tuple[str, ...], numbers: bool) -> None:
                     async for chunk in chunks:
                         session.screen.bytes(chunk)
         except DeepFSError as error:
-            session.failed(error)
+            session.report(error)
 
 
 async def _chunks_of(session: Session, text: str) -> AsyncGenerator[bytes, None]:
@@ -82,7 +82,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 async def _write_numbered(session: Session, chunks: AsyncIterator[bytes], number: int) -> int:
     """Write lines with their numbers, from `number` on. Returns the number that comes next."""
     async for line in _lines(chunks):
-        session.screen.raw(session.screen.styled(f"{number:>6}\t", "dim"))
+        session.screen.raw(session.screen.style(f"{number:>6}\t", "dim"))
         session.screen.bytes(line)
         number += 1
     return number
@@ -106,7 +106,7 @@ async def head(session: Session, files: tuple[str, ...], lines: int, size: int |
                 else:
                     await _write_bytes(session, first, chunks, size)
         except DeepFSError as error:
-            session.failed(error)
+            session.report(error)
 
 
 async def _write_bytes(session: Session, chunk: bytes, rest: AsyncIterator[bytes], size: int) -> None:
@@ -147,7 +147,7 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
         session.check(result, place)
         return
     if not force and (await place.backend.als(place.path)).code is not ErrorCode.FILE_NOT_FOUND:
-        raise AlreadyExistsError(place.path).renamed(place.shown)
+        raise AlreadyExistsError(place.path).renamed(place.display)
     if if_match is not None:
         raise ValueError("--if-match goes with texts of up to 8 MiB only")
 
@@ -211,8 +211,8 @@ async def edit_in_editor(session: Session, address: str) -> None:
             session.screen.note(f"deepfs edit: your text is in {file}")
 
 
-async def _store_edited(session: Session, place: Place, before: str | None, file: Path) -> bool:
-    """Store what the editor left. Returns whether it is stored now; if not, the error is told."""
+async def _store_edited(session: Session, place: AddressedPlace, before: str | None, file: Path) -> bool:
+    """Store what the editor left. Returns whether it is stored now; if not, the error is reported."""
     after = decode(await to_thread.run_sync(file.read_bytes))
     if after is None:
         raise ValueError("what the editor left is no text in UTF-8, so it is not stored")
@@ -226,7 +226,7 @@ async def _store_edited(session: Session, place: Place, before: str | None, file
     return session.check(result, place)
 
 
-async def _text_of(place: Place) -> str | None:
+async def _text_of(place: AddressedPlace) -> str | None:
     """The whole text of a file; None if there is none. Raises for what is no text."""
     [download] = await place.backend.adownload_files([place.path])
     if download.error == ErrorCode.FILE_NOT_FOUND:

@@ -31,21 +31,21 @@ from deepfs.backends.transfer import (
 )
 from deepfs.cli.screen import count_noun
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
+    describe_error,
     error_text,
     interruptible,
     json_option,
     not_empty,
     reason_text,
     run_command,
-    told_text,
 )
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
-from deepfs.text.judging import keeping_inside
+from deepfs.text.judging import keep_inside
 from deepfs.types import Result
 
 __all__ = ["CopyOptions", "TreeMerge", "copy", "cp", "mv"]
@@ -58,8 +58,8 @@ _BATCH_FILES: Final = 1_000
 """The most files that are fetched and stored at once."""
 _STREAMED_BYTES: Final = 8 * 1024 * 1024
 """Files from this size on are streamed, and not sent in batches."""
-_MOST_TOLD: Final = 20
-"""How many files that could not be copied are told one by one."""
+_MOST_REPORTED: Final = 20
+"""How many files that could not be copied are reported one by one."""
 _REFRESH_SECONDS: Final = 0.1
 
 
@@ -166,7 +166,7 @@ async def copy(session: Session, options: CopyOptions) -> None:
     copying = _Copying(session, options, totals)
     number = await interruptible(copying.run)
     if number is not None:
-        session.failed(f"interrupted. {_GOES_ON}", status=128 + number)
+        session.report(f"interrupted. {_GOES_ON}", status=128 + number)
     seconds = time.monotonic() - started
     if session.as_json:
         counts = {name: getattr(totals, name) for name in ("files", "bytes", "skipped", "failed")}
@@ -180,16 +180,16 @@ async def copy(session: Session, options: CopyOptions) -> None:
         session.screen.note(f"{done} ({totals.skipped:,} skipped{failed})")
 
 
-class _RefusedError(Exception):
+class _RefusedCopyError(Exception):
     """A source that is not copied, or all of them; the text says why."""
 
 
 class _Job(Struct, frozen=True):
     """One source, and the place of its copy."""
 
-    source: Place
+    source: AddressedPlace
     listing: TreeListing
-    target: Place
+    target: AddressedPlace
     named: str
     """The path of the target as the user named it, or of the directory that the copy is put into."""
     exists: Literal["file", "directory"] | None
@@ -219,44 +219,44 @@ class _Copying:
                 into = await self._is_put_into(target)
                 for text, source in zip(self._options.sources, sources, strict=True):
                     await self._transfer(text, source, target, into=into)
-            except _RefusedError as refused:
-                self._session.failed(refused)
+            except _RefusedCopyError as refused:
+                self._session.report(refused)
             except FullError as full:
                 reason = error_text(full.code)
-                self._session.failed(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
+                self._session.report(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
 
-    async def _transfer(self, text: str, source: Place, target: Place, *, into: bool) -> None:
-        """Copy or move one source; what goes wrong with it alone is told."""
+    async def _transfer(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> None:
+        """Copy or move one source; what goes wrong with it alone is reported."""
         try:
             job = await self._find_job(text, source, target, into=into)
             [real] = await target.backend.aresolve_paths([job.named])
             await self._carry_out(job, real or job.named, is_new=not into)
-        except _RefusedError as refused:
+        except _RefusedCopyError as refused:
             self._totals.failed += 1
-            self._session.failed(refused)
+            self._session.report(refused)
         except DeepFSError as error:
             self._totals.failed += 1
-            self._session.failed(f"cannot {self._options.verb} {_name(source)}: {told_text(error)}")
+            self._session.report(f"cannot {self._options.verb} {_name(source)}: {describe_error(error)}")
 
     # --- what the arguments mean ---
 
-    async def _is_put_into(self, target: Place) -> bool:
+    async def _is_put_into(self, target: AddressedPlace) -> bool:
         """Whether the copies are put into the target, which is a directory then."""
         kind = await kind_at(target.backend, target.path)
         must = self._options.is_directory or len(self._options.sources) > 1
         if self._options.exact and must:
-            raise _RefusedError("with --no-target-directory, there is one source, and no --target-directory")
+            raise _RefusedCopyError("with --no-target-directory, there is one source, and no --target-directory")
         if must and kind != "directory" and not (kind is None and _makes_directories(target)):
-            raise _RefusedError(f"target {_name(target)}: {_no_directory(kind)}")
+            raise _RefusedCopyError(f"target {_name(target)}: {_no_directory(kind)}")
         return must or (kind == "directory" and not self._options.exact)
 
-    async def _find_job(self, text: str, source: Place, target: Place, *, into: bool) -> _Job:
+    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _Job:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
         if is_whole and self._options.moves:
-            raise _RefusedError(f"cannot move {_name(source)}: Device or resource busy")
+            raise _RefusedCopyError(f"cannot move {_name(source)}: Device or resource busy")
         kind = await kind_at(source.backend, source.path)
         if kind == "directory" and not self._options.recursive:
-            raise _RefusedError(f"-r not specified; omitting directory {_name(source)}")
+            raise _RefusedCopyError(f"-r not specified; omitting directory {_name(source)}")
         name = paths.name(source.path)
         listing = await list_present(source.backend, source.path)
         if listing.entries and listing.entries[0].kind == "link" and not self._options.moves:
@@ -266,10 +266,12 @@ class _Copying:
                 source = source._replace(path=real)
                 listing = await list_present(source.backend, real)
         if not listing.entries:
-            raise _RefusedError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+            raise _RefusedCopyError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
         is_slashed = kind == "file" and self._options.target.endswith("/")
         if is_slashed and not into and not _makes_directories(target):
-            raise _RefusedError(f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}")
+            raise _RefusedCopyError(
+                f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
+            )
         place = target
         if into and not self._options.is_directory and len(self._options.sources) == 1:
             marker = await to_thread.run_sync(_marker, source, target)
@@ -278,38 +280,38 @@ class _Copying:
                 into = False
         if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
-            place = place._replace(address=target.address._replace(shown=target.shown(place.path)))
-        return await self._checked_job(source, listing, place, target.path)
+            place = place._replace(address=target.address._replace(shown=target.display(place.path)))
+        return await self._plan_job(source, listing, place, target.path)
 
-    async def _checked_job(self, source: Place, listing: TreeListing, target: Place, named: str) -> _Job:
+    async def _plan_job(self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str) -> _Job:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
         if found is Relation.SAME:
-            raise _RefusedError(f"{_name(source)} and {_name(target)} are the same file")
+            raise _RefusedCopyError(f"{_name(source)} and {_name(target)} are the same file")
         if found is Relation.INSIDE and self._options.moves:
-            raise _RefusedError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
         if found is Relation.INSIDE:
-            raise _RefusedError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
         key = (id(target.backend), target.path)
         if key in self._made and target.path != "/":
-            raise _RefusedError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
+            raise _RefusedCopyError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
         self._made.add(key)
         if target.path != "/" and not _makes_directories(target):
             kind = await kind_at(target.backend, paths.parent(target.path))
             if kind != "directory":
-                raise _RefusedError(f"cannot create {_name(target)}: {_no_directory(kind)}")
+                raise _RefusedCopyError(f"cannot create {_name(target)}: {_no_directory(kind)}")
         is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
         exists = await kind_at(target.backend, target.path)
         if exists is None and (await list_present(target.backend, target.path)).entries:
-            raise _RefusedError(f"not writing through dangling symbolic link {_name(target)}")
+            raise _RefusedCopyError(f"not writing through dangling symbolic link {_name(target)}")
         return _Job(source, listing, target, named, exists, is_one)
 
     # --- carrying out ---
 
     async def _carry_out(self, job: _Job, inside: str, *, is_new: bool) -> None:
         options = self._options
-        with keeping_inside(inside):
+        with keep_inside(inside):
             if job.source.backend is job.target.backend and options.moves:
                 await self._rename(job)
                 return
@@ -336,21 +338,21 @@ class _Copying:
     async def _rename(self, job: _Job) -> None:
         """Move within a backend."""
         here, there = _name(job.source), _name(job.target)
-        if job.exists is not None and await self._stays(job):
+        if job.exists is not None and await self._is_left_alone(job):
             self._totals.skipped += 1
             return
         if job.exists == "directory" and not job.is_directory:
-            raise _RefusedError(f"cannot overwrite directory {there} with non-directory")
+            raise _RefusedCopyError(f"cannot overwrite directory {there} with non-directory")
         if job.exists == "file" and job.is_directory:
-            raise _RefusedError(f"cannot overwrite non-directory {there} with directory {here}")
+            raise _RefusedCopyError(f"cannot overwrite non-directory {there} with directory {here}")
         if job.exists == "directory":
             change = EntryChange(job.target.path, "remove_directory")
             [outcome] = await job.target.backend.achange_entries([change])
             if outcome.error is not None or await kind_at(job.target.backend, job.target.path) is not None:
-                raise _RefusedError(f"cannot move {here} to {there}: Directory not empty")
+                raise _RefusedCopyError(f"cannot move {here} to {there}: Directory not empty")
         self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
 
-    async def _stays(self, job: _Job) -> bool:
+    async def _is_left_alone(self, job: _Job) -> bool:
         """Whether the options leave alone what is at the target."""
         if self._options.update and not self._options.no_clobber:
             here = await _modification_times(job.source.backend, [job.source.path])
@@ -361,21 +363,21 @@ class _Copying:
     def _check(self, result: Result, job: _Job) -> None:
         if not result.ok:
             names = f"{_name(job.source)} to {_name(job.target)}"
-            raise _RefusedError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
+            raise _RefusedCopyError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
         files = [entry for entry in job.listing.entries if entry.kind != "directory"]
         self._totals.files += len(files)
         self._totals.bytes += sum(entry.size or 0 for entry in files)
 
 
-def _name(place: Place) -> str:
-    return quote(place.shown(place.path))
+def _name(place: AddressedPlace) -> str:
+    return quote(place.display(place.path))
 
 
 def _no_directory(kind: str | None) -> str:
     return error_text(ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.NOT_A_DIRECTORY)
 
 
-def _makes_directories(place: Place) -> bool:
+def _makes_directories(place: AddressedPlace) -> bool:
     """Whether directories are only implied by the files in them, so that any path may be one."""
     return not place.backend.capabilities.keeps_empty_directories
 
@@ -391,7 +393,7 @@ async def _modification_times(backend: BackendProtocol, files: Sequence[str]) ->
 
 
 class TreeMerge:
-    """The copy of what is at one place to another place, where what fails is told and the rest is copied.
+    """The copy of what is at one place to another place, where what fails is reported and the rest is copied.
 
     Args:
         session: The session.
@@ -407,8 +409,8 @@ class TreeMerge:
         session: Session,
         options: CopyOptions,
         totals: CopyTotals,
-        source: Place,
-        target: Place,
+        source: AddressedPlace,
+        target: AddressedPlace,
         *,
         is_put_into: bool = False,
     ) -> None:
@@ -428,7 +430,7 @@ class TreeMerge:
             batch_files=_BATCH_FILES,
         )
         ends = End(source.backend, source.path), End(target.backend, target.path)
-        self._copy = TreeCopy(*ends, terms, self._tell_failure, totals)
+        self._copy = TreeCopy(*ends, terms, self._report_failure, totals)
 
     async def run(self, listing: TreeListing, inside: str) -> None:
         """Copy what can be copied, and delete the source of a move.
@@ -446,8 +448,8 @@ class TreeMerge:
             empty = empty_directories(self._copy.entries)
             if self._options.moves and empty and not self._target.backend.capabilities.keeps_empty_directories:
                 what = "it cannot be moved whole: the target keeps no empty directories. Nothing changed."
-                raise NotSupportedError(self._source.shown(empty[0].path), what)
-            with keeping_inside(inside):
+                raise NotSupportedError(self._source.display(empty[0].path), what)
+            with keep_inside(inside):
                 await self._copy.run()
             if self._lost:
                 name = self._session.name
@@ -455,14 +457,14 @@ class TreeMerge:
             if self._options.moves:
                 for failure in await self._copy.delete_source():
                     if failure.step == "delete":
-                        self._tell_failure(failure)
+                        self._report_failure(failure)
         finally:
             del self._copy  # It refers to this object; without it, the backends end with the command.
 
     async def _plan(self, listing: TreeListing) -> None:
-        """Look at the target, and choose the files to copy. What cannot be copied is told."""
+        """Look at the target, and choose the files to copy. What cannot be copied is reported."""
         if listing.omission is not None:
-            self._tell(self._source.path, f"not all of it can be listed: {listing.omission.reason}")
+            self._report(self._source.path, f"not all of it can be listed: {listing.omission.reason}")
         try:
             existing = await list_present(self._target.backend, self._target.path)
         except DeepFSError:
@@ -475,7 +477,7 @@ class TreeMerge:
             is_blocked = paths.parent(entry.path) in blocked
             problem = None if is_blocked else self._problem(entry)
             if problem is not None:
-                self._tell(entry.path, problem)
+                self._report(entry.path, problem)
             if problem is not None or is_blocked:
                 blocked.add(entry.path)
             else:
@@ -499,7 +501,7 @@ class TreeMerge:
         # directory that the user named may be one.
         is_named = entry.path == self._source.path and not self._is_put_into
         if there.kind == "link" and (there.leads_to != entry.kind or (entry.kind == "directory" and not is_named)):
-            return f"{quote(self._target.shown(there.path))} is a symbolic link, which is not followed"
+            return f"{quote(self._target.display(there.path))} is a symbolic link, which is not followed"
         if there.kind in (entry.kind, "link"):
             return None
         if entry.kind == "file":
@@ -522,10 +524,10 @@ class TreeMerge:
 
     # --- what fails ---
 
-    def _tell_failure(self, failure: CopyFailure) -> None:
+    def _report_failure(self, failure: CopyFailure) -> None:
         step, path, error, file = failure
-        here = quote(self._source.shown(path if file is None else file.path))
-        there, reason = quote(self._target.shown(path)), error_text(error.code)
+        here = quote(self._source.display(path if file is None else file.path))
+        there, reason = quote(self._target.display(path)), error_text(error.code)
         if step == "make_directory" and error.code is ErrorCode.UNSUPPORTED:
             self._lost += 1
         elif step != "make_directory" or error.code is not ErrorCode.ALREADY_EXISTS:
@@ -537,25 +539,25 @@ class TreeMerge:
                 "set_mode": f"the mode of {there} could not be set: {reason}",
                 "delete": f"cannot move {here}: it was copied but not deleted: {reason}",
             }
-            self._tell_problem(texts[step])
+            self._report_problem(texts[step])
 
-    def _tell(self, path: str, reason: str) -> None:
-        self._tell_problem(f"cannot {self._options.verb} {quote(self._source.shown(path))}: {reason}")
+    def _report(self, path: str, reason: str) -> None:
+        self._report_problem(f"cannot {self._options.verb} {quote(self._source.display(path))}: {reason}")
 
-    def _tell_problem(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         """Tell a problem, after which the command ends with status 1. Many of them are only counted."""
         self._totals.failed += 1
         self._session.status = max(self._session.status, 1)
-        if self._totals.failed <= _MOST_TOLD:
-            self._session.failed(problem)
-        elif self._totals.failed == _MOST_TOLD + 1:
-            self._session.failed("further errors are counted only")
+        if self._totals.failed <= _MOST_REPORTED:
+            self._session.report(problem)
+        elif self._totals.failed == _MOST_REPORTED + 1:
+            self._session.report("further errors are counted only")
 
 
 # --- the mark of a copy that was begun -------------------------------------------------------------------------------
 
 
-def _marker(source: Place, target: Place) -> Path:
+def _marker(source: AddressedPlace, target: AddressedPlace) -> Path:
     """The file that is there while a directory is copied to a path where nothing was. Makes system calls."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     ends = [os.getcwd(), source.address.url, source.path, target.address.url, target.path]

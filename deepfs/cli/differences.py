@@ -8,11 +8,11 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.cli.session import Place, Session, json_option, not_empty, run_command
+from deepfs.cli.session import AddressedPlace, Session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
-from deepfs.text.diff import quoted_label, unified_diff
+from deepfs.text.diff import quote_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
 from deepfs.text.unified import parse_unified
 
@@ -64,7 +64,7 @@ async def apply_patch(session: Session, address: str, file: str | None, strip: i
     session.screen.line(await apply_patches(place.backend, patches))
 
 
-async def _place_patch(place: Place, patch: FilePatch) -> FilePatch:
+async def _place_patch(place: AddressedPlace, patch: FilePatch) -> FilePatch:
     """`patch` with paths of the backend, and the one of two names that a file has."""
     path, other, move_to, copy_of = (
         None if name is None else paths.join(place.path, paths.normalize(name)[1:])
@@ -116,7 +116,7 @@ async def compare(session: Session, first: str, second: str, *, brief: bool) -> 
 class _Side:
     """One side of a comparison."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AddressedPlace) -> None:
         self._place = place
         self.names: set[str] = set()
         """The files, relative to the place; a file itself has the name ""."""
@@ -126,13 +126,13 @@ class _Side:
         try:
             listing = await self._place.backend.alist_tree(self._place.path)
         except DeepFSError as error:
-            raise error.renamed(self._place.shown) from None
+            raise error.renamed(self._place.display) from None
         files = (entry.path for entry in listing.entries if entry.kind == "file")
         self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
 
     def title(self, name: str) -> str:
         """What the user calls a file."""
-        return self._place.shown(self._path(name))
+        return self._place.display(self._path(name))
 
     def _path(self, name: str) -> str:
         return paths.join(self._place.path, name) if name else self._place.path
@@ -155,14 +155,14 @@ def _write_difference(
         session.json({"path": new_title if before is None else old_title, "change": change})
     elif brief:
         only = new_title if before is None else old_title
-        both = f"Files {screen.name(quoted_label(old_title))} and {screen.name(quoted_label(new_title))} differ"
-        screen.line(both if before is not None and after is not None else f"Only {screen.name(quoted_label(only))}")
+        both = f"Files {screen.name(quote_label(old_title))} and {screen.name(quote_label(new_title))} differ"
+        screen.line(both if before is not None and after is not None else f"Only {screen.name(quote_label(only))}")
     else:
         head = ""
         if not is_alone:
             if old_title == new_title:
                 old_title, new_title = (f"{side}/{old_title.lstrip('/')}" for side in "ab")
-            head = f"diff --git {quoted_label(old_title, spaces=True)} {quoted_label(new_title, spaces=True)}\n"
+            head = f"diff --git {quote_label(old_title, spaces=True)} {quote_label(new_title, spaces=True)}\n"
             head += _HEADS.get((before and b"?", after and b"?"), "")
         titles = _NO_FILE if before is None else old_title, _NO_FILE if after is None else new_title
         screen.diff(head + unified_diff(before or b"", after or b"", *titles, spaces=not is_alone))

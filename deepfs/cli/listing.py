@@ -11,7 +11,7 @@ import click
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     addresses_argument,
     directory_argument,
@@ -59,8 +59,10 @@ async def ls(session: Session, addresses: tuple[str, ...], long: bool, hidden: b
         _write_entries(session, place, entries, long=long, names=result.ok)
 
 
-async def _entries_of(session: Session, place: Place, result: LsResult, *, hidden: bool) -> list[FileInfo] | None:
-    """The entries of a directory, or a file itself. None, and the error is told, if neither is there."""
+async def _entries_of(
+    session: Session, place: AddressedPlace, result: LsResult, *, hidden: bool
+) -> list[FileInfo] | None:
+    """The entries of a directory, or a file itself. None, and the error is reported, if neither is there."""
     if result.code is ErrorCode.NOT_A_DIRECTORY:
         beside = await place.backend.als(paths.parent(place.path))
         found = [entry for entry in beside.entries or () if entry.path == place.path]
@@ -69,25 +71,27 @@ async def _entries_of(session: Session, place: Place, result: LsResult, *, hidde
     if not session.check(result, place, status=2):
         return None
     if result.skipped:
-        session.failed(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed", status=2)
+        session.report(f"{place.address.shown}: {result.skipped} names are not UTF-8 and are not listed", status=2)
     return _without_hidden(result.entries, hidden=hidden)
 
 
-def _write_entries(session: Session, place: Place, entries: list[FileInfo], *, long: bool, names: bool) -> None:
+def _write_entries(
+    session: Session, place: AddressedPlace, entries: list[FileInfo], *, long: bool, names: bool
+) -> None:
     """Write the entries of a directory by their names, a file as it was named."""
     screen = session.screen
     if session.as_json:
         for entry in entries:
-            session.json({**entry, "path": place.shown(entry.path)})
+            session.json({**entry, "path": place.display(entry.path)})
         return
-    shown = [screen.name(_name(entry) if names else place.shown(entry.path)) for entry in entries]
+    shown = [screen.name(_name(entry) if names else place.display(entry.path)) for entry in entries]
     styles = ["directory" if entry.is_dir else None for entry in entries]
     if not long and screen.is_terminal:
         screen.columns(shown, styles)
         return
     for entry, name, style in zip(entries, shown, styles, strict=True):
         details = f"{_size(entry):>8}  {_time(entry):<16}  " if long else ""
-        screen.line(details + (screen.styled(name, style) if style else name))
+        screen.line(details + (screen.style(name, style) if style else name))
 
 
 def _size(entry: FileInfo) -> str:
@@ -112,13 +116,13 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
     place = await session.place(address)
     found = await _levels(session, place, depth=depth, hidden=hidden)
     if not session.as_json and place.path in found:
-        session.screen.line(session.screen.styled(session.screen.name(place.address.shown or "."), "directory"))
+        session.screen.line(session.screen.style(session.screen.name(place.address.shown or "."), "directory"))
     for prefix, entry in _branches(found, place.path):
         if session.as_json:
-            session.json({**entry, "path": place.shown(entry.path)})
+            session.json({**entry, "path": place.display(entry.path)})
             continue
         name = session.screen.name(_name(entry))
-        session.screen.line(prefix + (session.screen.styled(name, "directory") if entry.is_dir else name))
+        session.screen.line(prefix + (session.screen.style(name, "directory") if entry.is_dir else name))
     if not session.as_json and place.path in found:
         inside = [entry for entries in found.values() for entry in entries]
         directories = sum(bool(entry.is_dir) for entry in inside)
@@ -127,7 +131,9 @@ async def tree(session: Session, address: str, depth: int | None, hidden: bool) 
         )
 
 
-async def _levels(session: Session, place: Place, *, depth: int | None, hidden: bool) -> dict[str, list[FileInfo]]:
+async def _levels(
+    session: Session, place: AddressedPlace, *, depth: int | None, hidden: bool
+) -> dict[str, list[FileInfo]]:
     """The entries of each directory, level by level; the directories of a level are listed at the same time.
 
     Links to directories are not entered: they may lead in a circle.
@@ -187,10 +193,10 @@ async def glob(session: Session, pattern: str, addresses: tuple[str, ...]) -> No
             continue
         for entry in result.matches or ():
             session.status = session.status if session.status == 2 else 0
-            path = place.shown(entry.path)
+            path = place.display(entry.path)
             session.json({**entry, "path": path}) if session.as_json else session.screen.line(session.screen.name(path))
         if result.truncated:
-            session.failed(f"{place.address.shown}: there are more; the search ended early", status=2)
+            session.report(f"{place.address.shown}: there are more; the search ended early", status=2)
 
 
 # --- du --------------------------------------------------------------------------------------------------------------
@@ -208,14 +214,14 @@ async def du(session: Session, addresses: tuple[str, ...], depth: int, exact: bo
         place = await session.place(text)
         listing = await place.backend.alist_tree(place.path)
         for path, size in _sizes(listing.entries, place.path, depth):
-            shown = place.shown(path)
+            shown = place.display(path)
             if session.as_json:
                 session.json({"path": shown, "size": size})
             else:
-                told = str(size) if exact else human_size(size)
-                session.screen.line(f"{told:<8}{session.screen.name(shown)}")
+                amount = str(size) if exact else human_size(size)
+                session.screen.line(f"{amount:<8}{session.screen.name(shown)}")
         if listing.omission is not None:
-            session.failed(f"{shown}: {listing.omission.count} entries are not counted: {listing.omission.reason}")
+            session.report(f"{shown}: {listing.omission.count} entries are not counted: {listing.omission.reason}")
 
 
 def _sizes(entries: Sequence[TreeEntry], top: str, depth: int) -> list[tuple[str, int]]:
@@ -309,7 +315,7 @@ async def _search_places(session: Session, options: GrepOptions, addresses: Sequ
         if result.matches:
             _write_matches(session, place._replace(address=place.address._replace(shown=title)), options, result)
         if session.check(result, place, status=2):
-            _tell_rest(session, title, options, result)
+            _report_rest(session, title, options, result)
 
 
 async def _search(backend: BackendProtocol, path: str, options: GrepOptions) -> GrepResult:
@@ -324,15 +330,15 @@ async def _search(backend: BackendProtocol, path: str, options: GrepOptions) -> 
     )
 
 
-def _tell_rest(session: Session, title: str, options: GrepOptions, result: GrepResult) -> None:
+def _report_rest(session: Session, title: str, options: GrepOptions, result: GrepResult) -> None:
     """Tell what was not searched."""
     if result.truncated and options.most is None and options.shows != "nothing":
-        session.failed(f"{title}: there are more matches; the search ended early", status=2)
+        session.report(f"{title}: there are more matches; the search ended early", status=2)
     if result.skipped:
         session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
 
 
-def _write_matches(session: Session, place: Place, options: GrepOptions, result: GrepResult) -> None:
+def _write_matches(session: Session, place: AddressedPlace, options: GrepOptions, result: GrepResult) -> None:
     matches = result.matches or []
     if options.shows == "lines":
         if session.as_json:
@@ -344,26 +350,28 @@ def _write_matches(session: Session, place: Place, options: GrepOptions, result:
     for match in matches:
         counts[match.path] = counts.get(match.path, 0) + 1
     for path, count in counts.items() if options.shows != "nothing" else ():
-        shown = place.shown(path)
+        shown = place.display(path)
         if session.as_json:
             session.json({"path": shown, "count": count} if options.shows == "counts" else {"path": shown})
         else:
-            name = session.screen.styled(session.screen.name(shown), "path")
+            name = session.screen.style(session.screen.name(shown), "path")
             session.screen.line(f"{name}:{count}" if options.shows == "counts" else name)
 
 
-def _write_records(session: Session, place: Place, matches: Sequence[GrepMatch]) -> None:
+def _write_records(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch]) -> None:
     for match in matches:
         where = {} if match.start is None else {"start": match.start, "end": match.end}
-        session.json({**match, **where, "path": place.shown(match.path)})
+        session.json({**match, **where, "path": place.display(match.path)})
 
 
-def _lines(session: Session, place: Place, options: GrepOptions, matches: Sequence[GrepMatch]) -> Iterator[str]:
+def _lines(
+    session: Session, place: AddressedPlace, options: GrepOptions, matches: Sequence[GrepMatch]
+) -> Iterator[str]:
     """The rows: with `path:line:` before each in a pipe, beneath a heading for each file on a terminal."""
     screen = session.screen
-    highlighted = _highlighter(session, options)
+    highlight = _highlighter(session, options)
     for number, (path, found) in enumerate(groupby(matches, key=lambda match: match.path)):
-        name = screen.styled(screen.name(place.shown(path)), "path")
+        name = screen.style(screen.name(place.display(path)), "path")
         if screen.is_terminal:
             yield f"{chr(10) * (number > 0)}{name}\n"
         last = 0
@@ -372,7 +380,7 @@ def _lines(session: Session, place: Place, options: GrepOptions, matches: Sequen
                 yield "--\n"
             last, mark = line, "-" if match is None else ":"
             head = "" if screen.is_terminal else f"{name}{mark}"
-            yield f"{head}{screen.styled(str(line), 'line')}{mark}{highlighted(text, match)}\n"
+            yield f"{head}{screen.style(str(line), 'line')}{mark}{highlight(text, match)}\n"
 
 
 def _rows(matches: Iterable[GrepMatch]) -> dict[int, tuple[str, GrepMatch | None]]:
@@ -392,14 +400,14 @@ def _highlighter(session: Session, options: GrepOptions) -> Callable[[str, GrepM
         return lambda text, match: text
     spans = _finder(options)
 
-    def highlighted(text: str, match: GrepMatch | None) -> str:
+    def highlight(text: str, match: GrepMatch | None) -> str:
         parts, done = [], 0
         for start, end in () if match is None else spans(match):
-            parts += [visible(text[done:start]), screen.styled(visible(text[start:end]), "match")]
+            parts += [visible(text[done:start]), screen.style(visible(text[start:end]), "match")]
             done = end
         return "".join([*parts, visible(text[done:])])
 
-    return highlighted
+    return highlight
 
 
 def _finder(options: GrepOptions) -> Callable[[GrepMatch], Iterable[tuple[int, int]]]:

@@ -11,18 +11,18 @@ from msgspec import Struct
 from deepfs.backends._trees import kind_at, list_present
 from deepfs.cli.session import (
     MACHINE,
-    Place,
+    AddressedPlace,
     Session,
+    describe_error,
     error_text,
     files_argument,
     interruptible,
     reason_text,
     run_command,
-    told_text,
 )
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text.entries import Relation, relation
-from deepfs.types import error_told
+from deepfs.types import error_from
 
 __all__ = ["RemoveOptions", "remove", "rm"]
 
@@ -38,12 +38,12 @@ def rm(files: tuple[str, ...], **options: bool) -> None:
     run_command(lambda on: remove(on, files, RemoveOptions(**options)))
 
 
-class _RefusedError(Exception):
+class _RefusedRemovalError(Exception):
     """An address that is not removed; the text says why."""
 
 
-def _name(place: Place) -> str:
-    return quote(place.shown(place.path))
+def _name(place: AddressedPlace) -> str:
+    return quote(place.display(place.path))
 
 
 class RemoveOptions(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ async def remove(session: Session, addresses: Sequence[str], options: RemoveOpti
     """
     number = await interruptible(partial(_remove_each, session, addresses, options))
     if number is not None:
-        session.failed("interrupted", status=128 + number)
+        session.report("interrupted", status=128 + number)
 
 
 async def _remove_each(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
@@ -76,30 +76,30 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
         place = await session.place(text)
         try:
             if text.rstrip("/").rpartition("/")[2] in (".", ".."):
-                raise _RefusedError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
+                raise _RefusedRemovalError(f"refusing to remove '.' or '..' directory: skipping {quote(text)}")
             if place.path == "/":
                 await _check_root(session, place, options)
             await _remove(place, options)
-        except _RefusedError as refused:
-            session.failed(refused)
+        except _RefusedRemovalError as refused:
+            session.report(refused)
         except DeepFSError as error:
-            session.failed(f"cannot remove {_name(place)}: {told_text(error)}")
+            session.report(f"cannot remove {_name(place)}: {describe_error(error)}")
 
 
-async def _check_root(session: Session, place: Place, options: RemoveOptions) -> None:
+async def _check_root(session: Session, place: AddressedPlace, options: RemoveOptions) -> None:
     """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
     machine = await session.place(f"{MACHINE}#/")
     ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
     if relation(*ends) is Relation.SAME:
-        raise _RefusedError("refusing to remove '/', the root of this machine")
+        raise _RefusedRemovalError("refusing to remove '/', the root of this machine")
     if not options.root:
-        raise _RefusedError(
+        raise _RefusedRemovalError(
             f"it is dangerous to operate recursively on {_name(place)}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 
 
-async def _remove(place: Place, options: RemoveOptions) -> None:
+async def _remove(place: AddressedPlace, options: RemoveOptions) -> None:
     kind = await kind_at(place.backend, place.path)
     if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
         entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.
@@ -108,7 +108,7 @@ async def _remove(place: Place, options: RemoveOptions) -> None:
         return
     if kind is None or (kind == "directory" and not options.recursive):
         code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
-        raise _RefusedError(f"cannot remove {_name(place)}: {error_text(code)}")
+        raise _RefusedRemovalError(f"cannot remove {_name(place)}: {error_text(code)}")
     if options.interactive and not options.force:
         print(f"deepfs rm: remove {kind} {_name(place)}? ", end="", file=sys.stderr, flush=True)
         if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
@@ -117,9 +117,9 @@ async def _remove(place: Place, options: RemoveOptions) -> None:
     if place.path == "/":  # A root itself cannot be deleted.
         listing = await place.backend.als("/")
         if not listing.ok:
-            raise error_told(listing)
+            raise error_from(listing)
         wanted = [entry.path.rstrip("/") for entry in listing.entries or ()]
     for path in wanted:
         result = await place.backend.adelete(path)
         if not result.ok and not (options.force and result.code is ErrorCode.FILE_NOT_FOUND):
-            raise _RefusedError(f"cannot remove {quote(place.shown(path))}: {reason_text(result)}")
+            raise _RefusedRemovalError(f"cannot remove {quote(place.display(path))}: {reason_text(result)}")

@@ -129,7 +129,7 @@ class Screen:
         """A name as it is to be written: as it is for programs, without control characters for people."""
         return safe(text) if self.is_terminal else text
 
-    def styled(self, text: str, style: str) -> str:
+    def style(self, text: str, style: str) -> str:
         """The text in a style, where styles are shown.
 
         Args:
@@ -149,7 +149,7 @@ class Screen:
                 for index in row_indexes
             ]
             self.line(
-                "".join((self.styled(name, style) if style else name) + " " * padding for name, style, padding in cells)
+                "".join((self.style(name, style) if style else name) + " " * padding for name, style, padding in cells)
             )
 
     def diff(self, diff: str) -> None:
@@ -157,7 +157,7 @@ class Screen:
         for line in StringIO(diff, newline="\n"):
             text = _visible(line) if self.is_terminal else line
             style = _STYLE_OF.get(text[:1])
-            self.raw(self.styled(text.removesuffix("\n"), style) + "\n" if style else text)
+            self.raw(self.style(text.removesuffix("\n"), style) + "\n" if style else text)
 
     def note(self, text: str) -> None:
         """Write a line to standard error."""

@@ -20,7 +20,7 @@ from deepfs.config.trees import open_backend
 from deepfs.config.urls import Address, parse_address
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.text import paths
-from deepfs.types import Result, error_told
+from deepfs.types import Result, error_from
 
 BACKEND_VARIABLE: Final = "DEEPFS_ON"
 """The variable of the environment that stands for the option `--on`."""
@@ -60,7 +60,7 @@ class Given(NamedTuple):
     variables: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
+class AddressedPlace(NamedTuple):
     """A path in an open backend.
 
     Attributes:
@@ -73,7 +73,7 @@ class Place(NamedTuple):
     path: str
     address: Address
 
-    def shown(self, path: str) -> str:
+    def display(self, path: str) -> str:
         """What a user calls a path at or beneath this place."""
         given = self.address.shown
         is_beneath = paths.is_beneath(path.rstrip("/"), self.path)
@@ -93,7 +93,7 @@ class Place(NamedTuple):
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise error.renamed(self.shown) from None
+            raise error.renamed(self.display) from None
 
 
 class Session:
@@ -121,7 +121,7 @@ class Session:
         self._open: dict[str, BackendProtocol] = {}
         self._directory = _current_directory()
 
-    async def place(self, text: str, *, creates: bool = False) -> Place:
+    async def place(self, text: str, *, creates: bool = False) -> AddressedPlace:
         """Open the backend of an address.
 
         Args:
@@ -142,9 +142,9 @@ class Session:
                 open_backend(address.url, creates=creates, variables=self.variables)
             )
             self._open[address.url] = backend
-        return Place(backend, paths.normalize(address.path), address)
+        return AddressedPlace(backend, paths.normalize(address.path), address)
 
-    def titles(self, places: list[Place]) -> list[str]:
+    def titles(self, places: list[AddressedPlace]) -> list[str]:
         """What each place is called beside the others: with the URL, if they are of several backends."""
         several = len({place.address.url for place in places}) > 1
         return [
@@ -158,16 +158,16 @@ class Session:
         """Write a value as one line of JSON."""
         self.screen.raw(json.encode(value).decode() + "\n")
 
-    def failed(self, told: object, *, status: int = 1) -> None:
-        """Tell an error, and go on. The command then ends with a status that is not 0."""
+    def report(self, error: object, *, status: int = 1) -> None:
+        """Report an error, and go on. The command then ends with a status that is not 0."""
         self.status = max(self.status, status)
-        text = told_text(told)
+        text = describe_error(error)
         self.screen.note(f"deepfs {self.name}: {text}" if self.name else f"deepfs: {text}")
 
-    def check(self, result: Result, place: Place, *, status: int = 1) -> bool:
-        """Whether a result is no error; an error is told."""
+    def check(self, result: Result, place: AddressedPlace, *, status: int = 1) -> bool:
+        """Whether a result is no error; an error is reported."""
         if not result.ok:
-            self.failed(error_told(result).renamed(place.shown), status=status)
+            self.report(error_from(result).renamed(place.display), status=status)
         return result.ok
 
     async def close(self) -> None:
@@ -176,7 +176,7 @@ class Session:
 
 
 def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: int = 1) -> NoReturn:
-    """Run a command, tell an error that ends it, and exit.
+    """Run a command, report an error that ends it, and exit.
 
     Args:
         trouble: The exit status for such an error: 1, or 2 for commands that use 1 for another answer, as grep does.
@@ -190,7 +190,7 @@ def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: in
                 await session.close()
 
     try:
-        _run_told(session, whole, trouble)
+        _run_and_report(session, whole, trouble)
         session.screen.close()
     except BrokenPipeError:
         discard_output()
@@ -200,12 +200,12 @@ def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: in
         session.status = _INTERRUPTED
     except OSError as error:  # The output cannot be written.
         discard_output()
-        session.failed(error, status=trouble)
+        session.report(error, status=trouble)
     sys.exit(session.status)
 
 
-def _run_told(session: Session, command: Callable[[], Awaitable[None]], trouble: int) -> None:
-    """Run a command, and tell an error that ends it, but not that its reader has left."""
+def _run_and_report(session: Session, command: Callable[[], Awaitable[None]], trouble: int) -> None:
+    """Run a command, and report an error that ends it, but not that its reader has left."""
     try:
         anyio.run(command)
     except KeyboardInterrupt:
@@ -213,7 +213,7 @@ def _run_told(session: Session, command: Callable[[], Awaitable[None]], trouble:
     except BrokenPipeError:
         raise
     except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
-        session.failed(error, status=trouble)
+        session.report(error, status=trouble)
 
 
 async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
@@ -257,11 +257,11 @@ def _current_directory() -> str:
         return ""
 
 
-def told_text(told: object) -> str:
+def describe_error(error: object) -> str:
     """The text of an error, as the system's tools write it: without the number of an error of the system."""
-    if isinstance(told, OSError) and told.strerror:
-        return told.strerror if told.filename is None else f"{told.filename}: {told.strerror}"
-    return str(told).removeprefix("Error: ")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error).removeprefix("Error: ")
 
 
 def error_text(code: str) -> str:
@@ -279,7 +279,7 @@ def reason_text(result: Result) -> str:
     Args:
         result: The result of the operation.
     """
-    return _TEXTS.get(result.code) or str(error_told(result))
+    return _TEXTS.get(result.code) or str(error_from(result))
 
 
 # --- options and arguments that several commands have ---

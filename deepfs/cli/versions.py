@@ -6,7 +6,7 @@ import click
 
 from deepfs.cli.screen import human_size
 from deepfs.cli.session import (
-    Place,
+    AddressedPlace,
     Session,
     address_argument,
     directory_argument,
@@ -18,7 +18,7 @@ from deepfs.policy.history import HistoryBackend
 __all__ = ["history", "restore", "restore_version", "show_history", "watch", "watch_changes"]
 
 
-async def _open_history(session: Session, address: str) -> tuple[Place, HistoryBackend]:
+async def _open_history(session: Session, address: str) -> tuple[AddressedPlace, HistoryBackend]:
     place = await session.place(address)
     if not isinstance(place.backend, HistoryBackend):
         raise ValueError(
@@ -64,7 +64,7 @@ async def show_history(session: Session, address: str, number: int | None, *, co
             when = version.saved_at[:19].replace("T", " ")
             session.screen.line(f"{version.number:>6}  {size:>8}  {when}")
         if not versions:
-            session.failed(f"{place.address.shown}: there are no earlier versions")
+            session.report(f"{place.address.shown}: there are no earlier versions")
 
 
 @click.command()
@@ -107,7 +107,7 @@ async def watch_changes(session: Session, address: str) -> None:
     place = await session.place(address)
     async with aclosing(place.backend.awatch(place.path)) as events:
         async for event in events:
-            shown = place.shown(event.path)
+            shown = place.display(event.path)
             if session.as_json:
                 session.json({"path": shown, "kind": event.kind, "version": event.version})
             else:

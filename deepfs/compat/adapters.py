@@ -39,7 +39,7 @@ from deepfs.errors import (
 )
 from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
 from deepfs.search.flat import grep_tree, run_search
-from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -233,7 +233,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         )
 
     async def _grep(self, request: GrepRequest) -> GrepResult:
-        grep = Grep(request, FileFilter(request))
+        grep = GrepScan(request, FileFilter(request))
         path = grep.files.root
         if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
             tree = await self._files(path)

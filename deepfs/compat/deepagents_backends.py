@@ -36,7 +36,7 @@ from deepfs.types import (
     ReadResult,
     Result,
     WriteResult,
-    error_told,
+    error_from,
     failure,
 )
 
@@ -96,7 +96,9 @@ def peer_listing(result: LsResult, path: str) -> peer.LsResult:
 def peer_reading(result: ReadResult, path: str, binary_limit: int | None) -> peer.ReadResult:
     """Convert the result of `read`; binary content that deepagents cannot show becomes an error."""
     data = result.file_data
-    error = _bare(result.error) if result.error is not None or data is None else _unshown(data, path, binary_limit)
+    error = (
+        _bare(result.error) if result.error is not None or data is None else _explain_binary(data, path, binary_limit)
+    )
     if error is not None or data is None:
         return peer.ReadResult(error=error)
     shown: Any = {key: value for key, value in data.items() if key != "mime_type"}
@@ -111,7 +113,7 @@ def peer_reading(result: ReadResult, path: str, binary_limit: int | None) -> pee
     )
 
 
-def _unshown(data: FileDataV2, path: str, limit: int | None) -> str | None:
+def _explain_binary(data: FileDataV2, path: str, limit: int | None) -> str | None:
     """The error text if deepagents cannot show the content; otherwise None."""
     if data.encoding == "utf-8":
         return None
@@ -304,7 +306,7 @@ class ToDeepagents(peer.BackendProtocol):
         """Raise if the path of an item is refused."""
         refused = self._refusal(one.paths[0], Result)
         if refused is not None:
-            raise error_told(refused)
+            raise error_from(refused)
 
 
 def _is_normal(path: str) -> bool:

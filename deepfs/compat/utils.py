@@ -10,7 +10,7 @@ from deepfs.errors import DeepFSError, InvalidContentError, InvalidPathError
 from deepfs.errors import InvalidPatternError as InvalidGlobPatternError
 from deepfs.search.flat import scan_stored
 from deepfs.search.globs import compile_glob
-from deepfs.search.request import MAX_SEARCHED_BYTES, FileFilter, Grep, GrepRequest
+from deepfs.search.request import MAX_SEARCHED_BYTES, FileFilter, GrepRequest, GrepScan
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.edits import replace
@@ -116,7 +116,7 @@ def grep_matches_from_files(
     """Find a literal text in `files`, a mapping from paths to stored files of any format."""
     try:
         request = GrepRequest(pattern, path, glob, max_count=max_count)
-        grep = Grep(request, FileFilter(request))
+        grep = GrepScan(request, FileFilter(request))
         decoded = DecodedFiles(files)
         tree = FileTree(decoded)
         for each in tree.beneath(grep.files.root):

@@ -2,10 +2,10 @@
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import when_free
-from deepfs.disk.flushing import Change, Steps, carry_out, finish, finish_together
+from deepfs.disk.flushing import FlushedChange, Steps, carry_out, finish, finish_together
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
-from deepfs.disk.reading import Limits, Reading, modified_at
+from deepfs.disk.reading import Reading, ReadLimits, modified_at
 from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import FileRun, FoundFile, Listing
@@ -16,14 +16,14 @@ from deepfs.threads.deadline import Deadline
 __all__ = [
     "CAN_WATCH",
     "BoundedDisk",
-    "Change",
     "Deadline",
     "Disk",
     "FileRun",
     "FilesInMemory",
+    "FlushedChange",
     "FoundFile",
-    "Limits",
     "Listing",
+    "ReadLimits",
     "Reading",
     "Steps",
     "UnchangedFiles",

@@ -11,7 +11,15 @@ from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.programs import add_root, import_late_modules
-from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, open_regular, read_descriptor, read_whole, read_window
+from deepfs.disk.reading import (
+    DEFAULT_LIMITS,
+    Reading,
+    ReadLimits,
+    open_regular,
+    read_descriptor,
+    read_whole,
+    read_window,
+)
 from deepfs.disk.relocation import Relocator
 from deepfs.disk.resolve import Root, place_of
 from deepfs.disk.trees import ContentId, delete, list_tree
@@ -20,7 +28,7 @@ from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, Walk, list_
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
-from deepfs.text.judging import Judge
+from deepfs.text.judging import AccessCheck
 from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 
@@ -75,7 +83,7 @@ class Disk:
         self._sweeper = Sweeper()
         self._durable = durable
         self._new_mode = NEW_MODE
-        self._views: dict[Judge, Disk] = {}
+        self._views: dict[AccessCheck, Disk] = {}
         self._has_changed = False
         add_root(self, root)
         self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
@@ -87,27 +95,27 @@ class Disk:
         self._writer = Writer(root, self._sweeper, durable=self._durable, new_mode=self._new_mode)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 
-    def judged(self, judge: Judge | None) -> "Disk":
-        """The same files, where every path that is used is judged first, with its symlinks resolved.
+    def with_access(self, access: AccessCheck | None) -> "Disk":
+        """The same files, where every path that is used is checked first, with its symlinks resolved.
 
         Entries that are refused are left out of listings and walks. A directory is moved, copied or deleted only if
         nothing beneath it is refused.
 
         Args:
-            judge: Raises the error of a refusal. None is this disk itself.
+            access: Raises the error of a refusal. None is this disk itself.
         """
-        if judge is None:
+        if access is None:
             return self
-        view = self._views.get(judge)
+        view = self._views.get(access)
         if view is None:
             if len(self._views) >= _MAX_VIEWS:
                 self._views.clear()
-            view = self._views[judge] = copy(self)
+            view = self._views[access] = copy(self)
             view._views = {}
-            view._work_in(self._root.judged(judge))
+            view._work_in(self._root.with_access(access))
         return view
 
-    def making_files(self, mode: int | None) -> "Disk":
+    def with_file_mode(self, mode: int | None) -> "Disk":
         """The same files, where writes and uploads make new files with these permission bits, less those of the umask.
 
         Args:
@@ -158,7 +166,7 @@ class Disk:
             return BufferedReader(_ReleasedFile(descriptor, closefd=False)), status
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+        self, path: str, offset: int, limit: int, limits: ReadLimits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """A window of a text file, or the whole of a binary file.
 
@@ -271,13 +279,13 @@ class Disk:
         """Like `walk`, many files at a time, and only the files that `choice` chooses."""
         return Walk(self._root, deadline or Deadline(), choice, unreadable).runs(path)
 
-    def unchanged(self, path: str) -> UnchangedFiles | None:
+    def select_unchanged(self, path: str) -> UnchangedFiles | None:
         """What selects the files beneath `path` that do not change from now on.
 
-        None if it cannot tell: `path` leads through a symlink, access is judged, the root changed just now, or its file
-        system is not known to tell when files change.
+        None if it cannot tell: `path` leads through a symlink, access is checked, the root changed just now, or its
+        file system is not known to tell when files change.
         """
-        if self._root.judge is not None or self.real_path(path) != path:
+        if self._root.access is not None or self.real_path(path) != path:
             return None
         unchanged = UnchangedFiles(self._root)
         return unchanged if unchanged.is_possible else None
@@ -320,9 +328,9 @@ class Disk:
             NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
-        finish(self.writing(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
+        finish(self.write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
 
-    def writing(
+    def write_in_steps(
         self,
         path: str,
         data: bytes,
@@ -362,9 +370,9 @@ class Disk:
             ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
-        finish(self.editing(path, change, if_match=if_match, limit=limit, deadline=deadline))
+        finish(self.edit_in_steps(path, change, if_match=if_match, limit=limit, deadline=deadline))
 
-    def editing(
+    def edit_in_steps(
         self,
         path: str,
         change: Callable[[bytes], bytes],

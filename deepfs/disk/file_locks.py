@@ -32,7 +32,7 @@ from deepfs.threads.pool import is_worker
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["LockHeldError", "locked_file", "locked_places", "mark_in_use", "when_free"]
+__all__ = ["LockHeldError", "lock_file", "lock_places", "mark_in_use", "when_free"]
 
 _log = logging.getLogger("deepfs")
 
@@ -51,13 +51,13 @@ class _ProcessLocks:
     def __init__(self) -> None:
         self._guard = ForkSafeLock()
         self._held: set[FileId] = set()
-        self._told = False
+        self._has_warned = False
         """Whether the warning was logged."""
 
     def try_lock(self, file: FileId) -> bool:
         with self._guard:
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("A file system in use offers no locks: edits are safe within this process only")
             free = file not in self._held
             self._held.add(file)
@@ -157,7 +157,7 @@ class LockedFile:
         release(self.descriptor)
 
 
-def locked_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
+def lock_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
     """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
     Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
@@ -175,7 +175,7 @@ def locked_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
 
 
 @contextmanager
-def locked_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
+def lock_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
     """Lock those of `places` that are regular files and can be opened, before they are moved or removed."""
     with _wait(lambda: _try_hold_all(path, places), path, deadline):
         yield

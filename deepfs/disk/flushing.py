@@ -9,7 +9,7 @@ from deepfs.disk.os_calls import file_id, is_shortage, start_writeback, sync, sy
 from deepfs.threads import pool
 
 __all__ = [
-    "Change",
+    "FlushedChange",
     "Steps",
     "ToFlush",
     "carry_out",
@@ -41,7 +41,7 @@ Steps = Generator[ToFlush, None, T]
 """A change that stops where something has to be flushed, so that several changes can be flushed together."""
 
 
-class Change(Generic[T]):
+class FlushedChange(Generic[T]):
     """A change that has begun: it runs to where it needs a flush, and `finish_together` takes it on from there."""
 
     _value: T
@@ -91,7 +91,7 @@ def finish(steps: Steps[T]) -> T:
         return value
 
 
-def finish_together(changes: Sequence[Change[Any]]) -> None:
+def finish_together(changes: Sequence[FlushedChange[Any]]) -> None:
     """Take changes to their ends; what several of them wait for is flushed at once, and a shared directory only once.
 
     The changes must not depend on one another.
@@ -110,7 +110,7 @@ def finish_together(changes: Sequence[Change[Any]]) -> None:
         pool.call_together(partial(_go_on, flushed), waiting)
 
 
-def _go_on(flushed: Mapping[object, BaseException | None], change: Change[Any]) -> None:
+def _go_on(flushed: Mapping[object, BaseException | None], change: FlushedChange[Any]) -> None:
     """Take a change on, after its flush, unless the failure of that, or None, is among those of what is `flushed`."""
     asked = change.waits_for
     assert asked is not None
@@ -133,16 +133,16 @@ def _failure(asked: ToFlush) -> BaseException | None:
     return None
 
 
-def carry_out(starts: Sequence[Callable[[], Steps[Any]]]) -> Iterator[Change[Any]]:
+def carry_out(starts: Sequence[Callable[[], Steps[Any]]]) -> Iterator[FlushedChange[Any]]:
     """Carry out changes that do not depend on one another, flushing up to 40 together.
 
     Yields the changes, in order, each when it has ended.
     """
     begun = 0
     while begun < len(starts):
-        changes: list[Change[Any]] = []
+        changes: list[FlushedChange[Any]] = []
         for start in starts[begun : begun + _MOST_TOGETHER]:
-            change = Change(start)
+            change = FlushedChange(start)
             if changes and is_shortage(change.error):
                 break  # The changes that have begun give their descriptors back when they end.
             changes.append(change)

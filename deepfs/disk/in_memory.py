@@ -31,10 +31,10 @@ from deepfs.disk.os_calls import (
     release,
     syscall_of,
 )
-from deepfs.disk.reading import DEFAULT_LIMITS, Limits, Reading, Versioning, fstat, is_database, is_kept, of_whole
+from deepfs.disk.reading import DEFAULT_LIMITS, Reading, ReadLimits, Versioning, fstat, is_database, is_kept, of_whole
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
-from deepfs.text.judging import Judge
+from deepfs.text.judging import AccessCheck
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["MAX_BYTES", "FilesInMemory"]
@@ -54,7 +54,7 @@ class FilesInMemory:
 
     Every method raises BlockingIOError where that is not possible, and for links, files over `MAX_BYTES`, what lies on
     other file systems, all that is no regular file, and every error. The same call of `Disk` then gives the answer.
-    What is read is confined and judged as there.
+    What is read is confined and checked as there.
     """
 
     def __init__(self, root: Root) -> None:
@@ -77,7 +77,7 @@ class FilesInMemory:
             return False
         return self._start is not None
 
-    def missed(self) -> None:
+    def note_miss(self) -> None:
         """Note that a read could not be done here. So a tree that is not in memory is read nearly as fast without."""
         self.misses = min(self.misses + 1, _MOST_MISSES)
         self._passed_over = 2**self.misses - 1
@@ -107,7 +107,7 @@ class FilesInMemory:
             release(descriptor)
 
     def read_window(
-        self, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+        self, path: str, offset: int, limit: int, limits: ReadLimits = DEFAULT_LIMITS, deadline: Deadline | None = None
     ) -> Reading:
         """Like `Disk.read_window`."""
         descriptor, status = self._open(path, limits.window)
@@ -145,8 +145,8 @@ class FilesInMemory:
         start = self._start
         if start is None or PREFIX in path or "/.." in path:
             raise BlockingIOError
-        if self._root.judge is not None:
-            self._judge(self._root.judge, path)
+        if self._root.access is not None:
+            self._check_access(self._root.access, path)
         if start.device is None:
             return start.openat2(NOWHERE, start.root + path.encode(), _FIND)
         directory = start.openat2(NOWHERE, start.root, _ENTER)
@@ -158,10 +158,10 @@ class FilesInMemory:
         finally:
             release(directory)
 
-    def _judge(self, judge: Judge, path: str) -> None:
-        # No link is followed, so what is judged is what is read. Where links lead to is judged by `Disk`.
+    def _check_access(self, access: AccessCheck, path: str) -> None:
+        # No link is followed, so what is checked is what is read. Where links lead to is checked by `Disk`.
         try:
-            judge.check(path, "source", path)
+            access.check(path, "source", path)
         except DeepFSError as error:
             raise BlockingIOError from error
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
 
 __all__ = [
-    "Place",
+    "ProgramPlace",
     "add_root",
     "directories_passed",
     "find_programs",
@@ -79,7 +79,7 @@ def directories_passed(path: str) -> Iterator[str]:
         at, links = "/" if target.startswith("/") else at, links + 1
 
 
-class Place(NamedTuple):
+class ProgramPlace(NamedTuple):
     """A file or directory, and all that has to be as it was so that its path leads to it."""
 
     path: str
@@ -87,7 +87,7 @@ class Place(NamedTuple):
     passed: frozenset[str]
 
     @classmethod
-    def of(cls, path: str) -> "Place":
+    def of(cls, path: str) -> "ProgramPlace":
         """What a path leads to now; it need not exist."""
         real = os.path.realpath(path)
         return cls(real, frozenset((real, *directories_passed(path))))
@@ -109,7 +109,7 @@ def is_safe(path: str) -> bool:
     Agents are not trusted, and no other accounts but root and the owner of deepfs's own files. Members of a group are
     trusted where its directories are. The path need not exist.
     """
-    return Place.of(path).is_safe()
+    return ProgramPlace.of(path).is_safe()
 
 
 def _is_open_to_others(place: str) -> bool:
@@ -136,11 +136,11 @@ def _is_beneath(place: str, roots: set[str]) -> bool:
     return True
 
 
-def programs_on(path: str, name: str, *others: str) -> Iterator[Place]:
+def programs_on(path: str, name: str, *others: str) -> Iterator[ProgramPlace]:
     """The programs that no other account can change: those of a name on the PATH `path`, then those at other paths."""
     for found in (*(os.path.join(directory, name) for directory in path.split(os.pathsep)), *others):
         if os.path.isabs(found) and os.path.isfile(found) and os.access(found, os.X_OK):
-            place = Place.of(found)
+            place = ProgramPlace.of(found)
             if not any(map(_is_open_to_others, place.passed)):
                 yield place
 
@@ -165,7 +165,7 @@ def interpreter_parts() -> tuple[str, ...]:
 def import_late_modules() -> None:
     """Import what deepfs imports late, if an agent can write to a directory from which modules are taken."""
     roots = _real_roots()
-    if any(_is_beneath(place, roots) for entry in sys.path for place in Place.of(entry).passed):
+    if any(_is_beneath(place, roots) for entry in sys.path for place in ProgramPlace.of(entry).passed):
         _import_all()
 
 

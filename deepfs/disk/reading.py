@@ -26,8 +26,8 @@ __all__ = [
     "DEFAULT_LIMITS",
     "MAX_WHOLE",
     "UNIT",
-    "Limits",
     "NotTextError",
+    "ReadLimits",
     "Reading",
     "Versioning",
     "WindowScan",
@@ -96,7 +96,7 @@ def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
     """
     if path == "/":
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
-    seen = root.seen(path)
+    seen = root.peek(path)
     if seen is not None and stat.S_ISREG(seen.st_mode):
         check_kept(path, seen)
     elif seen is not None and not stat.S_ISDIR(seen.st_mode):
@@ -233,7 +233,7 @@ MAX_WHOLE = 1024 * 1024
 _COUNT_STEP = 4096
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """Where reading stops, in bytes."""
 
     binary: int = 10 * 1024 * 1024
@@ -244,7 +244,7 @@ class Limits(NamedTuple):
     """The largest file that is read to its end, to count all its lines and check that all of it is text."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadLimits()
 
 
 class Reading(NamedTuple):
@@ -260,7 +260,12 @@ class NotTextError(Exception):
 
 
 def read_window(
-    root: Root, path: str, offset: int, limit: int, limits: Limits = DEFAULT_LIMITS, deadline: Deadline | None = None
+    root: Root,
+    path: str,
+    offset: int,
+    limit: int,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    deadline: Deadline | None = None,
 ) -> Reading:
     """Read at most `limit` lines from line `offset` of a text file, or the whole file if it is binary."""
     descriptor, status = open_regular(root, path)
@@ -317,7 +322,7 @@ class WindowScan:
         size: int,
         offset: int,
         limit: int,
-        limits: Limits,
+        limits: ReadLimits,
         digest: blake2b | None,
     ) -> None:
         self._path = path
@@ -350,16 +355,16 @@ class WindowScan:
         """Take the next block of the file; return whether the window is complete. Raises NotTextError."""
         if self._digest is not None:
             self._digest.update(block)
-        self._judge(block)
+        self._check_text(block)
         self._take(block)
         return self._more
 
     def end(self) -> None:
         """Take the end of the file as reached. Raises NotTextError if it ends within a character."""
-        self._judge(b"", final=True)
+        self._check_text(b"", final=True)
         self._ended = True
 
-    def _judge(self, block: bytes, *, final: bool = False) -> None:
+    def _check_text(self, block: bytes, *, final: bool = False) -> None:
         if b"\0" in block:
             raise NotTextError
         try:

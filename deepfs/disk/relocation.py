@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from deepfs.disk.file_locks import LockHeldError, locked_places
+from deepfs.disk.file_locks import LockHeldError, lock_places
 from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
@@ -46,7 +46,7 @@ __all__ = ["Relocator"]
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-class _Task(NamedTuple):
+class _CopyTask(NamedTuple):
     """Both ends of a move or copy, as they were found: an existing source, and a destination that may exist."""
 
     src: str
@@ -114,7 +114,7 @@ class Relocator:
                     return
                 if self._root.is_root_or_above(source.names):
                     raise PermissionDeniedError(src, "the root cannot be moved")
-                with locked_places(src, [source, target], deadline):
+                with lock_places(src, [source, target], deadline):
                     task = look()
                     if task.is_one_entry() or self._try_move(task, copied, deadline):
                         sync_directory(source.directory, self._durable)
@@ -128,7 +128,7 @@ class Relocator:
                 self._sweeper.visit(target)
                 if task.is_one_entry():
                     return
-                with locked_places(dst, [target], deadline):
+                with lock_places(dst, [target], deadline):
                     if self._try_copy(task, deadline, set()):
                         return
 
@@ -143,13 +143,13 @@ class Relocator:
             with StorageErrors(dst), self._root.locate_target(dst) as target:
                 yield source, target
 
-    def _look(self, src: str, source: Place, dst: str, target: Place, *, overwrite: bool, moving: bool) -> _Task:
+    def _look(self, src: str, source: Place, dst: str, target: Place, *, overwrite: bool, moving: bool) -> _CopyTask:
         """Look at both ends. Raises unless the source is there and may be moved or copied to the destination."""
         status = source.lstat()
         if status is None:
             raise NotFoundError(src)
         leads_to = (self._root.real_path(src) if stat.S_ISLNK(status.st_mode) else None) or source.path
-        task = _Task(src, source, status, dst, target, target.lstat(), leads_to)
+        task = _CopyTask(src, source, status, dst, target, target.lstat(), leads_to)
         standing = task.existing
         if task.is_one_entry():
             if standing is None:
@@ -165,11 +165,11 @@ class Relocator:
             check_regular(dst, standing)
         return task
 
-    def _check_beneath(self, task: _Task, deadline: Deadline) -> None:
+    def _check_beneath(self, task: _CopyTask, deadline: Deadline) -> None:
         if task.is_dir:
             check_tree(self._root, task.source, task.src, deadline, task.target, task.dst)
 
-    def _try_move(self, task: _Task, copied: set[ContentId], deadline: Deadline) -> bool:
+    def _try_move(self, task: _CopyTask, copied: set[ContentId], deadline: Deadline) -> bool:
         """Move, with the locks held; return False if something appeared at the destination meanwhile."""
         self._check_beneath(task, deadline)
         try:
@@ -205,7 +205,7 @@ class Relocator:
 
         def unlink_locked(directory: int, name: str) -> None:
             try:
-                with locked_places(src, [Place(self._root, directory, [name], [])], deadline):
+                with lock_places(src, [Place(self._root, directory, [name], [])], deadline):
                     unlink(directory, name)
             except LockHeldError as error:
                 held.append(name)
@@ -219,7 +219,7 @@ class Relocator:
         if stayed:
             raise _partly_moved(dst, stayed)
 
-    def _try_copy(self, task: _Task, deadline: Deadline, copied: set[ContentId]) -> bool:
+    def _try_copy(self, task: _CopyTask, deadline: Deadline, copied: set[ContentId]) -> bool:
         """Copy, with the lock held, and add the files to `copied`; return False if an end changed meanwhile."""
         if stat.S_ISLNK(task.status.st_mode):
             copied.add(content_id(task.status))
@@ -252,7 +252,7 @@ class Relocator:
         finally:
             release(source)
 
-    def _try_copy_link(self, task: _Task) -> bool:
+    def _try_copy_link(self, task: _CopyTask) -> bool:
         link, target = link_target(task.source.directory, task.source.name), task.target
         if link is None:
             return False
@@ -288,7 +288,7 @@ def _check_writable(place: Place) -> None:
     release(place.open(UPDATE))
 
 
-def _check_removable(task: _Task) -> None:
+def _check_removable(task: _CopyTask) -> None:
     """Raise before a move copies a file that it could not remove afterwards, since it is mounted by itself."""
     if not stat.S_ISREG(task.status.st_mode):
         return
@@ -301,7 +301,7 @@ def _check_removable(task: _Task) -> None:
             release(source)
 
 
-def _try_rename(task: _Task) -> bool:
+def _try_rename(task: _CopyTask) -> bool:
     """Rename the source to the destination; return False if something appeared there meanwhile."""
     source, target = task.source, task.target
     if not task.is_dir and task.existing is None:

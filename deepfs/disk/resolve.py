@@ -34,7 +34,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.text.entries import StoragePlace
-from deepfs.text.judging import Judge, Role, permits
+from deepfs.text.judging import AccessCheck, Role, permits
 
 __all__ = ["Place", "Root", "place_of"]
 
@@ -116,30 +116,30 @@ class Root:
     Creating a Root does no I/O. Every operation opens the directory anew, since it may be a symlink, be replaced, or
     not exist yet.
 
-    With a `judge`, every path is judged once it is resolved, and before anything is opened: its directory is held open
-    then, and its name is opened without following links, so what is used is what was judged.
+    With an `access` check, every path is checked once it is resolved, and before anything is opened: its directory is
+    held open then, and its name is opened without following links, so what is used is what was checked.
     """
 
     def __init__(self, path: str, *, confined: bool = True, follow_links: bool = True) -> None:
-        self.judge: Judge | None = None
+        self.access: AccessCheck | None = None
         self.plain: Root = self
-        """This root without a judge."""
+        """This root without an access check."""
         self._base = path
         self._given = path if confined else "/"
         self._confined = confined
         self._follow_links = follow_links
-        self._told_missing = False
+        self._has_warned = False
 
-    def judged(self, judge: Judge) -> "Root":
-        """The same directory, where `judge` is asked about every path."""
+    def with_access(self, access: AccessCheck) -> "Root":
+        """The same directory, where `access` is asked about every path."""
         root = copy(self)
-        root.judge = judge
+        root.access = access
         return root
 
     def check(self, path: str, role: Role, shown: str) -> None:
-        """Ask the judge, if there is one, about a path without links; an error names the path `shown`."""
-        if self.judge is not None:
-            self.judge.check(path, role, shown)
+        """Ask the access check, if there is one, about a path without links; an error names the path `shown`."""
+        if self.access is not None:
+            self.access.check(path, role, shown)
 
     @property
     def starts_in_working_directory(self) -> bool:
@@ -151,10 +151,10 @@ class Root:
         """The absolute path of the directory on the host; a relative one is resolved from the current directory."""
         return os.path.abspath(self._given)
 
-    def tell_missing(self) -> None:
+    def warn_missing(self) -> None:
         """Log, the first time, that the directory does not exist: its path may be mistyped."""
-        if not self.plain._told_missing:
-            self.plain._told_missing = True
+        if not self.plain._has_warned:
+            self.plain._has_warned = True
             _log.warning(
                 "the root directory %r does not exist; it counts as empty until a file is written", self._given
             )
@@ -176,15 +176,15 @@ class Root:
         return self.open_real(path, flags)[0]
 
     def open_real(self, path: str, flags: int) -> tuple[int, str]:
-        """Open what `path` leads to; returns its path without symlinks as well, if there is a judge."""
-        if self.judge is None:
+        """Open what `path` leads to; returns its path without symlinks as well, if there is a access."""
+        if self.access is None:
             try:
                 return self._open_plain(path, flags), path
             except OSError as error:
                 if error.errno not in LINK_ERRORS:
                     raise
-        elif path != "/" and permits(self.judge, path):
-            # What is opened without following links is what was judged. All else is resolved first, and then judged.
+        elif path != "/" and permits(self.access, path):
+            # What is opened without following links is what was checked. All else is resolved first, and then checked.
             with suppress(OSError):
                 return self._open_unlinked(path, flags), path
         with self.locate(path) as place:
@@ -276,7 +276,7 @@ class Root:
             raise OSError(errno.ELOOP, "not plain")
         return descriptor
 
-    def seen(self, path: str) -> os.stat_result | None:
+    def peek(self, path: str) -> os.stat_result | None:
         """The status of what seems to be at `path`, None if nothing is; fast, and only a hint.
 
         The system resolves the path, so another process could lead it outside.
@@ -374,17 +374,17 @@ class Root:
 class _Resolution:
     """Resolves one path to a place; starts again at the root after every symlink and every `..`.
 
-    The judge of the root is asked about the place in this `role`; with None it is not asked.
+    The access check of the root is asked about the place in this `role`; with None it is not asked.
     """
 
-    __slots__ = ("_judge", "_make", "_path", "_role", "_root", "made")
+    __slots__ = ("_access", "_make", "_path", "_role", "_root", "made")
 
     def __init__(self, root: Root, path: str, *, make: bool, role: Role | None) -> None:
         self._root = root
         self._path = path
         self._make = make
         self._role = role
-        self._judge = root.judge
+        self._access = root.access
         self.made: list[list[str]] = []
 
     def run(self, *, follow: bool) -> Place:
@@ -403,13 +403,13 @@ class _Resolution:
         raise PermissionDeniedError(self._path, TOO_MANY_LINKS)
 
     def _check(self, names: list[str]) -> None:
-        """Ask the judge about the path `names`, in which no symlink is left.
+        """Ask the access check about the path `names`, in which no symlink is left.
 
-        Nothing can change where `/` leads, so who asks for it has judged it. A search of all mounts starts there too,
+        Nothing can change where `/` leads, so who asks for it has checked it. A search of all mounts starts there too,
         although only a part of a mount may be read.
         """
-        if self._judge is not None and self._role is not None and self._path != "/":
-            self._judge.check("/" + "/".join(names), self._role, self._path)
+        if self._access is not None and self._role is not None and self._path != "/":
+            self._access.check("/" + "/".join(names), self._role, self._path)
 
     def names(self) -> list[str]:
         """The names of the place, with symlinks resolved; from the first missing directory on, they stay as given."""
@@ -439,7 +439,7 @@ class _Resolution:
                     break
                 child = self._enter(directory, names, index)
                 if child is None:
-                    return self._through(directory, names, index)
+                    return self._follow_link(directory, names, index)
                 directory, left = child, directory
                 release(left)
             arrived, directory = directory, -1
@@ -480,7 +480,7 @@ class _Resolution:
                 self.made.append(names[: index + 1])
         raise NotFoundError(self._path)
 
-    def _through(self, directory: int, names: list[str], index: int) -> list[str]:
+    def _follow_link(self, directory: int, names: list[str], index: int) -> list[str]:
         target = link_target(directory, names[index])
         if target is None:
             raise NotDirectoryError("/" + "/".join(names[: index + 1]))

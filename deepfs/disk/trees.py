@@ -1,4 +1,4 @@
-"""Whole trees: judged, listed, copied and removed, each directory relative to its open parent, and no link followed."""
+"""Whole trees: checked, listed, copied, removed; each directory relative to its open parent, and no link followed."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from deepfs.disk.file_locks import locked_places, mark_in_use
+from deepfs.disk.file_locks import lock_places, mark_in_use
 from deepfs.disk.os_calls import (
     NEW,
     NO_FOLLOW,
@@ -42,7 +42,7 @@ from deepfs.text.entries import (
     TreeEntry,
     TreeListing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     unreadable_omission,
 )
@@ -107,18 +107,18 @@ def directories(
             path = level.path and paths.join(level.path, name)
 
 
-# --- judging ---------------------------------------------------------------------------------------------------------
+# --- access checks ---------------------------------------------------------------------------------------------------
 
 
 def check_tree(
     root: Root, source: Place, src: str, deadline: Deadline, target: Place | None = None, dst: str = ""
 ) -> None:
-    """Ask the judge of `root`, if it has one, about all under the directory `source`, and about its places in `target`.
+    """Ask the access check of `root`, if any, about all under the directory `source`, and its places in `target`.
 
     Links are not followed. Raises the error of a refusal, about `src` or `dst`, and PermissionDeniedError if a
     directory cannot be listed.
     """
-    if root.judge is None:
+    if root.access is None:
         return
 
     def open_directory(name: str, parent: int | None) -> int | None:
@@ -209,8 +209,8 @@ class _Listing:
         self._check_changeable(level.descriptor)
 
     def _permits(self, path: str) -> bool:
-        judge = self._root.judge
-        return judge is None or permits(judge, paths.join(self._place.path, paths.relative(path, self._start)))
+        access = self._root.access
+        return access is None or permits(access, paths.join(self._place.path, paths.relative(path, self._start)))
 
     def _add(self, path: str, status: os.stat_result) -> Kind:
         kind = _kind(status)
@@ -231,7 +231,7 @@ class _Listing:
             self._omit(Omission(1, ErrorCode.PERMISSION_DENIED, "what lies in a directory of it may not be deleted"))
 
     def _omit(self, omission: Omission) -> None:
-        self._omission = joined(self._omission, omission)
+        self._omission = join_omissions(self._omission, omission)
 
 
 def _kind(status: os.stat_result) -> Kind:
@@ -424,7 +424,7 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
     with StorageErrors(path), root.locate(path, follow=False) as place:
         if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
-        with locked_places(path, [place], deadline):
+        with lock_places(path, [place], deadline):
             if if_match is None:
                 status = place.lstat()
                 if status is not None and stat.S_ISDIR(status.st_mode):

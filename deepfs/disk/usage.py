@@ -167,7 +167,7 @@ class BoundedDisk(Disk):
         super().__init__(root)
         self._use = use
 
-    def writing(
+    def write_in_steps(
         self,
         path: str,
         data: bytes,
@@ -177,7 +177,7 @@ class BoundedDisk(Disk):
         deadline: Deadline | None = None,
     ) -> Steps[None]:
         with self._room(path, len(data), deadline):
-            yield from super().writing(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+            yield from super().write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
@@ -193,7 +193,7 @@ class BoundedDisk(Disk):
             return 0
         return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
 
-    def editing(
+    def edit_in_steps(
         self,
         path: str,
         change: Callable[[bytes], bytes],
@@ -204,13 +204,13 @@ class BoundedDisk(Disk):
     ) -> Steps[None]:
         with ExitStack() as rooms:
 
-            def changed(data: bytes) -> bytes:
+            def reserve(data: bytes) -> bytes:
                 content = change(data)
                 growth = len(content) - self._freed_bytes(path)
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
-            yield from super().editing(path, changed, if_match=if_match, limit=limit, deadline=deadline)
+            yield from super().edit_in_steps(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):

@@ -39,7 +39,7 @@ from deepfs.disk.reading import (
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.text.judging import Judge, permits
+from deepfs.text.judging import AccessCheck, permits
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo
 
@@ -356,7 +356,7 @@ class Walk:
         except NotFoundError:
             if path != "/":
                 raise
-            root.tell_missing()
+            root.warn_missing()
             return
         path = path.rstrip("/")
         self._start = len(path)
@@ -414,10 +414,10 @@ class Walk:
             names = self._choice.files(level.prefix, names, self._deadline)
         if level.links:
             names = [name for name in names if name not in level.links or self._leads_to_file(level.prefix + name)]
-        if (judge := self._root.judge) is not None:
+        if (access := self._root.access) is not None:
             real = self._real + level.prefix[self._start :]
-            # What a symlink leads to was judged when it was followed.
-            names = [name for name in names if name in level.links or permits(judge, real + name)]
+            # What a symlink leads to was checked when it was followed.
+            names = [name for name in names if name in level.links or permits(access, real + name)]
         return names
 
     def _open_child(self, level: _Level, name: str) -> _Level | None:
@@ -523,7 +523,7 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
     except NotFoundError:
         if path != "/":
             raise
-        root.tell_missing()
+        root.warn_missing()
         return Listing([], False)
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
@@ -546,21 +546,21 @@ def _list(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str
     skipped = 0
     for child in children:
         name = child.name
-        if root.judge is not None and not permits(root.judge, paths.join(real, name)):
+        if root.access is not None and not permits(root.access, paths.join(real, name)):
             continue
         if (name[0] == "." or not name.isascii()) and not is_shown(name):
             skipped += not is_temporary(name)
         elif len(entries) == limit:
             return Listing(entries, True, skipped)
-        elif root.judge is None or not child.is_symlink() or _permits_target(root, root.judge, prefix + name):
+        elif root.access is None or not child.is_symlink() or _permits_target(root, root.access, prefix + name):
             entries.append(_entry(root, prefix + name, child))
     return Listing(entries, False, skipped)
 
 
-def _permits_target(root: Root, judge: Judge, link: str) -> bool:
-    """Whether the judge permits what a symlink leads to; it is not asked about what lies outside."""
+def _permits_target(root: Root, access: AccessCheck, link: str) -> bool:
+    """Whether the access check permits what a symlink leads to; it is not asked about what lies outside."""
     target = root.real_path(link)
-    return target is None or permits(judge, target)
+    return target is None or permits(access, target)
 
 
 def _entry(root: Root, path: str, child: os.DirEntry[str]) -> FileInfo:

@@ -180,12 +180,12 @@ class DiskWatch:
         host = self._root.host_path
         # A directory that a link on the way leads to may come and go while the link stays.
         real = os.path.realpath(host), self._root.real_path(self._path) or self._path
-        is_told = self._watch_way(host, self._path) & self._watch_way(*real)
+        is_reported = self._watch_way(host, self._path) & self._watch_way(*real)
         self._top = _Directory(self._path)
         try:
             return self._scan(self._top, deadline)
         except _MISSING as error:
-            if not is_told:
+            if not is_reported:
                 raise PermissionDeniedError(self._path, "a directory above it may not be read") from error
         above, _, name = self._path.rpartition("/")
         self._top, self._only = _Directory(above or "/"), name
@@ -217,19 +217,19 @@ class DiskWatch:
         Each is watched before the next is looked for, so none that is made, removed or replaced later is missed. False
         if what is missing, or could go, is in a directory that may not be read.
         """
-        is_told = True
+        is_reported = True
         for place, open_directory in ((PurePosixPath(host), os.open), (PurePosixPath(path), self._root.open)):
             for above, name in zip(reversed(place.parents), place.parts[1:], strict=True):
                 try:
                     watch = self._add(open_directory(str(above), SEARCH), _NAMES)
                 except _MISSING:
-                    return is_told
+                    return is_reported
                 except PermissionError:
-                    is_told = False
+                    is_reported = False
                 else:
-                    is_told = True
+                    is_reported = True
                     self._above.setdefault(watch, set()).add(name)
-        return is_told
+        return is_reported
 
     def _add(self, descriptor: int, mask: int) -> int:
         """Watch an open directory, and close it. Returns the number of the watch, one for each directory."""

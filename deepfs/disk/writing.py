@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 
-from deepfs.disk.file_locks import LockedFile, locked_file, mark_in_use
+from deepfs.disk.file_locks import LockedFile, lock_file, mark_in_use
 from deepfs.disk.flushing import Steps, ToFlush
 from deepfs.disk.os_calls import (
     LINK_ERRORS,
@@ -196,7 +196,7 @@ class Writer:
         with (
             StorageErrors(path),
             self._root.locate(path) as place,
-            locked_file(path, place, deadline) as old,
+            lock_file(path, place, deadline) as old,
         ):
             self._sweeper.visit(place)
             _check_version(path, old.descriptor, if_match, deadline)
@@ -207,7 +207,7 @@ class Writer:
 def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
     """Lock the regular file at `place`; None if it has become a symlink since the path was resolved."""
     try:
-        return locked_file(path, place, deadline)
+        return lock_file(path, place, deadline)
     except OSError as error:
         if error.errno not in LINK_ERRORS:
             raise
@@ -284,7 +284,7 @@ def _stage(root: Root, path: str) -> Place:
     """A place in the nearest existing directory above `path`, so that an abandoned upload leaves no directories."""
     for target in (path, *reversed(paths.ancestors(path))):
         with suppress(FileNotFoundError), ExitStack() as undo:
-            # The judge is asked about the whole path, and not about the directories above it.
+            # The access check is asked about the whole path, and not about the directories above it.
             place = root.plain.locate_target(target, make=False)
             undo.callback(release, place.directory)
             root.check(paths.join(place.path, paths.relative(path, target)), "target", path)

@@ -58,7 +58,7 @@ class ServedTool(Tool):
         return await self.handler(arguments)
 
 
-def served_tool(
+def make_tool(
     calls: "BoundedCalls",
     name: str,
     description: str,

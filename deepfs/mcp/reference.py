@@ -23,10 +23,10 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, TooLargeError, error_about
-from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, make_tool, output_schema
 from deepfs.mcp.resources import fetch
 from deepfs.mcp.settings import McpSettings
-from deepfs.mcp.tools import block_of, changes, reads, wanted_tools
+from deepfs.mcp.tools import block_of, changes, reads, select_tools
 from deepfs.middleware.rendering import Advisor
 from deepfs.middleware.tools import ToolFailure, not_offered, offers_move
 from deepfs.search.globs import compile_tree
@@ -35,8 +35,8 @@ from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.entries import EntryChange
 from deepfs.text.media import OCTET_STREAM, mime_type
-from deepfs.text.visible import shown_path
-from deepfs.types import FileInfo, Result, error_told
+from deepfs.text.visible import display_path
+from deepfs.types import FileInfo, Result, error_from
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def _row(info: FileInfo, *, size: bool = False) -> str:
     return f"{kind} {_name(info):<30} {'' if info.is_dir else _size(info.size or 0).rjust(10)}"
 
 
-def _fenced_diff(path: str, before: str, after: str) -> str:
+def _format_diff(path: str, before: str, after: str) -> str:
     """A unified diff between enough backticks, in the form of jsdiff."""
     head = [f"Index: {path}", "=" * 67, f"--- {path}\toriginal", f"+++ {path}\tmodified"]
     diff = "\n".join([*head, *TextDiff(before, after, _CONTEXT_LINES).rows()])
@@ -255,10 +255,10 @@ class _ReferenceFiles:
 
     async def _require_done(self, tool: str, result: Result, path: str) -> None:
         if result.error is not None:
-            raise await self._failure(tool, error_told(result), path)
+            raise await self._failure(tool, error_from(result), path)
 
     async def _failure(self, tool: str, error: DeepFSError, path: str) -> ToolFailure:
-        text = await self._advisor.advised(tool, error, path)
+        text = await self._advisor.advise(tool, error, path)
         return ToolFailure(text, error.code, str(error), error.path or path)
 
     async def _bytes(self, tool: str, path: str) -> bytes:
@@ -454,7 +454,7 @@ class _ReferenceFiles:
 
 def _is_there(path: str) -> ToolFailure:
     """The failure of a move, which has no argument to replace what is there."""
-    text = f"Error: Something is at {shown_path(path)} already. Choose another destination."
+    text = f"Error: Something is at {display_path(path)} already. Choose another destination."
     return ToolFailure(text, ErrorCode.ALREADY_EXISTS, text, path)
 
 
@@ -463,7 +463,7 @@ async def _edit_text(path: str, before: str, edits: Sequence[_Replacement]) -> t
     is_windows = "\r\n" in before and before.count("\r\n") == before.count("\n")
     text = before.replace("\r\n", "\n") if is_windows else before
     after = await _apply_edits(text, edits)
-    diff = await in_thread(partial(_fenced_diff, path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n")))
+    diff = await in_thread(partial(_format_diff, path, text.replace("\r\n", "\n"), after.replace("\r\n", "\n")))
     return after.replace("\n", "\r\n") if is_windows else after, diff
 
 
@@ -590,7 +590,7 @@ def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Boun
     Raises:
         ValueError: The settings name a tool that does not exist.
     """
-    wanted = wanted_tools(settings, _KINDS)
+    wanted = select_tools(settings, _KINDS)
     if "write_file" in not_offered(backend):
         wanted -= {name for name, kind in _KINDS.items() if not kind.annotations.read_only_hint}
     if not offers_move(backend):
@@ -600,7 +600,7 @@ def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: Boun
 
 
 def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, name: str, kind: _ReferenceTool) -> Tool:
-    return served_tool(
+    return make_tool(
         calls,
         name,
         settings.descriptions.get(name, kind.description),

@@ -23,7 +23,7 @@ from deepfs.middleware.tools import ToolFailure
 from deepfs.text import paths
 from deepfs.text.lines import decode
 from deepfs.text.media import is_binary_name, mime_type, sniff
-from deepfs.types import ChangeEvent, FileInfo, error_told
+from deepfs.types import ChangeEvent, FileInfo, error_from
 
 _ROOT: Final = "deepfs:///"
 _PLAIN: Final = "/:@!$&'()*+,;=~"
@@ -136,7 +136,7 @@ class FileResources:
         try:
             result = await self._calls.run(partial(self._backend.aglob, "**/*", "/"))
             if result.error is not None and not result.matches:
-                raise error_told(result)
+                raise error_from(result)
         except (DeepFSError, ToolFailure) as error:
             raise _protocol_error(_ROOT, error) from error
         listed = (result.matches or [])[: self._limits.max_listed]
@@ -194,13 +194,13 @@ class FileEvents:
         self._listened.append(uris)
         try:
             # What changes after the client was told that it listens must not be missed, so the watch comes first.
-            async with self._watching():
+            async with self._watch_files():
                 return await call_next(ctx)
         finally:
             self._listened.remove(uris)
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[None]:
+    async def _watch_files(self) -> AsyncIterator[None]:
         """Watch the files, or know that another call does. Raises MCPError if the watch fails."""
         failed: list[DeepFSError] = []
         async with create_task_group() as group:
@@ -218,7 +218,7 @@ class FileEvents:
     async def _watch(self, scope: CancelScope, failed: list[DeepFSError]) -> None:
         """Watch the files when no other call does. A failure ends `scope`, since nothing would be told any more."""
         async with self._lock, create_task_group() as group:
-            group.start_soon(self._tell_lists)
+            group.start_soon(self._notify_lists)
             try:
                 async with aclosing(self._backend.awatch("/")) as events:
                     async for event in events:
@@ -234,7 +234,7 @@ class FileEvents:
                 if self._active.is_set():
                     self._active = Event()
 
-    async def _tell_lists(self) -> None:
+    async def _notify_lists(self) -> None:
         while True:
             await self._list_changed.wait()
             self._list_changed = Event()
@@ -244,10 +244,10 @@ class FileEvents:
     async def _publish(self, event: ChangeEvent) -> None:
         if event.kind != "modified":
             self._list_changed.set()
-        for uri in [uri_of(event.path)] if event.kind != "resync" else self._listened_beneath(event.path):
+        for uri in [uri_of(event.path)] if event.kind != "resync" else self._uris_beneath(event.path):
             await self._bus.publish(ResourceUpdated(uri))
 
-    def _listened_beneath(self, path: str) -> Sequence[str]:
+    def _uris_beneath(self, path: str) -> Sequence[str]:
         """The URIs that clients listen for and whose files may have changed unseen."""
         root = uri_of(path).rstrip("/")
         return [uri for uri in {each for uris in self._listened for each in uris} if uri.startswith(root)]

@@ -347,7 +347,7 @@ async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
 
     config = uvicorn.Config(
         app,
-        http=await anyio.to_thread.run_sync(_bounded_protocol, settings),
+        http=await anyio.to_thread.run_sync(_make_protocol, settings),
         ws="none",
         backlog=_BACKLOG,
         log_config=None,
@@ -364,7 +364,7 @@ async def _serve_http(app: Starlette, settings: HttpSettings) -> None:
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def _bounded_protocol(settings: HttpSettings) -> type["H11Protocol"]:
+def _make_protocol(settings: HttpSettings) -> type["H11Protocol"]:
     """HTTP/1.1 for clients that are not known yet: how many connect, and how long each request takes, is bounded."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol

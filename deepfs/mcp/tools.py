@@ -19,13 +19,13 @@ from mcp_types import (
 from msgspec import Meta, Struct
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.mcp.calls import BoundedCalls, Reply, output_schema, served_tool
+from deepfs.mcp.calls import BoundedCalls, Reply, make_tool, output_schema
 from deepfs.mcp.resources import uri_of
 from deepfs.mcp.settings import McpSettings
 from deepfs.middleware.apply_patch import ApplyPatchArguments, apply_patch_tool
 from deepfs.middleware.arguments import TOOL_NAMES
-from deepfs.middleware.rendering import Answer
-from deepfs.middleware.tools import FileTool, Limits, ToolFailure, file_tools, not_offered
+from deepfs.middleware.rendering import ToolAnswer
+from deepfs.middleware.tools import FileTool, ToolFailure, ToolLimits, file_tools, not_offered
 from deepfs.text import paths
 from deepfs.text.media import OCTET_STREAM, mime_type, sniff
 from deepfs.text.patches import patch_sections
@@ -139,7 +139,7 @@ class PatchedFiles(Struct):
 # --- from answers to data --------------------------------------------------------------------------------------------
 
 
-def _listing(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
+def _list_entries(given: _Arguments, answer: ToolAnswer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
     entries, shown = result.entries or [], answer.shown or 0
     last = given["offset"] + shown
@@ -147,21 +147,21 @@ def _listing(given: _Arguments, answer: Answer, budget: int) -> ListedEntries:
     return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
 
 
-def _files(given: _Arguments, answer: Answer, budget: int) -> FoundFiles:
+def _files(given: _Arguments, answer: ToolAnswer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
     files, last = result.matches or [], given["offset"] + (answer.shown or 0)
     following = last if last < len(files) else None
     return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
 
 
-def _matches(given: _Arguments, answer: Answer, budget: int) -> Matches:
+def _matches(given: _Arguments, answer: ToolAnswer, budget: int) -> Matches:
     result = cast("GrepResult", answer.result)
     found = result.matches or []
     counts: dict[str, int] = {}
     for match in found:
         counts[match.path] = counts.get(match.path, 0) + 1
-    files = [*_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
-    lines = [*_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
+    files = [*_take_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
+    lines = [*_take_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
     cut = len(files) < len(counts) or (given["output_mode"] == "content" and len(lines) < len(found))
     return Matches(files, lines, len(found), result.truncated or cut, result.skipped, result.error)
 
@@ -176,7 +176,7 @@ _EACH: Final = 40
 _T = TypeVar("_T")
 
 
-def _fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) -> Iterator[_T]:
+def _take_fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) -> Iterator[_T]:
     """The first records that fit into `budget` characters."""
     for record in records:
         budget -= length(record) + _EACH
@@ -185,13 +185,13 @@ def _fitting(records: Iterable[_T], length: Callable[[_T], int], budget: int) ->
         yield record
 
 
-def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
+def _content(given: _Arguments, answer: ToolAnswer, budget: int) -> FileContent:
     read, path = cast("ReadResult", answer.result), paths.normalize(given["file_path"])
     data = read.file_data
     if data is None or data.encoding == "base64":
         content = "" if data is None else data.content
         size = len(content) * 3 // 4 - content[-2:].count("=")
-        kind = mime_type(path) or sniff(decoded_head(content))
+        kind = mime_type(path) or sniff(decode_head(content))
         return FileContent(path, version=read.version, mime_type=kind, size=size)
     told = FileContent(path, "", version=read.version, mime_type=mime_type(path) or "text/plain")
     told.total_lines = read.total_lines
@@ -211,7 +211,7 @@ def _content(given: _Arguments, answer: Answer, budget: int) -> FileContent:
     return told
 
 
-def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
+def _change(given: _Arguments, answer: ToolAnswer, budget: int) -> Changed:
     result = answer.result
     assert isinstance(result, WriteResult | EditResult | DeleteResult)
     named = given.get("file_path") or given["destination"]
@@ -220,12 +220,12 @@ def _change(given: _Arguments, answer: Answer, budget: int) -> Changed:
     return Changed(result.path or paths.normalize(named), source, times)
 
 
-def _output(given: _Arguments, answer: Answer, budget: int) -> CommandOutput:
+def _output(given: _Arguments, answer: ToolAnswer, budget: int) -> CommandOutput:
     done = cast("ExecuteResponse", answer.result)
     return CommandOutput(done.output[:budget], done.exit_code, done.truncated or len(done.output) > budget)
 
 
-def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
+def _patches(given: _Arguments, answer: ToolAnswer, budget: int) -> PatchedFiles:
     patches = patch_sections(given["input"])
     move = (each.move_to and paths.normalize(each.move_to) for each in patches)
     return PatchedFiles(
@@ -236,7 +236,7 @@ def _patches(given: _Arguments, answer: Answer, budget: int) -> PatchedFiles:
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def decoded_head(content: str) -> bytes:
+def decode_head(content: str) -> bytes:
     """The first bytes of a content in base64."""
     return b64decode(content[:1024])
 
@@ -250,7 +250,7 @@ def block_of(uri: str, content: str, kind: str) -> ContentBlock:
     return EmbeddedResource(resource=BlobResourceContents(uri=uri, mime_type=kind, blob=content))
 
 
-def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
+def _blocks(answer: ToolAnswer, data: object, *, links: bool) -> list[ContentBlock]:
     if not isinstance(answer.content, str):
         path = data.path if isinstance(data, FileContent) else "/"
         return [block_of(uri_of(path), block["base64"], block["mime_type"]) for block in answer.content]
@@ -268,7 +268,7 @@ def _blocks(answer: Answer, data: object, *, links: bool) -> list[ContentBlock]:
 class _AgentTool(NamedTuple):
     """What is known of a tool besides its schema."""
 
-    data: Callable[[_Arguments, Answer, int], Struct]
+    data: Callable[[_Arguments, ToolAnswer, int], Struct]
     output: type[Struct]
     annotations: ToolAnnotations
 
@@ -291,7 +291,7 @@ def changes(
     )
 
 
-def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
+def select_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
     """The names of the tools that the settings want. Raises ValueError if they name one that does not exist."""
     wanted = set(known if settings.tools is None else settings.tools)
     if unknown := sorted({*wanted, *settings.descriptions} - set(known)):
@@ -300,7 +300,7 @@ def wanted_tools(settings: McpSettings, known: Collection[str]) -> set[str]:
 
 
 _KINDS: Final[Mapping[str, _AgentTool]] = {
-    "ls": _AgentTool(_listing, ListedEntries, reads("List directory")),
+    "ls": _AgentTool(_list_entries, ListedEntries, reads("List directory")),
     "read_file": _AgentTool(_content, FileContent, reads("Read file")),
     "write_file": _AgentTool(_change, Changed, changes("Write file", idempotent=True)),
     "edit_file": _AgentTool(_change, Changed, changes("Edit file")),
@@ -322,10 +322,10 @@ def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedC
     """
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
-    wanted = wanted_tools(settings, _KINDS)
+    wanted = select_tools(settings, _KINDS)
     chosen: list[Any] = [name for name in TOOL_NAMES if name in wanted]
     given = {name: text for name, text in settings.descriptions.items() if name in TOOL_NAMES}
-    limits = Limits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
+    limits = ToolLimits(settings.limits.max_result_chars, settings.limits.max_media_bytes)
     made = file_tools(backend, limits, given, chosen, hidden | (set(TOOL_NAMES) - wanted))
     if "apply_patch" in wanted:
         made.append(_patch_tool(backend, settings.descriptions.get("apply_patch")))
@@ -337,15 +337,15 @@ def _patch_tool(backend: BackendProtocol, description: str | None) -> FileTool:
     apply = tool.coroutine
     assert apply is not None
 
-    async def call(**given: Any) -> Answer:
-        return Answer(await apply(**given))
+    async def call(**given: Any) -> ToolAnswer:
+        return ToolAnswer(await apply(**given))
 
     return FileTool(tool.name, description or tool.description, ApplyPatchArguments, call)
 
 
 def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
     kind = _KINDS[tool.name]
-    return served_tool(
+    return make_tool(
         calls,
         tool.name,
         tool.description,
@@ -358,7 +358,7 @@ def _serve(tool: FileTool, settings: McpSettings, calls: BoundedCalls) -> Tool:
 
 async def _reply(tool: FileTool, kind: _AgentTool, settings: McpSettings, arguments: dict[str, Any]) -> Reply:
     """What a call of `tool` answers. A result that is an error, although the tool tells it as a note, is raised."""
-    checked = tool.arguments.model_validate(tool.arguments.renamed(arguments))
+    checked = tool.arguments.model_validate(tool.arguments.resolve_aliases(arguments))
     given = {name: getattr(checked, name) for name in type(checked).model_fields}
     answer = await tool.call(**given)
     result = answer.result

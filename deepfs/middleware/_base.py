@@ -23,6 +23,7 @@ __all__ = [
     "AgentState",
     "AsyncHandler",
     "AsyncToolHandler",
+    "CallStep",
     "ContextSize",
     "DecisionType",
     "ExtendedModelResponse",
@@ -37,7 +38,6 @@ __all__ = [
     "PrivateStateAttr",
     "PromptMiddleware",
     "RequestMiddleware",
-    "Step",
     "Steps",
     "TodoListMiddleware",
     "TokenCounter",
@@ -45,13 +45,13 @@ __all__ = [
     "TriggerClause",
     "artifacts_root",
     "arun_steps",
-    "calling",
     "construct_model",
     "create_agent",
     "resolve_backend",
     "run_steps",
+    "step_of_call",
+    "step_of_wait",
     "wait_for",
-    "waiting",
 ]
 
 
@@ -184,14 +184,14 @@ class PromptMiddleware(RequestMiddleware):
 # --- code for both forms of an agent ---
 
 
-class Step(NamedTuple):
+class CallStep(NamedTuple):
     """A call that may wait, in its sync form and its async one."""
 
     call: Callable[[], Any]
     acall: Callable[[], Awaitable[Any]]
 
 
-Steps: TypeAlias = Generator[Step, Any, T]
+Steps: TypeAlias = Generator[CallStep, Any, T]
 """Code for both forms of an agent: it yields each step, and gets its result or its error."""
 
 
@@ -227,12 +227,12 @@ async def arun_steps(steps: Steps[T]) -> T:
         return result
 
 
-def waiting(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> Step:
+def step_of_wait(backend: object, call: Callable[[], Coroutine[Any, Any, Any]], name: str) -> CallStep:
     """The step of a call that waits only for `backend`, in the middleware `name`."""
-    return Step(partial(wait_for, backend, call, name), call)
+    return CallStep(partial(wait_for, backend, call, name), call)
 
 
-def calling(call: Callable[..., Any], *args: Any) -> Step:
+def step_of_call(call: Callable[..., Any], *args: Any) -> CallStep:
     """The step of a call of a handler, which is async in the async form."""
     bound = partial(call, *args)
-    return Step(bound, bound)
+    return CallStep(bound, bound)

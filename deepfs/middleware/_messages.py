@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 
 from deepfs.text.media import OCTET_STREAM, is_binary_type, mime_type, other_encoding, sniff
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import FileDataV2
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
     size = len(data.content) * 3 // 4 - data.content[-2:].count("=")
     kind = _kind(path, data)
     if kind is None:
-        return f"{shown_path(path)} {_not_shown(path, data, f'{size:,} bytes')}"
+        return f"{display_path(path)} {_not_shown(path, data, f'{size:,} bytes')}"
     if size > max_bytes:
-        what = f"{shown_path(path)} ({one_line(kind)}, {size:,} bytes)"
+        what = f"{display_path(path)} ({one_line(kind)}, {size:,} bytes)"
         return f"{what} is too large to be shown; the limit is {max_bytes:,} bytes"
     if kind in IMAGES:
         return [{"type": "image", "base64": data.content, "mime_type": kind}]
@@ -127,7 +127,7 @@ def _kind(path: str, data: FileDataV2) -> str | None:
 def _not_shown(path: str, data: FileDataV2, size: str) -> str:
     """What a file is whose content no model accepts."""
     declared = data.mime_type or mime_type(path) or OCTET_STREAM
-    start = _decoded_start(data.content[:_SAMPLE])
+    start = _decode_start(data.content[:_SAMPLE])
     if declared in IMAGES and sniff(start) == OCTET_STREAM:
         return f"does not hold the {declared} that its name says ({size}), and cannot be shown"
     encoding = "" if is_binary_type(declared) else other_encoding(start)
@@ -136,14 +136,14 @@ def _not_shown(path: str, data: FileDataV2, size: str) -> str:
     return f"is a binary file ({one_line(declared)}, {size}) that cannot be shown"
 
 
-def _decoded_start(content: str) -> bytes:
+def _decode_start(content: str) -> bytes:
     try:
         return b64decode(content)
     except Base64Error:
         return b""
 
 
-def typed_block(block: Any) -> Any:
+def retype_block(block: Any) -> Any:
     """Turn a file block with audio or video into a block of that type, after the ToolNode has run."""
     if not isinstance(block, dict) or block.get("type") != "file":
         return block

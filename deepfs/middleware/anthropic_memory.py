@@ -16,11 +16,11 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.approved import (
     WHOLE_FILE,
     ChangedSinceApprovalError,
-    approved_delete,
-    approved_edit,
-    approved_move,
-    approved_write,
+    delete_as_approved,
+    edit_as_approved,
     is_shown_change,
+    move_as_approved,
+    write_as_approved,
 )
 from deepfs.middleware.arguments import ToolArguments
 from deepfs.middleware.prompts import PROMPTS
@@ -32,7 +32,7 @@ from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.text.lines import BOM, version
-from deepfs.text.visible import escape_controls, one_line, shown_path
+from deepfs.text.visible import display_path, escape_controls, one_line
 from deepfs.types import Result
 
 if TYPE_CHECKING:
@@ -90,16 +90,16 @@ def page(lines: Sequence[str], first: int, last: int) -> str:
     for number, line in enumerate(lines[first - 1 : last], first):
         row = f"{number:6}\t{escape_controls(line[:room])}"
         if len(row) > room and rows:
-            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_view_on(number)}]"])
+            return "\n".join([*rows, f"[Lines {first} to {number - 1} of {len(lines)}. {_advise_range(number)}]"])
         if len(row) > room:
-            more = f" {_view_on(number + 1)}" if number < last else ""
+            more = f" {_advise_range(number + 1)}" if number < last else ""
             return f"{row[:room]}\n[Line {number} is cut: it has {len(line):,} characters.{more}]"
         rows.append(row)
         room -= len(row) + 1
     return "\n".join(rows)
 
 
-def _view_on(line: int) -> str:
+def _advise_range(line: int) -> str:
     return f"View on with view_range [{line}, -1]"
 
 
@@ -251,17 +251,17 @@ class _Commands:
         path = _inside(path)
         read = await self.backend.aread(path, 0, WHOLE_FILE)
         if read.code is ErrorCode.IS_DIRECTORY or (read.code is ErrorCode.FILE_NOT_FOUND and path == MEMORIES):
-            return await self._listing(path, is_empty=read.code is ErrorCode.FILE_NOT_FOUND)
-        _check(read, f"The path {shown_path(path)} does not exist. Please provide a valid path.")
+            return await self._list_directory(path, is_empty=read.code is ErrorCode.FILE_NOT_FOUND)
+        _check(read, f"The path {display_path(path)} does not exist. Please provide a valid path.")
         if read.file_data is not None and read.file_data.encoding == "base64":
-            raise ToolException(f"Error: {shown_path(path)} is not a text file.")
+            raise ToolException(f"Error: {display_path(path)} is not a text file.")
         lines = lines_of(read.file_data.content if read.file_data else "")
         if len(lines) > _MAX_LINES:
-            raise ToolException(f"File {shown_path(path)} exceeds maximum line limit of 999,999 lines.")
+            raise ToolException(f"File {display_path(path)} exceeds maximum line limit of 999,999 lines.")
         first, last = line_range(view_range, len(lines))
-        return f"Here's the content of {shown_path(path)} with line numbers:\n{page(lines, first, last)}"
+        return f"Here's the content of {display_path(path)} with line numbers:\n{page(lines, first, last)}"
 
-    async def _listing(self, path: str, *, is_empty: bool) -> str:
+    async def _list_directory(self, path: str, *, is_empty: bool) -> str:
         entries = [] if is_empty else (await self.backend.alist_tree(path)).entries
         visible = [entry for entry in entries if entry.path == path or _is_shown(entry, path)]
         sizes = {path: 0, **{entry.path: 0 for entry in visible}}
@@ -270,22 +270,22 @@ class _Commands:
                 sizes[above] += entry.size or 0
         kinds = {entry.path: entry.kind for entry in entries}
         rows = [
-            f"{size_text(size)}\t{shown_path(name)}{'/' if kinds.get(name) == 'directory' and name != path else ''}"
+            f"{size_text(size)}\t{display_path(name)}{'/' if kinds.get(name) == 'directory' and name != path else ''}"
             for name, size in sorted(sizes.items())
         ]
-        header = f"Here're the files and directories up to {_LEVELS} levels deep in {shown_path(path)}"
+        header = f"Here're the files and directories up to {_LEVELS} levels deep in {display_path(path)}"
         return cut_list(f"{header}, excluding hidden items and node_modules:\n" + "\n".join(rows))
 
     async def create(self, path: str, file_text: str) -> str:
         """Create a file that is not there yet."""
         if path.endswith("/"):
-            raise _place_error(f"Error: {shown_path(path)} is a directory")
+            raise _place_error(f"Error: {display_path(path)} is a directory")
         path = _inside(path, is_file=True)
-        result = await approved_write(self.backend, path, file_text, overwrite=False)
+        result = await write_as_approved(self.backend, path, file_text, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
-            raise ToolException(f"Error: File {shown_path(path)} already exists")
+            raise ToolException(f"Error: File {display_path(path)} already exists")
         _check(result)
-        return f"File created successfully at: {shown_path(path)}"
+        return f"File created successfully at: {display_path(path)}"
 
     async def str_replace(self, path: str, old_str: str, new_str: str = "") -> str:
         """Replace a text that is in the file once."""
@@ -293,10 +293,10 @@ class _Commands:
             raise ToolException("Error: old_str is empty. Give the exact text to replace, or use insert.")
         path = _inside(path, is_file=True)
         before = await self._text(path)
-        result = await approved_edit(self.backend, path, old_str, new_str, False)
+        result = await edit_as_approved(self.backend, path, old_str, new_str, False)
         quoted = f"`{one_line(old_str, 500)}`"
         if result.code is ErrorCode.NO_MATCH:
-            missing = f"old_str {quoted} did not appear verbatim in {shown_path(path)}"
+            missing = f"old_str {quoted} did not appear verbatim in {display_path(path)}"
             raise ToolException(f"No replacement was performed, {missing}.")
         if result.code is ErrorCode.AMBIGUOUS_MATCH:
             numbers = ", ".join(map(str, lines_with(before, old_str)))
@@ -316,14 +316,14 @@ class _Commands:
             if result.code is not ErrorCode.CONFLICT:
                 break
         _check(result)
-        return f"The file {shown_path(path)} has been edited."
+        return f"The file {display_path(path)} has been edited."
 
     async def _insert(self, path: str, line: int, text: str) -> Result:
         read = await self.backend.aread(path, 0, WHOLE_FILE)
-        _check(read, f"Error: The path {shown_path(path)} does not exist")
+        _check(read, f"Error: The path {display_path(path)} does not exist")
         before = read.file_data.content if read.file_data else ""
         if read.file_data is not None and read.file_data.encoding == "base64":
-            raise ToolException(f"Error: {shown_path(path)} is not a text file.")
+            raise ToolException(f"Error: {display_path(path)} is not a text file.")
         after = insert_lines(before, line, text)
         if not is_shown_change(path, read.version, before, after):
             raise ToolException(str(ChangedSinceApprovalError(path)))
@@ -335,8 +335,8 @@ class _Commands:
         path = _inside(path)
         if path == MEMORIES:
             raise ToolException(f"Error: Cannot delete the {MEMORIES} directory itself")
-        _check(await approved_delete(self.backend, path), f"Error: The path {shown_path(path)} does not exist")
-        return f"Successfully deleted {shown_path(path)}"
+        _check(await delete_as_approved(self.backend, path), f"Error: The path {display_path(path)} does not exist")
+        return f"Successfully deleted {display_path(path)}"
 
     async def rename(self, old_path: str, new_path: str) -> str:
         """Move a file or a directory to a path at which nothing is."""
@@ -347,16 +347,16 @@ class _Commands:
             raise ToolException("Error: Files cannot be renamed here. Create the new file and delete the old one.")
         there = await self.backend.aread(destination, 0, 1)
         if there.ok or there.code is ErrorCode.IS_DIRECTORY:
-            raise ToolException(f"Error: The destination {shown_path(destination)} already exists")
-        result = await approved_move(self.backend, source, destination, overwrite=False)
+            raise ToolException(f"Error: The destination {display_path(destination)} already exists")
+        result = await move_as_approved(self.backend, source, destination, overwrite=False)
         if result.code is ErrorCode.ALREADY_EXISTS:
-            raise ToolException(f"Error: The destination {shown_path(destination)} already exists")
-        _check(result, f"Error: The path {shown_path(source)} does not exist")
-        return f"Successfully renamed {shown_path(source)} to {shown_path(destination)}"
+            raise ToolException(f"Error: The destination {display_path(destination)} already exists")
+        _check(result, f"Error: The path {display_path(source)} does not exist")
+        return f"Successfully renamed {display_path(source)} to {display_path(destination)}"
 
     async def _text(self, path: str) -> str:
         read = await self.backend.aread(path, 0, WHOLE_FILE)
-        _check(read, f"Error: The path {shown_path(path)} does not exist. Please provide a valid path.")
+        _check(read, f"Error: The path {display_path(path)} does not exist. Please provide a valid path.")
         return "" if read.file_data is None or read.file_data.encoding == "base64" else read.file_data.content
 
 
@@ -380,7 +380,7 @@ def _inside(path: str, *, is_file: bool = False) -> str:
     if paths.is_beneath(normal, MEMORIES) or (normal == MEMORIES and not is_file):
         return normal
     place = "is a directory" if normal == MEMORIES else f"is not under {MEMORIES}"
-    raise _place_error(f"Error: {shown_path(normal)} {place}")
+    raise _place_error(f"Error: {display_path(normal)} {place}")
 
 
 def _place_error(error: str) -> ToolException:

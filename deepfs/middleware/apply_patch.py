@@ -22,9 +22,9 @@ from deepfs.sync import in_thread, run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange
 from deepfs.text.lines import BOM, version
-from deepfs.text.patches import Action, FilePatch, PatchError, added_text, apply_hunks, parse_hunks, parse_patch
+from deepfs.text.patches import Action, FilePatch, PatchError, apply_hunks, parse_added_text, parse_hunks, parse_patch
 from deepfs.text.unified import apply_numbered
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import ReadResult, Result
 
 __all__ = ["FileChange", "PatchEditor", "apply_patch_tool"]
@@ -122,7 +122,7 @@ class PatchEditor:
         Raises:
             ValueError: The file is there already, the diff is malformed, or the backend refuses.
         """
-        content = added_text(operation.diff or "", operation.path)
+        content = parse_added_text(operation.diff or "", operation.path)
         return await apply_patches(self._backend, [FilePatch("add", operation.path, content)])
 
     async def update_file(self, operation: Any) -> str:
@@ -163,7 +163,7 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
     Raises PatchError if they cannot be applied.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        changes = await planned_changes(backend, patches)
+        changes = await plan_changes(backend, patches)
         # A change that has begun is made or undone as a whole, even if the call is cancelled.
         failed = await run_shielded(partial(_commit, backend, changes))
         if failed is None:
@@ -176,8 +176,8 @@ async def apply_patches(backend: BackendProtocol, patches: Sequence[FilePatch]) 
 async def _report(backend: BackendProtocol, changes: Sequence[FileChange]) -> str:
     rows = [
         (_DONE[change.action] if _steps(change) else "Left as it is:")
-        + f" {shown_path(change.path)}"
-        + (f", now {shown_path(change.move_to)}" if change.move_to else "")
+        + f" {display_path(change.path)}"
+        + (f", now {display_path(change.move_to)}" if change.move_to else "")
         + (" [matched only without regard to white space: look at it]" if change.is_fuzzy else "")
         + (await _mode_note(backend, change) if change.is_executable is not None else "")
         for change in changes
@@ -199,21 +199,21 @@ async def _mode(backend: BackendProtocol, path: str) -> int | None:
 # --- planning ---
 
 
-async def planned_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
+async def plan_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[FileChange]:
     """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
-    planned = await gather([partial(_planned_or_problem, backend, patch) for patch in patches])
+    planned = await gather([partial(_plan_or_explain, backend, patch) for patch in patches])
     changes = [each for each in planned if isinstance(each, FileChange)]
-    problems = [*_named_twice(patches), *(each for each in planned if isinstance(each, str))]
+    problems = [*_find_duplicates(patches), *(each for each in planned if isinstance(each, str))]
     if problems:
         raise PatchError("Nothing was changed. " + "\n".join(problems))
     return changes
 
 
-def _named_twice(patches: Sequence[FilePatch]) -> list[str]:
+def _find_duplicates(patches: Sequence[FilePatch]) -> list[str]:
     """What stands against paths that are named twice: each part is planned by what the files hold before the patch."""
     named = Counter(_normal(path) for patch in patches for path in (patch.path, patch.move_to) if path)
     return [
-        f"{shown_path(path)} is named {times} times: give all its changes under one header, or in several patches."
+        f"{display_path(path)} is named {times} times: give all its changes under one header, or in several patches."
         for path, times in named.items()
         if times > 1
     ]
@@ -226,7 +226,7 @@ def _normal(path: str) -> str:
         return path
 
 
-async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
+async def _plan_or_explain(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:
     try:
         return await _plan(backend, patch)
     except DeepFSError as error:
@@ -239,7 +239,7 @@ async def _planned_or_problem(backend: BackendProtocol, patch: FilePatch) -> Fil
 
 async def _advise(backend: BackendProtocol, tool: str, error: DeepFSError, *paths: str) -> str:
     """An error, and what to do; which other tools the model has is not known here."""
-    text = await Advisor(backend, ()).advised(tool, error, *paths)
+    text = await Advisor(backend, ()).advise(tool, error, *paths)
     return plain_error(text)
 
 
@@ -253,7 +253,7 @@ async def _plan(backend: BackendProtocol, patch: FilePatch) -> FileChange:
     if patch.action == "update" or patch.exact is not None:
         changed = await _apply_hunks(changed, patch)
     if patch.action == "delete" and changed.after:
-        raise PatchError(f"{shown_path(path)} has more than the patch removes, so it is not deleted.")
+        raise PatchError(f"{display_path(path)} has more than the patch removes, so it is not deleted.")
     if patch.move_to is not None:
         changed = changed._replace(move_to=await _free(backend, paths.normalize(patch.move_to)))
     if patch.is_executable is not None:
@@ -275,7 +275,7 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
     # What rules forbid to read may still be created; then it turns out whether something is there.
     if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
         _check_read(read)
-        raise PatchError(f"{shown_path(path)} is there already. Use '*** Update File:', or delete it before.")
+        raise PatchError(f"{display_path(path)} is there already. Use '*** Update File:', or delete it before.")
     added = FileChange("add", path, ABSENT, after=patch.content, is_executable=patch.is_executable)
     if patch.copy_of is None:
         return added
@@ -283,7 +283,7 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
     content, is_binary = _content(await backend.aread(source, 0, WHOLE_FILE), patch)
     copied = await _apply_hunks(FileChange("update", source, ABSENT, content, is_binary=is_binary), patch)
     if is_binary:
-        raise PatchError(f"{shown_path(source)} is binary. Only text files can be copied by a patch.")
+        raise PatchError(f"{display_path(source)} is binary. Only text files can be copied by a patch.")
     mode = await _mode(backend, source)
     runs = patch.is_executable is None and mode is not None and bool(mode & 0o111)
     return added._replace(after=copied.after, is_executable=runs or patch.is_executable)
@@ -291,7 +291,7 @@ async def _addition(backend: BackendProtocol, path: str, patch: FilePatch, read:
 
 async def _apply_hunks(change: FileChange, patch: FilePatch) -> FileChange:
     """`change` with the text that the hunks make."""
-    shown, before = shown_path(change.path), change.before
+    shown, before = display_path(change.path), change.before
     if change.is_binary:
         if patch.hunks or patch.exact or patch.action == "delete":
             raise PatchError(f"{shown} is binary. Only text files can be patched.")
@@ -310,7 +310,7 @@ async def _free(backend: BackendProtocol, path: str) -> str:
         raise PatchError("Files cannot be moved here. Add the new file and delete the old one.")
     read = await backend.aread(path, 0, 1)
     if read.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.PERMISSION_DENIED):
-        raise PatchError(f"{shown_path(path)} is there already. Move to another path, or delete it before.")
+        raise PatchError(f"{display_path(path)} is there already. Move to another path, or delete it before.")
     return path
 
 
@@ -344,17 +344,19 @@ async def _commit(backend: BackendProtocol, changes: Sequence[FileChange]) -> _F
     return None
 
 
-def _reason(failed: "_Step", result: Result) -> str:
+def _reason(failed: "_PatchStep", result: Result) -> str:
     """Why a step failed, in words that fit a patch: what the error advises is for other tools."""
     change = failed.change
     if result.code is ErrorCode.ALREADY_EXISTS:
-        return f"{shown_path(change.move_to or change.path)} is there already"
+        return f"{display_path(change.move_to or change.path)} is there already"
     if result.code is ErrorCode.CONFLICT:
-        return f"{shown_path(change.path)} changed meanwhile"
+        return f"{display_path(change.path)} changed meanwhile"
     return one_line(plain_error(result.error or ""), 1_000).removesuffix(".")
 
 
-async def _restore(backend: BackendProtocol, failed: "_Step", result: Result, done: "Sequence[_Step]") -> _Failure:
+async def _restore(
+    backend: BackendProtocol, failed: "_PatchStep", result: Result, done: "Sequence[_PatchStep]"
+) -> _Failure:
     leftovers: dict[str, str] = {}
     for step in reversed(done):
         if step.path in leftovers:  # It is still at its new path, which is told.
@@ -362,17 +364,19 @@ async def _restore(backend: BackendProtocol, failed: "_Step", result: Result, do
         outcome = await step.undo(backend)
         if outcome.error is not None:
             now = (
-                f", now {shown_path(step.change.move_to or '')}" if step.kind != "write" and step.change.move_to else ""
+                f", now {display_path(step.change.move_to or '')}"
+                if step.kind != "write" and step.change.move_to
+                else ""
             )
-            leftovers[step.path] = f"{shown_path(step.path)}{now} ({one_line(outcome.error)})"
+            leftovers[step.path] = f"{display_path(step.path)}{now} ({one_line(outcome.error)})"
     state = f"Could not be restored: {', '.join(leftovers.values())}. Read them" if leftovers else "No file is changed"
-    text = f"The patch failed at {shown_path(failed.path)}: {_reason(failed, result)}. {state}."
+    text = f"The patch failed at {display_path(failed.path)}: {_reason(failed, result)}. {state}."
     if not leftovers and result.code is not None:
         text = await _advise(backend, "apply_patch", error_about(result.code, None, text), failed.path)
     return _Failure(result.code, text, [*leftovers])
 
 
-class _Step(NamedTuple):
+class _PatchStep(NamedTuple):
     """One operation on a file. Versions are those of the content, so the one after a write is known."""
 
     change: FileChange
@@ -434,8 +438,8 @@ async def _set_mode(
     return Result(error=outcome.error)
 
 
-def _steps(change: FileChange) -> list[_Step]:
+def _steps(change: FileChange) -> list[_PatchStep]:
     is_written = change.action != "update" or change.before != change.after
-    steps = [(_Step(change), is_written), (_Step(change, "move"), change.move_to is not None)]
-    steps.append((_Step(change, "mode"), change.is_executable is not None))
+    steps = [(_PatchStep(change), is_written), (_PatchStep(change, "move"), change.move_to is not None)]
+    steps.append((_PatchStep(change, "mode"), change.is_executable is not None))
     return [step for step, is_taken in steps if is_taken]

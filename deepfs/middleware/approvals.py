@@ -34,10 +34,10 @@ from deepfs.middleware._base import (
     Steps,
     ToolHandler,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
-    waiting,
+    step_of_call,
+    step_of_wait,
 )
 from deepfs.middleware._messages import ToolResult
 from deepfs.middleware.approved import Approval, hold_to
@@ -46,7 +46,7 @@ from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules, decisions_beneath
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules, decisions_beneath
 from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
 from deepfs.text.visible import one_line
@@ -57,7 +57,7 @@ __all__ = ["ANSWER_FORM", "ApprovalMiddleware", "ask_once"]
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
 
 
-class _Use(NamedTuple):
+class _ToolUse(NamedTuple):
     """How a tool uses the path in one of its arguments."""
 
     operations: tuple[FilesystemOperation, ...]
@@ -67,20 +67,20 @@ class _Use(NamedTuple):
 
 
 # A listing or a search omits paths that the rules hide, so only its start directory needs approval.
-_USES: Final[Mapping[str, tuple[_Use, ...]]] = {
-    "ls": (_Use(("read",), "path", "/"),),
-    "read_file": (_Use(("read",), "file_path"),),
-    "write_file": (_Use(("write",), "file_path"),),
-    "edit_file": (_Use(("read", "write"), "file_path"),),
-    "glob": (_Use(("read",), "path", "/"),),
-    "grep": (_Use(("read",), "path", "/"),),
-    "delete": (_Use(("write",), "file_path", whole_tree=True),),
+_USES: Final[Mapping[str, tuple[_ToolUse, ...]]] = {
+    "ls": (_ToolUse(("read",), "path", "/"),),
+    "read_file": (_ToolUse(("read",), "file_path"),),
+    "write_file": (_ToolUse(("write",), "file_path"),),
+    "edit_file": (_ToolUse(("read", "write"), "file_path"),),
+    "glob": (_ToolUse(("read",), "path", "/"),),
+    "grep": (_ToolUse(("read",), "path", "/"),),
+    "delete": (_ToolUse(("write",), "file_path", whole_tree=True),),
     "move": (
-        _Use(("read", "write"), "source", whole_tree=True),
-        _Use(("write",), "destination", whole_tree=True),
+        _ToolUse(("read", "write"), "source", whole_tree=True),
+        _ToolUse(("write",), "destination", whole_tree=True),
     ),
-    "copy": (_Use(("read",), "source", whole_tree=True), _Use(("write",), "destination", whole_tree=True)),
-    "execute": (_Use(("execute",), "", "/"),),
+    "copy": (_ToolUse(("read",), "source", whole_tree=True), _ToolUse(("write",), "destination", whole_tree=True)),
+    "execute": (_ToolUse(("execute",), "", "/"),),
 }
 
 _DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
@@ -100,7 +100,7 @@ def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapp
 
 
 def _asks(
-    rules: Sequence[FilesystemPermission], use: _Use, operation: FilesystemOperation, arguments: Mapping[str, Any]
+    rules: Sequence[FilesystemPermission], use: _ToolUse, operation: FilesystemOperation, arguments: Mapping[str, Any]
 ) -> bool:
     path = arguments.get(use.argument) or use.default
     if not isinstance(path, str):
@@ -188,7 +188,7 @@ def _similar_config(asked: InterruptOn) -> InterruptOnConfig:
 
 def _would_ask(tool: str, config: bool | InterruptOnConfig, request: ToolCallRequest) -> bool:
     own = None if isinstance(config, bool) else config.get("when")
-    for arguments in _done_by(request.tool_call["name"], request.tool_call["args"], tool):
+    for arguments in _equivalent_arguments(request.tool_call["name"], request.tool_call["args"], tool):
         called: ToolCall = {**request.tool_call, "name": tool, "args": arguments}
         if own is None or _holds(own, request.override(tool_call=called)):
             return True
@@ -202,11 +202,11 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
         return True
 
 
-def _done_by(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
+def _equivalent_arguments(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
     if name in ("apply_patch", "memory"):
         for equivalent, given in equivalent_calls(name, arguments):
-            yield from [given] if equivalent == tool else _done_by(equivalent, given, tool)
+            yield from [given] if equivalent == tool else _equivalent_arguments(equivalent, given, tool)
         return
     if name in ("read_file", "edit_file", "delete"):
         changed = []
@@ -280,13 +280,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         *,
         backend: Any = None,
     ) -> None:
-        self._rules = checked_rules(rules)
+        self._rules = check_rules(rules)
         self._named = with_similar_tools(interrupt_on or {})
         super().__init__(interrupt_on=with_rules(self._rules, self._named))
         self._backend: BackendProtocol | None = None if backend is None else resolve_backend(backend)
         if backend is not None:
             self.interrupt_on: dict[str, InterruptOnConfig] = {
-                name: self._describing(config) for name, config in self.interrupt_on.items()
+                name: self._add_preview(config) for name, config in self.interrupt_on.items()
             }
 
     @staticmethod
@@ -326,10 +326,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         return await arun_steps(self._model_call(request, handler))
 
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
-        response = yield calling(handler, request)
+        response = yield step_of_call(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:
-            previews = yield waiting(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
+            previews = yield step_of_wait(self._backend, partial(self._preview_calls, self._backend, calls), self.name)
         if not previews and not request.state.get(_PREVIEWS):
             return response
         return ExtendedModelResponse(response, Command(update={_PREVIEWS: previews}))
@@ -357,7 +357,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         }
         return {name: {**preview._asdict(), **made_of[name]} for name, preview in previews.items()}
 
-    def _describing(self, config: InterruptOnConfig) -> InterruptOnConfig:
+    def _add_preview(self, config: InterruptOnConfig) -> InterruptOnConfig:
         """Return the config with the preview at the end of its description."""
         own = config.get("description")
 
@@ -380,22 +380,22 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask a person about the calls that the model made. Raises ValueError for an answer of another form."""
-        with _recording() as asked:
-            update = self._asked_update(state, runtime)
+        with _record_asked() as asked:
+            update = self._ask(state, runtime)
         previews = state.get(_PREVIEWS)
         if not previews:
             return update
         kept = {name: {**preview, "text": ""} for name, preview in previews.items() if name in asked}
         return {**(update or {}), _PREVIEWS: kept}
 
-    def _asked_update(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+    def _ask(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         wrong: Exception | None = None
         asking = next((each for each in reversed(state["messages"]) if isinstance(each, AIMessage)), None)
         made = asking.tool_calls if asking else []
         # LangGraph keeps each answer and replays all of them when this node runs again: the loop skips wrong answers.
         for _ in range(_MAX_ANSWERS):
             try:
-                return _checked_update(super().after_model(state, runtime))
+                return _check_update(super().after_model(state, runtime))
             except GraphInterrupt:
                 if wrong is None:
                     raise
@@ -413,7 +413,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
         """Run the call; if a rule required approval, run it as approved."""
-        refused = self._refused_edit(request)
+        refused = self._refuse_edit(request)
         if refused is not None:
             return refused
 
@@ -426,7 +426,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
         """As `wrap_tool_call`."""
-        refused = self._refused_edit(request)
+        refused = self._refuse_edit(request)
         if refused is not None:
             return refused
 
@@ -437,7 +437,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
         return await super().awrap_tool_call(request, passing)
 
-    def _refused_edit(self, request: ToolCallRequest) -> ToolMessage | None:
+    def _refuse_edit(self, request: ToolCallRequest) -> ToolMessage | None:
         """The result of a call that a person replaced by one of a tool that the agent does not have.
 
         LangChain raises an error, after which the thread cannot go on.
@@ -494,7 +494,7 @@ _asked: ContextVar[set[str | None]] = ContextVar("deepfs_asked_calls")
 
 
 @contextmanager
-def _recording() -> Iterator[set[str | None]]:
+def _record_asked() -> Iterator[set[str | None]]:
     asked: set[str | None] = set()
     token = _asked.set(asked)
     try:
@@ -514,7 +514,7 @@ def _was_asking(error: Exception) -> bool:
     return any(frame.f_code.co_name in _ASKING for frame, _ in walk_tb(error.__traceback__))
 
 
-def _checked_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
+def _check_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return `update`, made from an answer. Raises ValueError if a tool call in it has no name or no arguments."""
     given = update or {}
     edited = given.get("hitl_edited_tool_calls", {}).values()
@@ -540,7 +540,7 @@ def ask_once(
     that it names as well, even if it sets one to False, since it does not keep such entries. If rules ask too, an
     ApprovalMiddleware with the returned `interrupt_on` takes its place.
     """
-    covered = [_covering(each) for each in middleware]
+    covered = [_cover_similar_tools(each) for each in middleware]
     asking = [each for each in covered if each.name == HumanInTheLoopMiddleware.__name__]
     if not asking:
         return covered, interrupt_on
@@ -554,7 +554,7 @@ def ask_once(
     return [each for each in covered if each not in asking], named
 
 
-def _covering(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
+def _cover_similar_tools(middleware: AgentMiddleware[Any, Any, Any]) -> AgentMiddleware[Any, Any, Any]:
     if not isinstance(middleware, HumanInTheLoopMiddleware) or isinstance(middleware, ApprovalMiddleware):
         return middleware
     other = copy(middleware)

@@ -68,7 +68,7 @@ def _explain_conflict(result: ResultT, path: str, code: ErrorCode = ErrorCode.CO
     return failure(type(result), ChangedSinceApprovalError(path)) if result.code is code else result
 
 
-async def approved_write(backend: BackendProtocol, path: str, content: str, *, overwrite: bool) -> WriteResult:
+async def write_as_approved(backend: BackendProtocol, path: str, content: str, *, overwrite: bool) -> WriteResult:
     """`awrite`; if a person approved it, only if the file is as the person saw it."""
     version = shown_version(path)
     if version is None or not overwrite:
@@ -78,7 +78,7 @@ async def approved_write(backend: BackendProtocol, path: str, content: str, *, o
     return _explain_conflict(await backend.awrite(path, content, overwrite=True, if_match=version), path)
 
 
-async def approved_edit(backend: BackendProtocol, path: str, old: str, new: str, replace_all: bool) -> EditResult:
+async def edit_as_approved(backend: BackendProtocol, path: str, old: str, new: str, replace_all: bool) -> EditResult:
     """`aedit`; if a person approved it, only if the file is as the person saw it.
 
     Where several calls of one turn edit the file, it may differ from that if the edit removes and adds the same lines.
@@ -130,7 +130,7 @@ def _sign_lines(sign: str, lines: Sequence[str]) -> str:
     return sign + f"\n{sign}".join(lines) + "\n" if lines else ""
 
 
-async def approved_delete(backend: BackendProtocol, path: str) -> DeleteResult:
+async def delete_as_approved(backend: BackendProtocol, path: str) -> DeleteResult:
     """`adelete`; if a person approved it, only if the file or the list of files is as the person saw it."""
     version = shown_version(path)
     if not version:
@@ -141,7 +141,7 @@ async def approved_delete(backend: BackendProtocol, path: str) -> DeleteResult:
     return await backend.adelete(path) if error is None else failure(DeleteResult, error)
 
 
-async def approved_move(backend: BackendProtocol, source: str, destination: str, *, overwrite: bool) -> WriteResult:
+async def move_as_approved(backend: BackendProtocol, source: str, destination: str, *, overwrite: bool) -> WriteResult:
     """`amove`; if a person approved it, only if both paths are as the person saw them.
 
     The versions are checked just before the move, and not with it.

@@ -83,7 +83,7 @@ class ToolArguments(BaseModel):
         return {other: name for name, others in cls.aliases.items() for other in others}
 
     @classmethod
-    def renamed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve_aliases(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with the names of the schema in the place of aliases, unless both are given.
 
         Of two aliases with different values the second stays as it is, so that it is an error.
@@ -208,7 +208,7 @@ def canonical_arguments(tool: object, given: Mapping[str, Any]) -> dict[str, Any
     schema = ARGUMENTS.get(file_tool_name(tool) or "")
     if schema is None or given.keys() <= schema.model_fields.keys():
         return None
-    renamed = schema.renamed(given)
+    renamed = schema.resolve_aliases(given)
     return None if renamed.keys() == given.keys() else renamed
 
 

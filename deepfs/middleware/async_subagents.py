@@ -18,7 +18,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from deepfs.middleware._base import AgentState, PromptMiddleware, Step, Steps, arun_steps, run_steps
+from deepfs.middleware._base import AgentState, CallStep, PromptMiddleware, Steps, arun_steps, run_steps
 from deepfs.middleware._messages import text_block
 from deepfs.middleware.arguments import wrong_arguments
 from deepfs.middleware.background_tasks import BackgroundTasks, default_tasks
@@ -28,19 +28,19 @@ from deepfs.middleware.delegation import (
     WAITING,
     AsyncSubAgent,
     AsyncTask,
-    Observation,
+    TaskObservation,
     check_subagents,
     content_of,
-    continued_task,
     fork_messages,
     initial_state,
     merge_files,
     new_task,
-    observed_task,
+    record_follow_up,
+    record_observation,
     tool_description,
 )
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, forwarded_context, open_client
+from deepfs.middleware.remote_tasks import PARENT, RemoteTasks, open_client, serialize_context
 from deepfs.sync import run_sync
 
 __all__ = [
@@ -90,7 +90,7 @@ def event_of(message: BaseMessage) -> TaskEvent | None:
     return None
 
 
-def notification(task: AsyncTask, seen: Observation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
+def notification(task: AsyncTask, seen: TaskObservation, notes: tuple[str, ...] = ()) -> HumanMessage | None:
     """The message that tells the model of a status; None for a status that needs no message.
 
     What the subagent wrote stands between tags with a number that it cannot know.
@@ -128,13 +128,13 @@ def notification_update(state: Any) -> dict[str, Any] | None:
         blocks = [last.content] if isinstance(last.content, str) else last.content[:-1]
         return {"messages": [last.model_copy(update={"content": [*blocks, text_block(note)]})]}
     is_expected = run == task["run_id"] or task["status"] in UNFINISHED
-    return {"async_tasks": {task["task_id"]: observed_task(task, event["status"], run)}} if is_expected else None
+    return {"async_tasks": {task["task_id"]: record_observation(task, event["status"], run)}} if is_expected else None
 
 
 # --- what its tools answer -------------------------------------------------------------------------------------------
 
 
-def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> Any:
+def check_answer(task: AsyncTask, seen: TaskObservation, notes: Sequence[str]) -> Any:
     """The answer of `check_async_task`: facts as JSON, and the media of the result."""
     facts: dict[str, Any] = {"status": seen.status, "thread_id": task["thread_id"]}
     facts |= {"error": seen.error} if seen.error else {}
@@ -147,7 +147,7 @@ def check_answer(task: AsyncTask, seen: Observation, notes: Sequence[str]) -> An
     return [text_block(_json(facts)), *media] if media else _json(facts)
 
 
-def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, Observation], status: str | None) -> str:
+def list_answer(tasks: Iterable[AsyncTask], seen: Mapping[str, TaskObservation], status: str | None) -> str:
     """The answer of `list_async_tasks`: the tasks that have a status now."""
     lines = []
     for task in tasks:
@@ -169,7 +169,7 @@ def update_answer(task: AsyncTask, *, enqueued: bool) -> str:
     return f"Sent. {effect}task_id: {task['task_id']}"
 
 
-def cancel_answer(task: AsyncTask, seen: Observation) -> str:
+def cancel_answer(task: AsyncTask, seen: TaskObservation) -> str:
     """The answer of `cancel_async_task`."""
     match seen.status:
         case "cancelled":
@@ -192,7 +192,9 @@ def has_parent(config: Mapping[str, Any] | None) -> bool:
     return config is not None and bool(_parent(config)) and not _section(config, "configurable").get("checkpoint_ns")
 
 
-async def telling_parent(graph: Any, stream: AsyncIterator[Any], config: Any, context: object) -> AsyncIterator[Any]:
+async def wake_parent_at_end(
+    graph: Any, stream: AsyncIterator[Any], config: Any, context: object
+) -> AsyncIterator[Any]:
     """Hand on the stream of a graph, and wake the agent that started it when it has ended or failed."""
     try:
         async for part in stream:
@@ -214,7 +216,7 @@ async def wake_parent(config: Mapping[str, Any], values: Any, error: BaseExcepti
     parent = _parent(config)
     if "thread_id" not in parent or "assistant_id" not in parent:
         return
-    given = forwarded_context(context)
+    given = serialize_context(context)
     options: Any = {"context": given} if given else {}
     try:
         message = _wake_message(config, values, error)
@@ -248,8 +250,8 @@ def _wake_message(config: Mapping[str, Any], values: Any, error: BaseException |
     task: Any = {"task_id": str(about.get("thread_id", "")), "agent_name": str(next(names, "subagent"))}
     run_id = str(about.get("run_id") or "")
     # The text of the error may tell what the other agent is not to know.
-    failed = Observation("error", run_id, error=f"It failed with {type(error).__name__}.")
-    message = notification(task, failed if error else Observation("success", run_id, content_of(values)))
+    failed = TaskObservation("error", run_id, error=f"It failed with {type(error).__name__}.")
+    message = notification(task, failed if error else TaskObservation("success", run_id, content_of(values)))
     if message is None:
         raise ValueError("an ended run has a notification")
     return {"role": "user", "content": message.content, **message.additional_kwargs}
@@ -352,14 +354,18 @@ class AsyncSubAgentMiddleware(PromptMiddleware):
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """After the last answer, look once more: what has ended meanwhile gets a further turn."""
-        return None if _goes_on(state) else _again(self._tasks.state_update(state, self._tasks.observe_local(state)))
+        return (
+            None
+            if _goes_on(state)
+            else _call_model_again(self._tasks.state_update(state, self._tasks.observe_local(state)))
+        )
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_model`."""
         if _goes_on(state):
             return None
-        return _again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
+        return _call_model_again(self._tasks.state_update(state, await self._tasks.observe_unfinished(state)))
 
 
 def _goes_on(state: Any) -> bool:
@@ -368,7 +374,7 @@ def _goes_on(state: Any) -> bool:
     return not messages or bool(getattr(messages[-1], "tool_calls", None))
 
 
-def _again(update: dict[str, Any] | None) -> dict[str, Any] | None:
+def _call_model_again(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**update, "jump_to": "model"} if update is not None and update.get("messages") else update
 
 
@@ -389,17 +395,17 @@ class _Tasks:
 
     # --- what is known of tasks ---
 
-    async def observe(self, task: AsyncTask, *, in_sync: bool = False) -> Observation:
+    async def observe(self, task: AsyncTask, *, in_sync: bool = False) -> TaskObservation:
         spec = self.specs.get(task["agent_name"])
         if spec is None:
-            return Observation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
+            return TaskObservation("error", task["run_id"], error=_no_subagent(task["agent_name"]))
         if "runnable" in spec:
             return self.local.observe(task)
         return await self.remote.observe(spec, task, in_sync=in_sync)
 
-    async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, Observation]:
+    async def observe_all(self, tasks: Sequence[AsyncTask], *, in_sync: bool = False) -> dict[str, TaskObservation]:
         """Look at several tasks at once. Those that cannot be seen in time are left out."""
-        seen: dict[str, Observation] = {}
+        seen: dict[str, TaskObservation] = {}
 
         async def one(task: AsyncTask) -> None:
             with anyio.move_on_after(_LOOK_SECONDS), suppress(ToolException):
@@ -410,14 +416,14 @@ class _Tasks:
                 group.start_soon(one, task)
         return seen
 
-    async def observe_unfinished(self, state: Any) -> dict[str, Observation]:
+    async def observe_unfinished(self, state: Any) -> dict[str, TaskObservation]:
         return await self.observe_all([task for task in _unfinished_tasks(state) if task["agent_name"] in self.specs])
 
-    def observe_local(self, state: Any) -> dict[str, Observation]:
+    def observe_local(self, state: Any) -> dict[str, TaskObservation]:
         here = [task for task in _unfinished_tasks(state) if "runnable" in self.specs.get(task["agent_name"], {})]
         return {task["task_id"]: self.local.observe(task) for task in here}
 
-    def state_update(self, state: Any, seen: Mapping[str, Observation]) -> dict[str, Any] | None:
+    def state_update(self, state: Any, seen: Mapping[str, TaskObservation]) -> dict[str, Any] | None:
         """The update of the state for what was seen; None if nothing has changed."""
         tasks, messages = {}, []
         for task_id, found in seen.items():
@@ -431,10 +437,10 @@ class _Tasks:
         return {"async_tasks": tasks, **({"messages": told} if told else {})} if tasks else None
 
     def with_files_merged(
-        self, task: AsyncTask, seen: Observation, state: Any, place: str
+        self, task: AsyncTask, seen: TaskObservation, state: Any, place: str
     ) -> tuple[AsyncTask, list[str]]:
         """Merge the files of a task that has ended. Return the updated task, and notes for the model."""
-        updated = observed_task(task, seen.status, seen.run_id)
+        updated = record_observation(task, seen.status, seen.run_id)
         here = "runnable" in self.specs.get(task["agent_name"], {})
         files = self.local.files(task) if here and seen.status not in UNFINISHED else None
         if files is None:
@@ -486,14 +492,14 @@ class _Tasks:
             return await self.remote.update(spec, task, message, runtime, in_sync=in_sync)
 
         run_id, status = yield _step(send)
-        followed = continued_task(task, status, run_id, enqueued=strategy == "enqueue")
+        followed = record_follow_up(task, status, run_id, enqueued=strategy == "enqueue")
         return _command(runtime, update_answer(task, enqueued=strategy == "enqueue"), followed)
 
     def cancel(self, runtime: Runtime, task_id: str) -> Steps["Command[Any]"]:
         task = _task(runtime, task_id)
         spec = self.spec_of(task)
 
-        async def stop(in_sync: bool) -> Observation:
+        async def stop(in_sync: bool) -> TaskObservation:
             if "runnable" in spec:
                 return await self.local.cancel(task)
             return await self.remote.cancel(spec, task, in_sync=in_sync)
@@ -569,9 +575,9 @@ def _tools(tasks: _Tasks, specs: Sequence[AsyncSubAgent]) -> list[BaseTool]:
     ]
 
 
-def _step(act: Callable[[bool], Awaitable[Any]]) -> Step:
+def _step(act: Callable[[bool], Awaitable[Any]]) -> CallStep:
     """The step of what waits, which is told whether the agent runs in the sync form."""
-    return Step(partial(run_sync, act, True), partial(act, False))
+    return CallStep(partial(run_sync, act, True), partial(act, False))
 
 
 def _tool(name: str, description: str, schema: type[BaseModel], act: Callable[..., Steps[Any]]) -> BaseTool:

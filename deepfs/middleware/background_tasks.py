@@ -20,7 +20,7 @@ from deepfs.middleware.delegation import (
     UNFINISHED,
     WAITING,
     AsyncTask,
-    Observation,
+    TaskObservation,
     content_of_answer,
     detach,
     follow_up,
@@ -179,7 +179,7 @@ class BackgroundTasks:
         self._begin(task, run)
         return task_id, run.id
 
-    def observe(self, task: AsyncTask) -> Observation:
+    def observe(self, task: AsyncTask) -> TaskObservation:
         """Return what is known of a task. One that this process does not know is an error.
 
         Args:
@@ -237,7 +237,7 @@ class BackgroundTasks:
             raise ValueError(f"no background task {task_id!r} waits for an answer")
         self._follow(known, _Run(Command(resume=answer)))
 
-    async def cancel(self, task: AsyncTask) -> Observation:
+    async def cancel(self, task: AsyncTask) -> TaskObservation:
         """Stop a task, wait for its end, at most 10 seconds, and return what became of it.
 
         Args:
@@ -315,7 +315,7 @@ class BackgroundTasks:
             status = "lost"
         if status not in {"success", WAITING}:
             with anyio.CancelScope(shield=True), suppress(BaseException):
-                run.values = await _reached_state(task, run)
+                run.values = await _read_state(task, run)
         with self._lock:
             if status == "lost":
                 task.lose()
@@ -350,22 +350,22 @@ class BackgroundTasks:
         await ended.wait()
 
 
-def _observation(task: _Task) -> Observation:
+def _observation(task: _Task) -> TaskObservation:
     is_over, run = task.has_ended, task.latest
     if run.has_ended and not is_over:
-        return Observation("running", run.id)  # An earlier run has not stopped yet.
+        return TaskObservation("running", run.id)  # An earlier run has not stopped yet.
     content = content_of_answer(run.values) if run.status == "success" else ()
     note = "The latest follow-up has not started yet." if run.status == "pending" else None
-    return Observation(run.status, run.id, content, run.error, run.interrupts, note)
+    return TaskObservation(run.status, run.id, content, run.error, run.interrupts, note)
 
 
-def _unknown(task: AsyncTask) -> Observation:
+def _unknown(task: AsyncTask) -> TaskObservation:
     if task["status"] in UNFINISHED:
-        return Observation("error", task["run_id"], error=_LOST)
-    return Observation(task["status"], task["run_id"], note=_FORGOTTEN)
+        return TaskObservation("error", task["run_id"], error=_LOST)
+    return TaskObservation(task["status"], task["run_id"], note=_FORGOTTEN)
 
 
-async def _reached_state(task: _Task, run: _Run) -> Mapping[str, Any]:
+async def _read_state(task: _Task, run: _Run) -> Mapping[str, Any]:
     """The state that a run without an outcome has reached, with what its unfinished step has written."""
     if not isinstance(task.runnable, Pregel):
         return run.values

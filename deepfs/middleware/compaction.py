@@ -141,7 +141,7 @@ _CLAUDE: Final = re.compile("anthropic|claude", re.IGNORECASE)
 
 
 @dataclass
-class Conversation:
+class ConversationView:
     """The messages of the state, as the model sees them, and the update of the state that results from a call."""
 
     messages: Sequence[AnyMessage]
@@ -153,7 +153,7 @@ class Conversation:
     """Why a summary could not be made."""
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], shown: Sequence[AnyMessage]) -> "Conversation":
+    def of(cls, state: Mapping[str, Any], shown: Sequence[AnyMessage]) -> "ConversationView":
         """The conversation of a state."""
         messages = state.get("messages", shown)
         event = state.get(SUMMARIZATION_EVENT_KEY)
@@ -186,7 +186,7 @@ class Conversation:
         }
         return [own.get(message.id, message) for message in self.seen[:cut]]
 
-    def unfiled(self, place: int) -> Sequence[AnyMessage]:
+    def messages_to_file(self, place: int) -> Sequence[AnyMessage]:
         """The messages that no summary has stored yet."""
         is_filed = bool(self.files and self.event.get("file_path"))
         return self.messages[self.summarized if is_filed else 0 : place]
@@ -215,7 +215,7 @@ class Conversation:
         if stored:
             self.update["messages"] = [*stored]
 
-    def answered(self, response: Any) -> Any:
+    def with_update(self, response: Any) -> Any:
         """The response of the model with the update of the state."""
         return ExtendedModelResponse(response, Command(update=self.update)) if self.update else response
 
@@ -288,7 +288,7 @@ class ArgumentLimit:
         self._count = count
         self._context = context
 
-    def applied(self, messages: Sequence[AnyMessage], tokens: int) -> list[AnyMessage]:
+    def apply(self, messages: Sequence[AnyMessage], tokens: int) -> list[AnyMessage]:
         """Shorten the arguments where the conversation is large enough."""
         if not self._is_reached(len(messages), tokens):
             return list(messages)
@@ -390,7 +390,7 @@ async def _clip(backend: BackendProtocol, message: AnyMessage) -> tuple[AnyMessa
     directory = paths.join(artifacts_root(backend), "large_tool_results" if is_result else "large_messages")
     clipper = _Clipper(backend, _CLIPPED_TOKENS, directory)
     key = message.tool_call_id if isinstance(message, ToolMessage) else message.id or ""
-    return await clipper.evicted(message, key), clipper.has_stored
+    return await clipper.evict(message, key), clipper.has_stored
 
 
 class _Clipper(Evictor):

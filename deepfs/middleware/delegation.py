@@ -112,7 +112,7 @@ def split_subagents(specs: Sequence[Any] | None) -> tuple[list[Any], list[AsyncS
     return inline, cast("list[AsyncSubAgent]", remote), here
 
 
-class Observation(NamedTuple):
+class TaskObservation(NamedTuple):
     """What is known of a task at one moment."""
 
     status: str
@@ -146,7 +146,7 @@ def new_task(agent_name: str, task_id: str, run_id: str) -> AsyncTask:
     )
 
 
-def observed_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
+def record_observation(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
     """The record of a task as it was just seen."""
     time = _now()
     seen: AsyncTask = {**task, "last_checked_at": time}
@@ -155,7 +155,7 @@ def observed_task(task: AsyncTask, status: str, run_id: str) -> AsyncTask:
     return seen
 
 
-def continued_task(task: AsyncTask, status: str, run_id: str, *, enqueued: bool) -> AsyncTask:
+def record_follow_up(task: AsyncTask, status: str, run_id: str, *, enqueued: bool) -> AsyncTask:
     """The record of a task that was just sent a follow-up, which an enqueued run begins with."""
     sent: AsyncTask = {**task, "status": status, "run_id": run_id, "last_updated_at": _now()}
     if enqueued:
@@ -329,7 +329,7 @@ def initial_state(
     return {**shared, **files, "messages": messages}
 
 
-def forked_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
+def fork_state(state: Mapping[str, Any], description: str) -> dict[str, Any]:
     """The initial state of a fork with the supervisor's own middleware: all that the supervisor knows, and its task."""
     shared = {key: value for key, value in state.items() if key not in _NOT_FORKED}
     return {**shared, "messages": fork_messages(state, description)}
@@ -445,11 +445,11 @@ def answer_of(messages: Sequence[BaseMessage], structured: Any) -> str:
         return structured.model_dump_json()
     if structured is not None:
         return dumps(to_jsonable_python(structured, fallback=str), ensure_ascii=False)
-    spoken = (_spoken(message).rstrip() for message in reversed(messages))
+    spoken = (_text_of_message(message).rstrip() for message in reversed(messages))
     return next(filter(None, spoken), "[The subagent ended without a word]")
 
 
-def _spoken(message: object) -> str:
+def _text_of_message(message: object) -> str:
     """The text of a message of the model, also in the forms of data in which graphs on servers return it."""
     try:
         [converted] = convert_to_messages([message])  # type: ignore[list-item]

@@ -29,11 +29,11 @@ from deepfs.middleware._base import (
     ToolHandler,
     artifacts_root,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
+    step_of_call,
+    step_of_wait,
     wait_for,
-    waiting,
 )
 from deepfs.middleware._messages import (
     ToolResult,
@@ -42,7 +42,7 @@ from deepfs.middleware._messages import (
     map_messages,
     may_be_json,
     messages_of,
-    typed_block,
+    retype_block,
     with_parsed_blocks,
     with_prompt,
 )
@@ -65,13 +65,13 @@ from deepfs.middleware.tools import (
     GLOB_TRUNCATION_NOTE,
     MAX_EXECUTE_SECONDS,
     MAX_GREP_COUNT,
-    Limits,
-    made_tools,
+    ToolLimits,
+    make_tools,
     not_offered,
 )
 from deepfs.middleware.unsupported_content import acceptable, without_new_media
 from deepfs.policy.permissions import PermissionedBackend
-from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules
 from deepfs.search.request import SEARCH_SECONDS as GLOB_TIMEOUT
 from deepfs.text import paths
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
@@ -167,7 +167,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         chars = MAX_RESULT_CHARS
         if tool_token_limit_before_evict is not None:
             chars = min(chars, tool_token_limit_before_evict * NUM_CHARS_PER_TOKEN)
-        self._limits = Limits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
+        self._limits = ToolLimits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._token_limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
         self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
@@ -178,9 +178,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._equip(permissions)
 
     def _equip(self, permissions: Sequence[FilesystemPermission] | None) -> None:
-        self.permissions: Sequence[FilesystemPermission] = checked_rules(permissions or ())
+        self.permissions: Sequence[FilesystemPermission] = check_rules(permissions or ())
         self.backend = PermissionedBackend(self._storage, self.permissions) if self.permissions else self._storage
-        self.tools = made_tools(self.backend, self._limits, self._descriptions, self._chosen)
+        self.tools = make_tools(self.backend, self._limits, self._descriptions, self._chosen)
         self.tools += [_MODEL_TOOLS[name](self.backend) for name in self.model_tools]
         self._hidden = not_offered(self.backend)
 
@@ -242,16 +242,16 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
         if any(map(has_references, prepared.messages)):
-            filled = yield waiting(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
+            filled = yield step_of_wait(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:
-            return rename_arguments((yield calling(handler, prepared)), request.tools)
+            return rename_arguments((yield step_of_call(handler, prepared)), request.tools)
         except ModelInvalidRequestError:
             reduced = prepared.override(messages=without_new_media(prepared.messages))
             if reduced.messages == prepared.messages:
                 raise
-        response = rename_arguments((yield calling(handler, reduced)), request.tools)
+        response = rename_arguments((yield step_of_call(handler, reduced)), request.tools)
         # The state loses the media that were refused, which would be refused again.
         messages = request.state.get("messages", ())
         refused = [new for new, old in zip(without_new_media(messages), messages, strict=True) if new is not old]
@@ -268,9 +268,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return await arun_steps(self._tool_call(request, handler))
 
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
-        result: ToolResult = yield calling(handler, request)
+        result: ToolResult = yield step_of_call(handler, request)
         if self._has_work(request, result):
-            result = yield waiting(self.backend, partial(self._settle, request, result), self.name)
+            result = yield step_of_wait(self.backend, partial(self._settle, request, result), self.name)
         return result
 
     def _has_work(self, request: ToolCallRequest, result: ToolResult) -> bool:
@@ -293,7 +293,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         message = with_parsed_blocks(message)
         if self._results is None:
             return message
-        return await self._results.evicted(message, message.tool_call_id, self.backend)
+        return await self._results.evict(message, message.tool_call_id, self.backend)
 
     # --- messages of people ---
 
@@ -309,7 +309,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         messages = list(large)
         for place, message in enumerate(large):
             if self._messages is not None and isinstance(message, HumanMessage):
-                messages[place] = await self._messages.evicted(message, message.id or "", self.backend)
+                messages[place] = await self._messages.evict(message, message.id or "", self.backend)
         stored = await self._blobs.stored(messages) if self.offload_binary_content and large else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
@@ -362,7 +362,7 @@ async def _type_blocks(message: ToolMessage) -> ToolMessage:
     """Turn file blocks with audio or video into audio or video blocks."""
     if isinstance(message.content, str):
         return message
-    return message.model_copy(update={"content": [typed_block(block) for block in message.content]})
+    return message.model_copy(update={"content": [retype_block(block) for block in message.content]})
 
 
 # --- names that programs import from here in deepagents, with the values that are true for deepfs ---

@@ -132,7 +132,7 @@ _PARTS_OF_OTHERS: Final = frozenset({"UnsupportedContentMiddleware"})
 """Names in deepagents of what is here a part of FilesystemMiddleware."""
 
 
-def excluded_by(profile: HarnessProfile, middleware: Middleware) -> list[object]:
+def find_exclusions(profile: HarnessProfile, middleware: Middleware) -> list[object]:
     """The entries of the profile that exclude this middleware. A class excludes our own middleware by its name."""
     is_ours = type(middleware).__module__.startswith("deepfs.")
 
@@ -151,13 +151,13 @@ def without_excluded(
 
     Raises ValueError if it excludes what is neither in `stack` nor `beside`.
     """
-    found = {entry for each in (*stack, *beside) for entry in excluded_by(profile, each)}
+    found = {entry for each in (*stack, *beside) for entry in find_exclusions(profile, each)}
     named = {str(getattr(entry, "__name__", entry)) for entry in profile.excluded_middleware - found}
     missing = sorted(named - _PARTS_OF_OTHERS)
     if missing and checks:
         raise ValueError(f"excluded_middleware of the profile: the agent has no {', '.join(missing)}")
     hiding = [_ToolExclusion(profile.excluded_tools)] if profile.excluded_tools else []
-    return [*(each for each in stack if not excluded_by(profile, each)), *hiding]
+    return [*(each for each in stack if not find_exclusions(profile, each)), *hiding]
 
 
 class LeftOut(AgentMiddleware[Any, Any, Any]):

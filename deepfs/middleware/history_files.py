@@ -297,14 +297,14 @@ class HistoryFiles:
             new = [each for each in passages if not each.is_in(content or "")]
             if not new:
                 return path
-            result = await self._changed_messages(path, content, _section(new))
+            result = await self._append_section(path, content, _section(new))
             if result.error is None:
                 return path
             if result.code not in _CHANGED_MEANWHILE:
                 break
         raise NotKeptError(result.error if result and result.error else "no attempt")
 
-    async def _changed_messages(self, path: str, content: str | None, section: str) -> Result:
+    async def _append_section(self, path: str, content: str | None, section: str) -> Result:
         if content is None:
             return await self._backend.awrite(path, section)
         # The anchor must be unique: if the end occurs twice, it is the whole text. The condition keeps two runs from

@@ -66,7 +66,7 @@ class Evictor:
         """Whether the text of a message is over the limit."""
         return sum(map(len, _texts(message.content))) > self._max_chars
 
-    async def evicted(self, message: MessageT, key: str, reader: BackendProtocol | None = None) -> MessageT:
+    async def evict(self, message: MessageT, key: str, reader: BackendProtocol | None = None) -> MessageT:
         """Store the text of a message that is over the limit. Blocks of media stay in the message."""
         if not self.is_oversized(message):
             return message
@@ -175,7 +175,7 @@ class Blobs:
         blocks = (block for message in messages for block in blocks_of(message) if family(block))
         found = await _compute(sum(inline_size(block) or 0 for block in blocks), _inline_rows, messages)
         contents = {each.digest: each.content for row in found for each in row if each is not None}
-        known = await self._uploaded(contents) if contents else set()
+        known = await self._upload_new(contents) if contents else set()
         return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
     async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
@@ -217,7 +217,7 @@ class Blobs:
 
     # --- storing ---
 
-    async def _uploaded(self, contents: Mapping[str, bytes]) -> set[str]:
+    async def _upload_new(self, contents: Mapping[str, bytes]) -> set[str]:
         """Upload the contents; return the hashes of those that are stored."""
         try:
             scope = await self._scope()

@@ -44,12 +44,12 @@ def _add_answers(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         if isinstance(message, ToolMessage):
             results[message.tool_call_id] += 1
         elif isinstance(message, AIMessage):
-            reverse += reversed(list(_missing(message, results)))
+            reverse += reversed(list(_missing_results(message, results)))
         reverse.append(message)
     return reverse[::-1]
 
 
-def _missing(message: AIMessage, results: "Counter[str]") -> Iterator[ToolMessage]:
+def _missing_results(message: AIMessage, results: "Counter[str]") -> Iterator[ToolMessage]:
     """The results that the calls of a message lack. Those that they have are taken out of `results`."""
     for call in _calls(message):
         name, identity = call["name"] or "The tool", call["id"]

@@ -12,7 +12,7 @@ from langchain_core.tools import ToolException
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.middleware.anthropic_memory import insert_lines
-from deepfs.middleware.apply_patch import planned_changes
+from deepfs.middleware.apply_patch import plan_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import approved
@@ -21,9 +21,9 @@ from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
 from deepfs.text.entries import TreeListing, files_of
-from deepfs.text.patches import PatchError, added_text, parse_patch, patch_sections
-from deepfs.text.visible import one_line, shown_path
-from deepfs.types import ReadResult, error_told
+from deepfs.text.patches import PatchError, parse_added_text, parse_patch, patch_sections
+from deepfs.text.visible import display_path, one_line
+from deepfs.types import ReadResult, error_from
 
 _SECONDS: Final = 5.0
 _ROWS: Final = 400
@@ -55,7 +55,7 @@ def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[
 def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         sections = patch_sections(str(arguments.get("input")))
-        contents = {each.path: added_text(each.lines, each.path) for each in sections if each.action == "add"}
+        contents = {each.path: parse_added_text(each.lines, each.path) for each in sections if each.action == "add"}
     except PatchError:  # The tool refuses it.
         return
     for patch in sections:
@@ -120,7 +120,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     make, needed = _PREVIEWS.get(name, (None, ()))
     if make is None or any(arguments.get(argument) is None for argument in needed):  # Or a tool of the same name.
         return None
-    page = _Page()
+    page = _PreviewPage()
     # A sync call of a backend that never waits has no event loop, and so no timeout.
     limit = nullcontext() if is_inline() else anyio.fail_after(_SECONDS)
     try:
@@ -135,7 +135,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     return Preview(page.text(), page.versions, page.lines)
 
 
-class _Page:
+class _PreviewPage:
     """The text of a preview, cut to a bounded size, and the versions that it was made from."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class _Page:
         if not diff.added and not diff.removed:
             self.note("The text stays the same")
             return
-        shown = shown_path(path)
+        shown = display_path(path)
         self.note(f"{shown}: {_count(diff.added, 'line')} added, {_count(diff.removed, 'line')} removed")
         if not all(map(self.row, chain((f"--- {old or shown}", f"+++ {new or shown}"), diff.rows()))):
             self.note("The rest of this diff is not shown")
@@ -181,7 +181,7 @@ class _Page:
         return "\n".join([*self._rows, *more])
 
 
-class _Found(NamedTuple):
+class _FoundFile(NamedTuple):
     """What is at a path."""
 
     text: str | None = None
@@ -197,36 +197,36 @@ class _Found(NamedTuple):
         return self.text is None and not self.is_absent and self.listing is None and self.hidden is None
 
 
-async def _find(page: _Page, backend: BackendProtocol, path: str) -> _Found:
+async def _find(page: _PreviewPage, backend: BackendProtocol, path: str) -> _FoundFile:
     """Read what is at a path, and keep its version. Raises DeepFSError for an invalid path."""
     path = paths.normalize(path)
     read = await backend.aread(path, 0, WHOLE_FILE)
     if read.code is ErrorCode.FILE_NOT_FOUND:
         page.versions[path] = ABSENT
-        return _Found(is_absent=True)
+        return _FoundFile(is_absent=True)
     if read.code is ErrorCode.IS_DIRECTORY:
         listing = await backend.alist_tree(path)
         page.versions[path] = tree_version(listing)
-        return _Found(listing=listing)
+        return _FoundFile(listing=listing)
     if read.error is not None:
         begun = ReadResult()
         if read.code is ErrorCode.TOO_LARGE:
             begun = await backend.aread(path, 0, 1)  # The version of a long text comes with its first line, too.
         if begun.version is not None:
             page.versions[path] = begun.version
-        return _Found(hidden=error_told(read))
+        return _FoundFile(hidden=error_from(read))
     if read.version is not None:
         page.versions[path] = read.version
     content = read.file_data.content if read.file_data else ""
     if read.file_data is not None and read.file_data.encoding == "base64":
-        return _Found(size=len(content.rstrip("=")) * 3 // 4)
-    return _Found(content)
+        return _FoundFile(size=len(content.rstrip("=")) * 3 // 4)
+    return _FoundFile(content)
 
 
 # --- tools ---
 
 
-async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _write(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path, content = str(arguments["file_path"]), str(arguments["content"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -240,7 +240,7 @@ async def _write(page: _Page, backend: BackendProtocol, arguments: Arguments) ->
     await page.diff(path, found.text or "", content, old="/dev/null" if found.is_absent else None)
 
 
-async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path, old, new = str(arguments["file_path"]), str(arguments["old_string"]), str(arguments["new_string"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -253,7 +253,7 @@ async def _edit(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
         await page.diff(path, found.text, edited.content)
 
 
-async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["file_path"])
     found = await _find(page, backend, path)
     if found.is_absent:
@@ -264,7 +264,7 @@ async def _delete(page: _Page, backend: BackendProtocol, arguments: Arguments) -
         _describe(page, path, found, "is deleted")
 
 
-async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     there = await _transfer(page, backend, arguments, "is moved")
     source, destination = (paths.normalize(str(arguments[name])) for name in ("source", "destination"))
     is_taken = there is not None and there.hidden is None and source != destination
@@ -273,15 +273,15 @@ async def _move(page: _Page, backend: BackendProtocol, arguments: Arguments) -> 
 
 
 async def _transfer(
-    page: _Page, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
-) -> _Found | None:
+    page: _PreviewPage, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
+) -> _FoundFile | None:
     """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
     if found.is_absent:
         page.note("This call would fail: nothing is at the source")
         return None
-    _describe(page, source, found, f"{verb} to {shown_path(destination)}")
+    _describe(page, source, found, f"{verb} to {display_path(destination)}")
     there = await _find(page, backend, destination)
     if there.is_absent:
         return None
@@ -297,32 +297,32 @@ async def _transfer(
     return there
 
 
-def _describe(page: _Page, path: str, found: _Found, what: str) -> None:
+def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> None:
     """Add a row for a file, or the entries of a directory with totals."""
     if found.hidden is not None:
-        page.row(f"{shown_path(path)} {what}")
+        page.row(f"{display_path(path)} {what}")
         _hide(page, "It", found.hidden)
         return
     if found.listing is None:
         size = found.size if found.text is None else len(found.text.encode())
-        page.row(f"{shown_path(path)} ({_count(size, 'byte')}) {what}")
+        page.row(f"{display_path(path)} ({_count(size, 'byte')}) {what}")
         return
     entries = found.listing.entries[1:]
     files = files_of(entries)
     size = sum(entry.size or 0 for entry in files)
     totals = f"files: {len(files):,}, directories: {len(entries) - len(files):,}, {_count(size, 'byte')}"
-    page.row(f"{shown_path(path)}/ {what} ({totals})")
+    page.row(f"{display_path(path)}/ {what} ({totals})")
     shown = 0
     for entry in islice(entries, _ENTRIES):
         bytes_there = "" if entry.size is None else f" ({_count(entry.size, 'byte')})"
-        shown += page.row(f"  {shown_path(entry.path)}{bytes_there}")
+        shown += page.row(f"  {display_path(entry.path)}{bytes_there}")
     if len(entries) > shown:
         page.note(f"{len(entries) - shown:,} more entries are not shown")
     if found.listing.omission is not None:
         page.note(f"{found.listing.omission.count:,} entries cannot be listed: {found.listing.omission.reason}")
 
 
-def _hide(page: _Page, what: str, reason: DeepFSError) -> None:
+def _hide(page: _PreviewPage, what: str, reason: DeepFSError) -> None:
     """Add a note that something cannot be shown."""
     page.note(f"{what} cannot be shown: {plain_error(reason)}")
 
@@ -331,24 +331,24 @@ def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-async def _patch(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     patch = str(arguments["input"])
     parse = partial(parse_patch, patch)
     patches = await in_thread(parse) if len(patch) > _LARGE else parse()
-    for change in await planned_changes(backend, patches):
+    for change in await plan_changes(backend, patches):
         page.versions[change.path] = change.version
         if change.is_binary:
-            page.row(f"{shown_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
+            page.row(f"{display_path(change.path)} (binary) is {'moved' if change.move_to else 'deleted'}")
         elif change.before != change.after or not change.move_to:
             absent = {"add": {"old": "/dev/null"}, "delete": {"new": "/dev/null"}}.get(change.action, {})
             await page.diff(change.path, change.before, change.after, **absent)
         if change.move_to:
-            page.row(f"{shown_path(change.path)} is moved to {shown_path(change.move_to)}")
+            page.row(f"{display_path(change.path)} is moved to {display_path(change.move_to)}")
         if change.is_fuzzy:
             page.note("Its context matches only without regard to white space")
 
 
-async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -> None:
+async def _insert(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     path = str(arguments["path"])
     found = await _find(page, backend, path)
     if found.hidden is not None:
@@ -361,7 +361,7 @@ async def _insert(page: _Page, backend: BackendProtocol, arguments: Arguments) -
 
 
 _PREVIEWS: Final[
-    Mapping[str, tuple[Callable[[_Page, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
+    Mapping[str, tuple[Callable[[_PreviewPage, BackendProtocol, Arguments], Awaitable[Any]], tuple[str, ...]]]
 ] = {
     "write_file": (_write, ("file_path", "content")),
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),

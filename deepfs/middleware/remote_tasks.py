@@ -15,7 +15,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.tools import ToolException
 from pydantic import BaseModel
 
-from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, Observation, content_of
+from deepfs.middleware.delegation import WAITING, AsyncSubAgent, AsyncTask, TaskObservation, content_of
 from deepfs.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ class RemoteTasks:
             run = await _begin(client, spec, thread["thread_id"], given, runtime)
             return str(thread["thread_id"]), str(run["run_id"])
 
-    async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
+    async def observe(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> TaskObservation:
         """Look at a task. One that the server does not know is an error; one that was cancelled stays so."""
         if task["status"] == "cancelled":  # Its thread would show its last question on, and runs of others.
-            return Observation("cancelled", task["run_id"])
+            return TaskObservation("cancelled", task["run_id"])
         async with _client(spec, "look at", in_sync=in_sync) as client:
             try:
                 return await _observe(client, task)
             except _not_found():
-                return Observation("error", task["run_id"], error=_GONE)
+                return TaskObservation("error", task["run_id"], error=_GONE)
 
     async def update(
         self, spec: AsyncSubAgent, task: AsyncTask, message: str, runtime: Any, *, in_sync: bool
@@ -65,13 +65,13 @@ class RemoteTasks:
             # Servers begin a run in a moment: only one that waits for another is told to be pending.
             return str(run["run_id"]), "pending" if strategy == "enqueue" and run["status"] == "pending" else "running"
 
-    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> Observation:
+    async def cancel(self, spec: AsyncSubAgent, task: AsyncTask, *, in_sync: bool) -> TaskObservation:
         """Stop all runs of the task; return what became of it, which may have ended before."""
         async with _client(spec, "cancel", in_sync=in_sync) as client:
             stopped = [run for run in await _runs(client, task) if await _stop(client, task["thread_id"], run)]
         seen = None if stopped else await self.observe(spec, task, in_sync=in_sync)
         if seen is None or seen.status == WAITING:  # A task that waits has no run to stop.
-            return Observation("cancelled", task["run_id"])
+            return TaskObservation("cancelled", task["run_id"])
         return seen
 
 
@@ -102,33 +102,35 @@ async def _begin(
     return await client.runs.create(thread, spec["graph_id"], input=given, **options, **_options(spec, runtime))
 
 
-async def _observe(client: "LangGraphClient", task: AsyncTask) -> Observation:
+async def _observe(client: "LangGraphClient", task: AsyncTask) -> TaskObservation:
     """What a server tells of a task: by its run, or by the newest one, with which others went on with the thread."""
     run: Any = await client.runs.get(task["thread_id"], task["run_id"])
     if run["status"] in _ACTIVE:
-        return Observation(run["status"], str(run["run_id"]))
+        return TaskObservation(run["status"], str(run["run_id"]))
     thread: Any = await client.threads.get(task["thread_id"])
     if run["status"] == "interrupted" or thread["status"] in {"busy", "error"}:
         run, *_ = [*await client.runs.list(task["thread_id"], limit=1), run]
     return _look_at(run, thread)
 
 
-def _look_at(run: Any, thread: Any) -> Observation:
+def _look_at(run: Any, thread: Any) -> TaskObservation:
     run_id = str(run["run_id"])
     match run["status"], thread["status"]:
         case "success", "interrupted":  # A run that asks a person ends so.
             asked = chain.from_iterable((thread.get("interrupts") or {}).values())
-            return Observation(WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked])
+            return TaskObservation(
+                WAITING, run_id, interrupts=[{"id": one["id"], "value": one["value"]} for one in asked]
+            )
         case ("success", "busy") | ("running", _):
-            return Observation("running", run_id)
+            return TaskObservation("running", run_id)
         case ("error", _) | ("success", "error"):
-            return Observation("error", run_id, error=_reason(run, thread))
+            return TaskObservation("error", run_id, error=_reason(run, thread))
         case "success", _:
-            return Observation("success", run_id, content=content_of(thread.get("values")))
+            return TaskObservation("success", run_id, content=content_of(thread.get("values")))
         case "interrupted", _:
-            return Observation("cancelled", run_id)
+            return TaskObservation("cancelled", run_id)
         case ("pending" | "timeout") as status, _:
-            return Observation(status, run_id)
+            return TaskObservation(status, run_id)
     raise ToolException(f"Error: The server gives the task a status that is not known: {run['status']!r:.100}.")
 
 
@@ -197,7 +199,7 @@ async def open_client(url: str | None, headers: Mapping[str, str] | None = None)
     """A client for a few requests: that of the event loop for a URL, or a new one for the server of this process."""
     own = {"x-auth-scheme": "langsmith", **{name.lower(): value for name, value in (headers or {}).items()}}
     if url is None:
-        async with await to_thread.run_sync(_made_client, None, own) as client:
+        async with await to_thread.run_sync(_make_client, None, own) as client:
             yield client
         return
     # Making one takes 50 ms. It leaves no connections that must be closed.
@@ -210,11 +212,11 @@ async def open_client(url: str | None, headers: Mapping[str, str] | None = None)
         while len(clients) >= _MAX_CLIENTS:  # Headers may be those of one user.
             del clients[next(iter(clients))]
         # In a thread, since certificates are read from disk.
-        clients[key] = await to_thread.run_sync(_made_client, url, {**own, "connection": "close"})
+        clients[key] = await to_thread.run_sync(_make_client, url, {**own, "connection": "close"})
     yield clients[key]
 
 
-def _made_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":
+def _make_client(url: str | None, headers: Mapping[str, str]) -> "LangGraphClient":
     from langgraph_sdk import get_client
 
     return get_client(url=url, headers=headers)
@@ -239,15 +241,15 @@ def _metadata(spec: AsyncSubAgent, runtime: Any) -> dict[str, str]:
 
 def _options(spec: AsyncSubAgent, runtime: Any) -> dict[str, Any]:
     is_foreign = bool(spec.get("url"))
-    context = None if is_foreign else forwarded_context(runtime.context)
+    context = None if is_foreign else serialize_context(runtime.context)
     reference = _reference(spec, runtime)
     # A server takes a context or `configurable`, not both.
     origin = {"configurable": {PARENT: reference}} if context is None and reference else None
     options = {"webhook": spec.get("webhook"), "context": context, "config": origin}
-    return {"headers": _tracing(spec), **{name: value for name, value in options.items() if value}}
+    return {"headers": _trace_headers(spec), **{name: value for name, value in options.items() if value}}
 
 
-def forwarded_context(context: object) -> dict[str, Any] | None:
+def serialize_context(context: object) -> dict[str, Any] | None:
     """The context of a run as JSON data for another one; None if there is none."""
     fields: dict[str, Any] = {}
     match context:
@@ -261,7 +263,7 @@ def forwarded_context(context: object) -> dict[str, Any] | None:
     return fields or None
 
 
-def _tracing(spec: AsyncSubAgent) -> dict[str, str]:
+def _trace_headers(spec: AsyncSubAgent) -> dict[str, str]:
     """Headers by which the run is traced beneath this one; only for the same server, which may know of it."""
     from langsmith.run_helpers import get_current_run_tree
 

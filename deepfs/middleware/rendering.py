@@ -15,7 +15,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, InvalidPathError, NoMatchError, NotFoundError
 from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
-from deepfs.text.visible import ESCAPES_NOTE, escape_controls, fence, one_line, output_text, shown_path
+from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
 from deepfs.types import ExecuteResponse, FileInfo, GrepMatch, GrepResult, ReadResult, Result
 
 MAX_RESULT_CHARS: Final = 60_000
@@ -27,7 +27,7 @@ _NOTE = 200
 """The characters reserved for notes."""
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """The answer of a file tool: what a model reads, and the result behind it, for programs."""
 
     content: str | list[dict[str, Any]]
@@ -41,10 +41,10 @@ class Answer(NamedTuple):
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
-def listing(rows: Sequence[str], budget: int, *notes: str, advice: str = "narrow the search") -> str:
+def render_rows(rows: Sequence[str], budget: int, *notes: str, advice: str = "narrow the search") -> str:
     """The rows that fit into `budget` characters, the number of rows left out, and the notes that are not empty."""
     notes = tuple(one_line(note, budget // 4) for note in notes)
-    shown = list(_fitting(rows, _room(budget, notes)))
+    shown = list(_take_fitting(rows, _room(budget, notes)))
     left_out = len(rows) - len(shown)
     more = f"{left_out:,} more lines are not shown: {advice}" if left_out else ""
     return "\n".join([*shown, *(f"[{note}]" for note in (more, *notes) if note)])
@@ -61,7 +61,7 @@ def page_rows(rows: Sequence[str], offset: int, limit: int, budget: int, *notes:
     notes = tuple(one_line(note, budget // 4) for note in notes)
     room = _room(budget, notes)
     page = rows[offset : offset + limit]
-    shown = list(_fitting(page, room)) or [f"{row[: room - 2]}…" for row in page[:1]]
+    shown = list(_take_fitting(page, room)) or [f"{row[: room - 2]}…" for row in page[:1]]
     last, total = offset + len(shown), f"{len(rows):,}"
     where = ""
     if offset and offset >= len(rows):
@@ -75,7 +75,7 @@ def _room(budget: int, notes: Sequence[str]) -> int:
     return budget - _NOTE - sum(len(note) + 3 for note in notes)
 
 
-def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
+def _take_fitting(rows: Iterable[str], room: int) -> Iterator[str]:
     for row in rows:
         room -= len(row) + 1
         if room < 0:
@@ -85,7 +85,7 @@ def _fitting(rows: Iterable[str], room: int) -> Iterator[str]:
 
 def entries(found: Iterable[FileInfo]) -> list[str]:
     """A row for each entry: its path, and the size of a file if known."""
-    named = ((shown_path(info.path), info) for info in found)
+    named = ((display_path(info.path), info) for info in found)
     return [name if info.size is None or info.is_dir else f"{name}\t{info.size}" for name, info in named]
 
 
@@ -100,7 +100,7 @@ _BEFORE: Final = 200
 """How many of them are before the match."""
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """A line with a match, as far as it is known, and where the match starts in it; None if that is not known."""
 
     text: str
@@ -108,12 +108,12 @@ class Place(NamedTuple):
 
 
 def matches(
-    result: GrepResult, output_mode: str, place: Callable[[GrepMatch], Place] = lambda match: Place(match.text)
+    result: GrepResult, output_mode: str, place: Callable[[GrepMatch], TextPlace] = lambda match: TextPlace(match.text)
 ) -> list[str]:
     """The rows of a search result, in the form that `output_mode` names."""
     by_path: defaultdict[str, list[GrepMatch]] = defaultdict(list)
     for match in result.matches or ():
-        by_path[shown_path(match.path)].append(match)
+        by_path[display_path(match.path)].append(match)
     if output_mode == "count":
         return [f"{path}: {len(found)}" for path, found in by_path.items()]
     if output_mode == "content":
@@ -121,17 +121,17 @@ def matches(
     return list(by_path)
 
 
-def _lines(found: Sequence[GrepMatch], place: Callable[[GrepMatch], Place]) -> list[str]:
+def _lines(found: Sequence[GrepMatch], place: Callable[[GrepMatch], TextPlace]) -> list[str]:
     """The matching lines (`12: text`) and the context lines around them (`13- text`), each line once."""
     rows: dict[int, str] = {}
     for match in found:
         for beside in (*(match.context_before or ()), *(match.context_after or ())):
-            rows.setdefault(beside.line, f"  {beside.line}- {_window(beside.line, Place(beside.text))}")
+            rows.setdefault(beside.line, f"  {beside.line}- {_window(beside.line, TextPlace(beside.text))}")
     rows.update({match.line: f"  {match.line}: {_window(match.line, place(match))}" for match in found})
     return [rows[line] for line in sorted(rows)]
 
 
-def _window(line: int, place: Place) -> str:
+def _window(line: int, place: TextPlace) -> str:
     """A line, or of a long one the part around the match, with the arguments with which read_file shows more."""
     text, start = place
     if len(text) <= WHOLE_LINE:
@@ -156,7 +156,7 @@ class _Shown(NamedTuple):
     """The number of characters shown of the first line, if not all of it fits; otherwise None."""
 
 
-def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> Answer:
+def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: int) -> ToolAnswer:
     """Number the lines that were read from `offset` on, and note in brackets how to read on if there is more.
 
     Raises InvalidContentError if the first line is shorter than `column`.
@@ -166,8 +166,8 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
     if not content or first is None:
         # Backends of deepfs refuse an offset beyond the end; others may answer with nothing.
         is_end = offset > 0 and read.total_lines != 0
-        return Answer(
-            f"[{shown_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
+        return ToolAnswer(
+            f"[{display_path(path)} {f'has no lines from offset={offset} on' if is_end else 'is empty'}]", read, 0
         )
     lines = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     if column > len(lines[0]):
@@ -176,13 +176,13 @@ def number_lines(path: str, read: ReadResult, offset: int, column: int, budget: 
     shown = _rows(lines, first, column, budget - _NOTE)
     visible = lines[: len(shown.rows)] if shown.cut is None else [lines[0][column : column + shown.cut]]
     notes = [f"[{ESCAPES_NOTE}]"] if any(escape_controls(line) != line for line in visible) else []
-    text = "\n".join([*shown.rows, *notes, *_reading_on(read, lines, shown, first, column)])
-    return Answer(text, read, len(shown.rows), shown.cut)
+    text = "\n".join([*shown.rows, *notes, *_advise_next_read(read, lines, shown, first, column)])
+    return ToolAnswer(text, read, len(shown.rows), shown.cut)
 
 
 def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     texts = (text[:room] for text in chain([lines[0][column:]], islice(lines, 1, None)))  # More never fits.
-    rows = list(_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
+    rows = list(_take_fitting((f"{number}\t{escape_controls(text)}" for number, text in enumerate(texts, first)), room))
     if rows:
         return _Shown(rows, None)
     prefix = f"{first}\t"
@@ -193,7 +193,7 @@ def _rows(lines: Sequence[str], first: int, column: int, room: int) -> _Shown:
     return _Shown([prefix + escape_controls(start[:cut])], cut)
 
 
-def _reading_on(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
+def _advise_next_read(read: ReadResult, lines: Sequence[str], shown: _Shown, first: int, column: int) -> list[str]:
     if shown.cut is not None:
         end = column + shown.cut
         return [
@@ -321,13 +321,13 @@ class Advisor:
         self._backend = backend
         self.offered: frozenset[str] = frozenset(offered)
 
-    async def advised(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
+    async def advise(self, tool: str, error: DeepFSError, *paths: str, better: Advice | None = None) -> str:
         """The text of an error, and what to do next."""
         steps = [better]
         if isinstance(error, NotFoundError):
             error = error.renamed(str)
             error.kind = _KINDS.get(tool, error.kind)
-            steps += [await self._missing(tool, paths[0])] if paths and better is None else []
+            steps += [await self._advise_missing(tool, paths[0])] if paths and better is None else []
         elif isinstance(error, InvalidPathError) and better is None:
             steps += [await self._find_meant(tool, paths)]
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
@@ -337,13 +337,13 @@ class Advisor:
         if not error.advises:
             steps += _NEXT_OF_ANY.get(error.code, ())
         advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
-        return f"{sentence(shown_error(error))} {advice}" if advice else shown_error(error)
+        return f"{sentence(render_error(error))} {advice}" if advice else render_error(error)
 
-    async def _missing(self, tool: str, path: str) -> Advice | None:
+    async def _advise_missing(self, tool: str, path: str) -> Advice | None:
         """What to do about a missing path; None if that is not known."""
-        plain = _respelt(path)
+        plain = _correct_path(path)
         if plain and await self._is_there(plain):
-            return Advice(f"Did you mean {shown_path(normalize(plain))}?")
+            return Advice(f"Did you mean {display_path(normalize(plain))}?")
         meant, is_similar = await self._suggestion(tool, path)
         if "*" in path and not is_similar:
             return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
@@ -378,9 +378,9 @@ class Advisor:
                         if tool in ("ls", "glob")
                         else ("use its own path", ())
                     )
-                    return Advice(f"{shown_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
+                    return Advice(f"{display_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
                 if directory != "/":
-                    return Advice(f"The nearest directory that exists is {shown_path(directory)}."), False
+                    return Advice(f"The nearest directory that exists is {display_path(directory)}."), False
                 meant = await self._from_root([name, *rest], here)
                 there, tools = (f"did you mean {meant}?", ()) if meant else ("list it with ls.", ("ls",))
                 return Advice(f"Paths start at the root of this filesystem: {there}", tools), False
@@ -397,7 +397,7 @@ class Advisor:
         if place is None:
             return ""
         path = "/" + "/".join(names[place:])
-        return shown_path(path if is_new or await self._is_there(path) else here[names[place]])
+        return display_path(path if is_new or await self._is_there(path) else here[names[place]])
 
     async def _find_meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
         """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
@@ -409,7 +409,7 @@ class Advisor:
         is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
         here = {_name(info.path): info.path for info in listed.entries or ()}
         meant = await self._from_root(names, here, is_new=is_new)
-        meant = meant or (shown_path("/" + "/".join(names)) if is_new and names else "")
+        meant = meant or (display_path("/" + "/".join(names)) if is_new and names else "")
         return Advice(f"Did you mean {meant}?") if meant else Advice("List / with ls.", ("ls",))
 
 
@@ -423,7 +423,7 @@ def plain_error(error: DeepFSError | str) -> str:
     return str(error).removeprefix("Error: ")
 
 
-def shown_error(error: DeepFSError) -> str:
+def render_error(error: DeepFSError) -> str:
     """The text of an error as a model reads it."""
     text = escape_controls(str(error)[:ERROR_CHARS])
     return text if text.startswith("Error") else f"Error: {text}"
@@ -480,7 +480,7 @@ def _resolve(path: str) -> list[str]:
     return names
 
 
-def _respelt(path: str) -> str:
+def _correct_path(path: str) -> str:
     """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
     plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
     plain = re.sub(r"\\(?=[ ()&'\[\]])", "", plain).replace("\\", "/")
@@ -493,12 +493,12 @@ def _name(path: str) -> str:
 
 def _show(path: str, wanted: str, name: str) -> str:
     """The path; as a JSON string of ASCII if its name looks like the one that was given."""
-    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else shown_path(path)
+    return dumps(path) if not path.isascii() and _fold(wanted) == _fold(name) else display_path(path)
 
 
 def into_directory(source: str, destination: str) -> Advice:
     """What to do if `source` was to be moved onto the directory `destination`."""
-    return Advice(f"To move it into the directory, give {shown_path(join(normalize(destination), _name(source)))}.")
+    return Advice(f"To move it into the directory, give {display_path(join(normalize(destination), _name(source)))}.")
 
 
 # --- searches that found nothing -------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
+    CallStep,
     Lazy,
     PrivateStateAttr,
-    Step,
     Steps,
     arun_steps,
     construct_model,
@@ -248,7 +248,9 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
             try:
                 grader, given = self._grader.get(), self._input(state, iteration, expected, objection)
                 options = {"context": getattr(runtime, "context", None)}
-                final = yield Step(partial(grader.invoke, given, **options), partial(grader.ainvoke, given, **options))
+                final = yield CallStep(
+                    partial(grader.invoke, given, **options), partial(grader.ainvoke, given, **options)
+                )
                 answer = _answer_in(final)
             except GraphBubbleUp:
                 raise
@@ -273,7 +275,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
                 found["result"] = "max_iterations_reached"
             unclear = "The grader did not judge every criterion. It said: " if is_unverified else ""
             found["explanation"], found["criteria"] = f"{unclear}{answer.explanation}", [*answer.criteria]
-        self._tell(found, emit)
+        self._report(found, emit)
         update: dict[str, Any] = {
             "_rubric_evaluations": [*state.get("_rubric_evaluations", ()), found],
             "_rubric_iterations": iteration + 1,
@@ -297,7 +299,7 @@ class RubricMiddleware(AgentMiddleware[Any, Any, Any]):
             raise ValueError("build_grader_state must not return messages")
         return {**built, "messages": [HumanMessage(_task(state, expected, objection))]}
 
-    def _tell(self, found: RubricEvaluation, emit: Callable[[Mapping[str, Any]], None]) -> None:
+    def _report(self, found: RubricEvaluation, emit: Callable[[Mapping[str, Any]], None]) -> None:
         emit({"type": "rubric_evaluation_end", **found})
         if self._on_evaluation is not None:
             try:
@@ -335,7 +337,7 @@ def _task(state: Mapping[str, Any], expected: Sequence[str], objection: str) -> 
         _element("rubric", state.get("rubric", "").strip()),
         *([_element("criteria", criteria)] if expected else []),
         _element("transcript", _transcript(state.get("messages", ()))),
-        f"Judge exactly these {len(expected)} criteria, in their order and by their names."
+        f"AccessCheck exactly these {len(expected)} criteria, in their order and by their names."
         if expected
         else "Divide the rubric into its criteria, and judge each of them.",
     ]

@@ -20,8 +20,8 @@ from deepfs.middleware.rendering import plain_error
 from deepfs.storage.gathering import gather
 from deepfs.sync import in_thread
 from deepfs.text import paths
-from deepfs.text.visible import one_line, shown_path, without_tags
-from deepfs.types import FileInfo, GlobResult, convert_failure, error_told
+from deepfs.text.visible import display_path, one_line, without_tags
+from deepfs.types import FileInfo, GlobResult, convert_failure, error_from
 
 MAX_SKILL_FILE_SIZE: Final = 10 * 1024 * 1024
 """The largest SKILL.md, in bytes."""
@@ -80,7 +80,7 @@ def parse_skill(content: bytes, path: str) -> Skill:
     """Parse the content of a SKILL.md. What the format does not allow but can be used is a warning."""
     notes: list[str] = []
     try:
-        metadata = _metadata(_mapping(content), path, notes.append)
+        metadata = _metadata(_load_front_matter(content), path, notes.append)
     except _UnusableError as error:
         return Skill(None, (f"{one_line(path)} is left out: {error}",))
     return Skill(metadata, tuple(f"{one_line(path)}: {note}" for note in notes))
@@ -98,7 +98,7 @@ def instructions(content: bytes) -> str | None:
     return (text if end is None else text[end[1] :]).rstrip()
 
 
-def _mapping(content: bytes) -> Mapping[Any, Any]:
+def _load_front_matter(content: bytes) -> Mapping[Any, Any]:
     if len(content) > MAX_SKILL_FILE_SIZE:
         raise _UnusableError(too_large(len(content)))
     try:
@@ -234,7 +234,7 @@ def _tools(value: Any, note: Callable[[str], None]) -> list[str]:
 # --- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def known_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
+def parse_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
     """The skills in the state of an agent, without entries that another program or version wrote in another form."""
     given: Any = state.get("skills_metadata")
     if not isinstance(given, list):
@@ -243,11 +243,11 @@ def known_skills(state: Mapping[str, Any]) -> list[SkillMetadata]:
     return [each for each in given if all(isinstance(each, dict) and isinstance(each.get(key), str) for key in texts)]
 
 
-def shown_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str:
+def render_skills(skills: Iterable[SkillMetadata], sources: Iterable[str]) -> str:
     """The list for a prompt; without skills, where a new one can be made."""
     lines = "\n".join(map(_line, skills))
     if not lines:
-        return f"(none yet; a new one is `<name>/{SKILL_FILE}` in {' or '.join(map(shown_path, sources))})"
+        return f"(none yet; a new one is `<name>/{SKILL_FILE}` in {' or '.join(map(display_path, sources))})"
     return f"<skills>\n{without_tags(lines, 'skill')}\n</skills>"
 
 
@@ -255,25 +255,25 @@ def _line(skill: SkillMetadata) -> str:
     description = one_line(" ".join(skill["description"].split()), MAX_SKILL_DESCRIPTION_LENGTH)
     needs = skill.get("compatibility")
     needed = f" [Needs: {one_line(' '.join(needs.split()), MAX_SKILL_COMPATIBILITY_LENGTH)}]" if needs else ""
-    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({shown_path(skill['path'])}): {description}{needed}"
+    return f"- {one_line(skill['name'], MAX_SKILL_NAME_LENGTH)} ({display_path(skill['path'])}): {description}{needed}"
 
 
-def shown_warnings(warnings: Sequence[str]) -> str:
+def render_warnings(warnings: Sequence[str]) -> str:
     """The warnings for a prompt; empty if there are none."""
     if not warnings:
         return ""
-    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in bound_warnings(warnings))
+    lines = "\n".join(f"- {one_line(each, MAX_SKILL_LOAD_WARNING_LENGTH)}" for each in limit_warnings(warnings))
     return f"\n\nProblems with skills:\n<skill_warnings>\n{without_tags(lines, 'skill')}\n</skill_warnings>"
 
 
-def bound_warnings(warnings: Sequence[str]) -> list[str]:
+def limit_warnings(warnings: Sequence[str]) -> list[str]:
     """The first warnings, each cut to its longest length, and the number of the others."""
     most = MAX_SKILL_LOAD_WARNING_LENGTH
     cut = [each if len(each) <= most else f"{each[: most - 1]}…" for each in warnings[:MAX_SKILLS_LOAD_WARNINGS]]
     return cut if len(cut) == len(warnings) else [*cut[:-1], f"and {len(warnings) - len(cut) + 1} more"]
 
 
-def pinned_text(skill: SkillMetadata, content: bytes) -> str | None:
+def render_pinned(skill: SkillMetadata, content: bytes) -> str | None:
     """The text of a message that has the instructions of a skill; None if `content` has none."""
     text = instructions(content)
     if text is None:
@@ -423,7 +423,7 @@ class SkillReader:
         if found.code is ErrorCode.FILE_NOT_FOUND:
             return None
         if not found.ok and found.matches is None:
-            raise error_told(found)
+            raise error_from(found)
         if found.truncated or not found.ok:
             warnings.append(f"Some files of {one_line(source)} are not listed: there are too many, or some cannot be")
         files = {info.path: info for info in found.matches or ()}

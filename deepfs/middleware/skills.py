@@ -25,18 +25,18 @@ from deepfs.middleware._base import (
     AgentState,
     AsyncHandler,
     AsyncToolHandler,
+    CallStep,
     ExtendedModelResponse,
     Handler,
     ModelRequest,
     OmitFromOutput,
     PrivateStateAttr,
-    Step,
     Steps,
     ToolHandler,
     arun_steps,
-    calling,
     resolve_backend,
     run_steps,
+    step_of_call,
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
@@ -53,20 +53,20 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    bound_warnings,
     check_template,
-    known_skills,
+    limit_warnings,
     normal_path,
+    parse_skills,
     path_and_label,
-    pinned_text,
-    shown_skills,
-    shown_warnings,
+    render_pinned,
+    render_skills,
+    render_warnings,
 )
 from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
 from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
 from deepfs.storage.gathering import gather
 from deepfs.text import paths
-from deepfs.text.visible import one_line, shown_path
+from deepfs.text.visible import display_path, one_line
 from deepfs.types import FileDownloadResponse
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _SkillTools:
                 raise ValueError(f"two items of tools have the name {tool.name!r}")
         self._resolve = lambda name, runtime: [named[name]] if name in named else []
 
-    def called(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
+    def resolve(self, name: str, runtime: Any) -> Steps[list[BaseTool]]:
         """The tools for a name that a skill lists. A resolver that is async needs the async form of the agent."""
         answer: Any = self._resolve(name, runtime)
         if inspect.isawaitable(answer):
@@ -141,7 +141,7 @@ class _SkillTools:
                     f"the resolver of skill tools is async (asked for {name!r}): run the agent with ainvoke"
                 )
 
-            answer = yield Step(refuse, lambda: awaited)
+            answer = yield CallStep(refuse, lambda: awaited)
         return _tools_in(answer, name)
 
     def offer(self, request: Any) -> Steps["_Offer"]:
@@ -150,7 +150,7 @@ class _SkillTools:
         found: dict[str, list[BaseTool]] = {}
         for name, refusals in _names_to_resolve(wanted, request).items():
             with suppress(*refusals):
-                found[name] = yield from self.called(name, request.runtime)
+                found[name] = yield from self.resolve(name, request.runtime)
         return _offer_of(wanted, request, found)
 
 
@@ -177,7 +177,7 @@ class _Wanted(NamedTuple):
 
 def _find_wanted(request: Any) -> Iterator[_Wanted]:
     """The names of the skills that were read, in the order of reading."""
-    listed = {path: _names(each) for each in known_skills(request.state) if (path := _normal(each["path"]))}
+    listed = {path: _names(each) for each in parse_skills(request.state) if (path := _normal(each["path"]))}
     if any(listed.values()):
         for index, path in _paths_read(request.messages):
             for name, is_included in listed.get(_normal(path), {}).items():
@@ -239,7 +239,7 @@ def _name_of(tool: Any) -> str | None:
 # --- what is offered -------------------------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
+class _FoundTool(NamedTuple):
     tool: BaseTool
     read_at: int
     """The index of the message by which its skill was read."""
@@ -250,14 +250,14 @@ class _Found(NamedTuple):
 class _Offer(NamedTuple):
     """The tools to add to a request."""
 
-    found: Mapping[str, _Found]
+    found: Mapping[str, _FoundTool]
 
     @property
     def record(self) -> dict[str, str]:
         """The tools that only skills offer, each with the name that a skill lists."""
         return {name: each.name for name, each in sorted(self.found.items()) if each.name is not None}
 
-    def applied(self, request: Any) -> Any:
+    def apply(self, request: Any) -> Any:
         """The request with the tools: within its messages where the model takes that, else among its tools."""
         if not self.found:
             return request
@@ -292,19 +292,19 @@ def _offer_of(wanted: Iterable[_Wanted], request: Any, resolved: Mapping[str, Se
     is offered now.
     """
     present = {_name_of(tool): tool for tool in request.tools}
-    found: dict[str, _Found] = {}
+    found: dict[str, _FoundTool] = {}
     for name, read_at, _ in wanted:
         tools = {tool.name: tool for tool in resolved.get(name, ())}
         for each in [name, *tools]:
             own = present.get(each)
             if own is None and each in tools:
-                found.setdefault(each, _Found(tools[each], read_at, name))
+                found.setdefault(each, _FoundTool(tools[each], read_at, name))
             elif isinstance(own, BaseTool) and (own.extras or {}).get(_DEFERRED) is True:
-                found.setdefault(each, _Found(own, read_at, None))
+                found.setdefault(each, _FoundTool(own, read_at, None))
     return _Offer({name: each for name, each in found.items() if _is_accepted(each.tool, request.model)})
 
 
-def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+def read_disclosed(state: Mapping[str, Any]) -> dict[str, str]:
     """The tools that the last request offered, from the state; empty if the state has something else there."""
     record: Any = state.get(DISCLOSED)
     is_known = isinstance(record, dict) and {str}.issuperset(map(type, [*record, *record.values()]))
@@ -511,9 +511,9 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         warnings: list[str] = []
         for source in loaded:
             if source is not None:
-                skills |= {skill["name"]: skill for skill in _skills_of(source, known_skills(state), warnings)}
+                skills |= {skill["name"]: skill for skill in _skills_of(source, parse_skills(state), warnings)}
                 warnings += source.warnings
-        found, told = list(skills.values()), bound_warnings(warnings)
+        found, told = list(skills.values()), limit_warnings(warnings)
         if before == found and (state.get("skills_load_errors") or []) == told:
             return None
         if told:
@@ -567,7 +567,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- pinned skills ---
 
     async def _pin(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        known = {skill["name"]: skill for skill in known_skills(state)}
+        known = {skill["name"]: skill for skill in parse_skills(state)}
         skills = [known[name] for name in dict.fromkeys(state["pinned_skills"]) if name in known]
         places = [skill["path"] for skill in skills]
         responses = await self.backend.adownload_files(places) if places else []
@@ -584,21 +584,21 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         state: Mapping[str, Any] = request.state
         section = self.system_prompt_template.format(
             skills_locations=self._locations(),
-            skills_load_warnings=shown_warnings(state.get("skills_load_errors") or ()),
-            skills_list=shown_skills(known_skills(state), self.sources),
+            skills_load_warnings=render_warnings(state.get("skills_load_errors") or ()),
+            skills_list=render_skills(parse_skills(state), self.sources),
         )
         return request.override(system_message=with_prompt(request.system_message, section))
 
     def _locations(self) -> str:
         pairs = zip(self.sources, self.source_labels, strict=True)
-        lines = [f"- {one_line(label)}: {shown_path(path)}" for path, label in pairs]
+        lines = [f"- {one_line(label)}: {display_path(path)}" for path, label in pairs]
         if len(lines) > 1:
             lines[-1] += " (of equal names, the last source wins)"
         for path in self.sources:
             source = normal_path(path)
             found = self._command_paths.get(path, source)
             if found != source:
-                lines.append(f"- For `execute`, {shown_path(source)} is {shown_path(found)}")
+                lines.append(f"- For `execute`, {display_path(source)} is {display_path(found)}")
         return "\n".join(lines)
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
@@ -612,7 +612,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         request = self.modify_request(request)
         offer = yield from self._tools.offer(request)
-        response = yield calling(handler, offer.applied(request))
+        response = yield step_of_call(handler, offer.apply(request))
         return ExtendedModelResponse(model_response=response, command=Command(update={DISCLOSED: offer.record}))
 
     # --- calls of tools of skills ---
@@ -628,15 +628,15 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         called = request.tool_call["name"]
         # The agent has the tool, or no request offered it: then it fails as unknown.
-        name = None if request.tool is not None else disclosed(request.state).get(called)
+        name = None if request.tool is not None else read_disclosed(request.state).get(called)
         if name is not None:
-            tools = yield from self._tools.called(name, get_runtime())
+            tools = yield from self._tools.resolve(name, get_runtime())
             found = {tool.name: tool for tool in tools}.get(called)
             if found is None:
                 _log.warning("A skill offered the tool %s, which is gone by now", called)
             else:
                 request = request.override(tool=found)
-        result: ToolResult = yield calling(handler, request)
+        result: ToolResult = yield step_of_call(handler, request)
         return result
 
 
@@ -646,7 +646,7 @@ def disclosed_skill_tool_names(state: Mapping[str, Any]) -> frozenset[str]:
     Args:
         state: The state of the agent, as middleware gets it in `request.state`.
     """
-    return frozenset(disclosed(state))
+    return frozenset(read_disclosed(state))
 
 
 def skills_of(
@@ -672,7 +672,7 @@ def _skills_of(source: Source, before: Iterable[SkillMetadata], warnings: list[s
 
 
 def _pinned_message(skill: SkillMetadata, response: FileDownloadResponse) -> HumanMessage | None:
-    text = pinned_text(skill, response.content) if response.content else None
+    text = render_pinned(skill, response.content) if response.content else None
     if text is None:
         _log.info("Skill %s is not pinned: %s cannot be read", skill["name"], skill["path"])
         return None

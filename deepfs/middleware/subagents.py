@@ -36,7 +36,7 @@ from deepfs.middleware.delegation import (
     Tools,
     check_mappings,
     check_specs,
-    forked_state,
+    fork_state,
     initial_state,
     outcome,
     tool_description,
@@ -44,7 +44,7 @@ from deepfs.middleware.delegation import (
 from deepfs.middleware.filesystem import FilesystemMiddleware, give_rules, rules_of
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.skills import skills_of
-from deepfs.policy.rules import FilesystemPermission, checked_rules
+from deepfs.policy.rules import FilesystemPermission, check_rules
 
 __all__ = [
     "DEFAULT_GENERAL_PURPOSE_DESCRIPTION",
@@ -126,7 +126,7 @@ class SubAgentMiddleware(PromptMiddleware):
         fork_middleware: Sequence[Middleware] = (),
     ) -> None:
         super().__init__()
-        self._permissions = checked_rules(permissions or ()) or rules_of(default_middleware or ())
+        self._permissions = check_rules(permissions or ()) or rules_of(default_middleware or ())
         if default_model is None and backend is None:
             raise TypeError("SubAgentMiddleware needs default_model, or a backend and subagents that name their model")
         self._model = default_model
@@ -186,7 +186,7 @@ class SubAgentMiddleware(PromptMiddleware):
         if model is None:
             raise ValueError(f"subagent {spec['name']!r} needs a model: there is no default_model")
         inherited = rules_of(spec.get("middleware", ())) or self._permissions
-        rules = checked_rules(spec.get("permissions", inherited))
+        rules = check_rules(spec.get("permissions", inherited))
         defaults: dict[str, Any] = {"tools": self._tools, "interrupt_on": self._interrupt_on}
         return cast("SubAgent", {**defaults, **spec, "model": construct_model(model), "permissions": rules})
 
@@ -255,7 +255,7 @@ class SubAgentMiddleware(PromptMiddleware):
         fork = spec.get("mode") == "fork"
         if fork and "runnable" not in spec:
             task = f"{PROMPTS['fork_files']}\n\n{description}" if "backend" in spec else description
-            return forked_state(runtime.state, task)
+            return fork_state(runtime.state, task)
         return initial_state(runtime.state, description, fork=fork, private=self.private_state_keys)
 
 
@@ -295,7 +295,7 @@ def create_sub_agent(spec: SubAgent, *, state_schema: type[Any] | None = None, r
     for key in ("model", "tools"):
         if key not in spec:
             raise ValueError(f"subagent {spec['name']!r} lacks {key}")
-    rules = checked_rules(spec.get("permissions", ()))
+    rules = check_rules(spec.get("permissions", ()))
     given, asked = ask_once(rules, spec.get("interrupt_on"), give_rules(rules, spec.get("middleware", ())))
     asking = ApprovalMiddleware.where_needed(rules, asked, given)
     last_of_each_name = {each.name: each for each in [*given, *asking]}

@@ -22,28 +22,28 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AsyncHandler,
+    CallStep,
     ContextSize,
     Handler,
     LangChainSummarization,
     ModelRequest,
     PromptMiddleware,
-    Step,
     Steps,
     TokenCounter,
     TriggerClause,
     arun_steps,
-    calling,
     construct_model,
     resolve_backend,
     run_steps,
-    waiting,
+    step_of_call,
+    step_of_wait,
 )
 from deepfs.middleware._messages import is_blank
 from deepfs.middleware.compaction import (
     SUMMARIZATION_EVENT_KEY,
     SUMMARIZATION_SESSION_ID_KEY,
     ArgumentLimit,
-    Conversation,
+    ConversationView,
     SummarizationDefaults,
     SummarizationEvent,
     SummarizationState,
@@ -203,26 +203,26 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         return await arun_steps(self._call(request, handler))
 
     def _call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
-        conversation = Conversation.of(request.state, request.messages)
+        conversation = ConversationView.of(request.state, request.messages)
         if self._is_due(request, conversation):
             yield from self._summarize(conversation, forced=False)
         reductions = iter((self._summarize, self._move_long_texts))
         while True:
             try:
-                response = yield calling(handler, request.override(messages=conversation.seen))
+                response = yield step_of_call(handler, request.override(messages=conversation.seen))
             except Exception as error:
                 if not is_context_overflow(error):
                     raise
                 yield from self._reduce(conversation, reductions, error)
             else:
-                return conversation.answered(response)
+                return conversation.with_update(response)
 
     # --- when ---
 
-    def _is_due(self, request: ModelRequest[Any], conversation: Conversation) -> bool:
+    def _is_due(self, request: ModelRequest[Any], conversation: ConversationView) -> bool:
         """Shorten old arguments; return whether the conversation is too long even so."""
         tokens = self._tokens(request, conversation.seen)
-        seen = self._arguments.applied(conversation.seen, tokens)
+        seen = self._arguments.apply(conversation.seen, tokens)
         if any(now is not before for now, before in zip(seen, conversation.seen, strict=True)):
             conversation.seen, tokens = seen, self._tokens(request, seen)
         return self._should_summarize(conversation.seen, tokens) or tokens > input_budget(request)
@@ -232,7 +232,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         tools: dict[str, Any] = {"tools": request.tools} if self._takes_tools else {}
         return self.token_counter(counted, **tools)
 
-    def _reduce(self, conversation: Conversation, reductions: Any, error: Exception) -> Steps[None]:
+    def _reduce(self, conversation: ConversationView, reductions: Any, error: Exception) -> Steps[None]:
         """Make the conversation smaller after a refusal. Raises ContextOverflowError if nothing is left to do."""
         before = self._partial_token_counter(conversation.seen)
         for reduce in reductions:
@@ -247,7 +247,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     # --- summaries ---
 
-    def _summarize(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+    def _summarize(self, conversation: ConversationView, *, forced: bool) -> Steps[None]:
         """Summarise, unless this was done already. If it fails, the conversation stays as it is."""
         cut = self.cut(conversation, forced=forced)
         if SUMMARIZATION_EVENT_KEY in conversation.update or not cut:
@@ -262,7 +262,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
             conversation.failure = error
             _log.warning("The conversation could not be summarised: %s: %s", type(error).__name__, error)
 
-    def cut(self, conversation: Conversation, *, forced: bool = False) -> int:
+    def cut(self, conversation: ConversationView, *, forced: bool = False) -> int:
         """The number of messages in `conversation.seen` to summarise; 0 if there is nothing new to summarise.
 
         Args:
@@ -274,7 +274,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
             cut = self._find_safe_cutoff(conversation.seen, max(1, len(conversation.seen) // 2))
         return cut if cut > 0 and conversation.place(cut) > conversation.summarized else 0
 
-    def compacted(self, conversation: Conversation, cut: int, *, needs_file: bool) -> Steps[None]:
+    def compacted(self, conversation: ConversationView, cut: int, *, needs_file: bool) -> Steps[None]:
         """Store the messages before `cut`, and put a summary in their place.
 
         Args:
@@ -287,9 +287,9 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         """
         name = conversation.name = conversation.update[SUMMARIZATION_SESSION_ID_KEY] = history_name(conversation.name)
         try:
-            stored = yield waiting(
+            stored = yield step_of_wait(
                 self.backend,
-                partial(self._history.appended, name, conversation.unfiled(conversation.place(cut))),
+                partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
             )
         except NotKeptError as error:
@@ -307,7 +307,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         if known == key:
             return summary
         given = self._history.transcript().referenced(messages)
-        text: str = yield Step(partial(self._create_summary, given), partial(self._acreate_summary, given))
+        text: str = yield CallStep(partial(self._create_summary, given), partial(self._acreate_summary, given))
         if is_blank(text):  # The model would see nothing of the messages.
             raise ValueError("the model answered with an empty summary")
         while len(self._summaries) >= _MAX_SUMMARIES:
@@ -321,10 +321,10 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
 
     # --- long messages ---
 
-    def _move_long_texts(self, conversation: Conversation, *, forced: bool) -> Steps[None]:
+    def _move_long_texts(self, conversation: ConversationView, *, forced: bool) -> Steps[None]:
         """Move long texts of tools and people to files."""
         move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
-        clipped, stored = yield waiting(self.backend, move, self.name)
+        clipped, stored = yield step_of_wait(self.backend, move, self.name)
         conversation.replace(clipped, stored)
 
 
@@ -381,7 +381,7 @@ class SummarizationToolMiddleware(PromptMiddleware):
 
     def _compact(self, runtime: ToolRuntime[Any, Any]) -> "Steps[Command[Any]]":
         messages = runtime.state.get("messages", [])
-        conversation, half = Conversation.of(runtime.state, messages), self._half
+        conversation, half = ConversationView.of(runtime.state, messages), self._half
         seen = conversation.seen
         is_long = not half._trigger_clauses or half._should_summarize(seen, half.token_counter(seen))
         cut = half.cut(conversation) if is_long else 0

@@ -12,7 +12,7 @@ from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBack
 from deepfs.compat.factories import backend_from
 from deepfs.errors import AlreadyExistsError, DeepFSError, ErrorCode
 from deepfs.middleware._messages import media_block
-from deepfs.middleware.approved import approved_delete, approved_edit, approved_move, approved_write
+from deepfs.middleware.approved import delete_as_approved, edit_as_approved, move_as_approved, write_as_approved
 from deepfs.middleware.arguments import ARGUMENTS, TOOL_NAMES, FsToolName, ToolArguments, wrong_arguments
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import (
@@ -23,19 +23,19 @@ from deepfs.middleware.rendering import (
     WINDOW,
     Advice,
     Advisor,
-    Answer,
-    Place,
+    TextPlace,
+    ToolAnswer,
     command_output,
     entries,
     into_directory,
-    listing,
     literal_brackets,
     matches,
     no_file,
     no_line,
     number_lines,
     page_rows,
-    shown_error,
+    render_error,
+    render_rows,
 )
 from deepfs.search.query import MAX_LINE, compile_query
 from deepfs.sync import call_sync
@@ -43,15 +43,15 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_number
 from deepfs.text.lines import check_text
 from deepfs.text.media import MAX_MEDIA_BYTES
-from deepfs.text.visible import one_line, shown_path
-from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_told
+from deepfs.text.visible import display_path, one_line
+from deepfs.types import ExecuteResponse, GrepMatch, Result, error_behind, error_from
 
 __all__ = [
     "MAX_MEDIA_BYTES",
     "MAX_RESULT_CHARS",
     "FileTool",
-    "Limits",
     "ToolFailure",
+    "ToolLimits",
     "filesystem_tools",
 ]
 
@@ -114,7 +114,7 @@ def about_commands(backend: BackendProtocol) -> str:
     if place == "/":
         start = f"the directory that the file tools call `{mount}`: its `{paths.join(mount, 'a/b')}` is `a/b` there"
         return f" Commands start in {start}.{others}"
-    return f" Commands start in {shown_path(place)}.{others}"
+    return f" Commands start in {display_path(place)}.{others}"
 
 
 def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, str]:
@@ -130,7 +130,7 @@ def _around_commands(composite: CompositeBackend, is_plain: bool) -> tuple[str, 
     places = {
         route: getattr(each, "host_directory", None) if on_host else None for route, each in composite.routes.items()
     }
-    reached = [f" `{one_line(route)}` is {shown_path(place)} for them." for route, place in places.items() if place]
+    reached = [f" `{one_line(route)}` is {display_path(place)} for them." for route, place in places.items() if place]
     unseen = [f"`{one_line(route)}`" for route, place in places.items() if not place]
     return mount, "".join(reached) + (f" They do not see {', '.join(unseen)}." if unseen else "")
 
@@ -151,7 +151,7 @@ _MAX_WORK: Final = 50_000_000
 """The most bytes, times the instructions of the expression, that are searched again for places in lines."""
 
 
-class Limits(NamedTuple):
+class ToolLimits(NamedTuple):
     """The most that a result shows, and that a call may ask for."""
 
     chars: int = MAX_RESULT_CHARS
@@ -188,7 +188,7 @@ class FileOperations:
     def __init__(
         self,
         backend: BackendProtocol,
-        limits: Limits = Limits(),  # noqa: B008
+        limits: ToolLimits = ToolLimits(),  # noqa: B008
         offered: Collection[str] = TOOL_NAMES,
     ) -> None:
         self.backend = backend
@@ -196,25 +196,25 @@ class FileOperations:
         self._chars = max(limits.chars, MIN_CHARS)
         self._limits = limits
 
-    async def ls(self, path: str, offset: int, limit: int) -> Answer:
+    async def ls(self, path: str, offset: int, limit: int) -> ToolAnswer:
         result = await self.backend.als(path)
         failed = await self._partial("ls", result, result.entries, path)
         skipped = f"{result.skipped:,} names are no text (UTF-8) and are not shown" if result.skipped else ""
         page = page_rows(entries(result.entries or ()), offset, limit, self._chars, skipped, failed)
-        return Answer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
+        return ToolAnswer(page.text or f"[{_absolute(path)} is empty]", result, page.shown)
 
-    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> Answer:
+    async def read_file(self, file_path: str, offset: int, limit: int, column: int) -> ToolAnswer:
         if offset < 0:
             offset = await self._from_end(file_path, offset)
         read = await self.backend.aread(file_path, offset, limit)
         has_commands = "execute" in self._advisor.offered
         other_ways = "Look into it with execute" if has_commands else "Go on without it, and say so"
         if read.code is ErrorCode.TOO_LARGE:
-            return Answer(f"[{one_line(read.error or '')}. {other_ways}]", read)
+            return ToolAnswer(f"[{one_line(read.error or '')}. {other_ways}]", read)
         data = (await self._check_done("read_file", read, file_path)).file_data
         if data is not None and data.encoding == "base64":
             shown = media_block(_from_root(file_path), data, self._limits.media_bytes)
-            return Answer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
+            return ToolAnswer(f"[{shown}. {other_ways}]" if isinstance(shown, str) else shown, read)
         try:
             return number_lines(_from_root(file_path), read, offset, column, self._chars)
         except DeepFSError as error:
@@ -227,31 +227,31 @@ class FileOperations:
             raise ToolException("Error: It is not known how many lines the file has. Give an offset of 0 or more.")
         return max(0, (begun.total_lines or begun.end_line or 0) + offset)
 
-    async def write_file(self, file_path: str, content: str, overwrite: bool) -> Answer:
+    async def write_file(self, file_path: str, content: str, overwrite: bool) -> ToolAnswer:
         if file_path.strip("/") and file_path.endswith("/"):
-            named = f"Error: {shown_path(file_path)} ends in '/', as a directory does"
+            named = f"Error: {display_path(file_path)} ends in '/', as a directory does"
             raise ToolException(f"{named}. Add the name of a file to the path; its directories are made with it.")
-        written = await approved_write(self.backend, file_path, content, overwrite=overwrite)
+        written = await write_as_approved(self.backend, file_path, content, overwrite=overwrite)
         done = await self._check_done("write_file", written, file_path)
-        return Answer(f"Wrote {_absolute(done.path or file_path)}", done)
+        return ToolAnswer(f"Wrote {_absolute(done.path or file_path)}", done)
 
-    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> Answer:
+    async def edit_file(self, file_path: str, old_string: str, new_string: str, replace_all: bool) -> ToolAnswer:
         if not old_string:
             raise ToolException("Error: old_string is empty. To write the whole file, use write_file with overwrite.")
         if old_string == new_string:
             raise ToolException("Error: old_string and new_string are the same. Give the new text, or go on.")
-        result = await approved_edit(self.backend, file_path, old_string, new_string, replace_all)
+        result = await edit_as_approved(self.backend, file_path, old_string, new_string, replace_all)
         done = await self._check_done("edit_file", result, file_path)
         times = "1 occurrence" if done.occurrences == 1 else f"{done.occurrences or 'all'} occurrences"
-        return Answer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
+        return ToolAnswer(f"Replaced {times} in {_absolute(done.path or file_path)}", done)
 
-    async def glob(self, pattern: str, path: str, offset: int) -> Answer:
+    async def glob(self, pattern: str, path: str, offset: int) -> ToolAnswer:
         result = await self.backend.aglob(pattern, path)
         failed = await self._partial("glob", result, result.matches, path, _in_brackets(result, pattern))
-        rows = [shown_path(info.path) for info in result.matches or ()]
+        rows = [display_path(info.path) for info in result.matches or ()]
         stopped = GLOB_TRUNCATION_NOTE if result.truncated else ""
         page = page_rows(rows, offset, _MAX_GLOB_ROWS, self._chars, stopped, failed)
-        return Answer(page.text or no_file(_absolute(path), pattern), result, page.shown)
+        return ToolAnswer(page.text or no_file(_absolute(path), pattern), result, page.shown)
 
     async def grep(
         self,
@@ -262,7 +262,7 @@ class FileOperations:
         context_lines: int,
         max_count: int,
         **options: Any,
-    ) -> Answer:
+    ) -> ToolAnswer:
         in_content = output_mode == "content"
         lines, most = context_lines if in_content else 0, max_count or self._limits.grep_count
         # Without a path, rules that deny the root leave what they allow beneath it.
@@ -276,7 +276,7 @@ class FileOperations:
         failed = await self._partial("grep", result, result.matches, path, better)
         found = result.matches or ()
         places = await self._places(found, partial(_finder, pattern, **options)) if in_content else {}
-        rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), Place(match.text)))
+        rows = matches(result, output_mode, lambda match: places.get((match.path, match.line), TextPlace(match.text)))
         advice = "narrow path, glob or pattern"
         more = ""
         if result.truncated and most is not None and len(found) >= most:
@@ -290,25 +290,25 @@ class FileOperations:
         if not rows and not failed:
             is_whole = not skipped and not result.truncated
             rows = [no_line(pattern, _absolute(path), glob, is_whole=is_whole, **options)]
-        return Answer(listing(rows, self._chars, more, skipped, failed, advice=advice), result)
+        return ToolAnswer(render_rows(rows, self._chars, more, skipped, failed, advice=advice), result)
 
-    async def delete(self, file_path: str) -> Answer:
-        done = await self._check_done("delete", await approved_delete(self.backend, file_path), file_path)
-        return Answer(f"Deleted {_absolute(done.path or file_path)}", done)
+    async def delete(self, file_path: str) -> ToolAnswer:
+        done = await self._check_done("delete", await delete_as_approved(self.backend, file_path), file_path)
+        return ToolAnswer(f"Deleted {_absolute(done.path or file_path)}", done)
 
-    async def move(self, source: str, destination: str, overwrite: bool) -> Answer:
+    async def move(self, source: str, destination: str, overwrite: bool) -> ToolAnswer:
         if destination.strip("/") and destination.endswith("/") and (await self.backend.aread(source, 0, 1)).ok:
-            named = f"Error: {shown_path(destination)} ends in '/', as a directory does"
+            named = f"Error: {display_path(destination)} ends in '/', as a directory does"
             raise ToolException(f"{named}. {into_directory(source, destination).text}")
-        moved = await approved_move(self.backend, source, destination, overwrite=overwrite)
+        moved = await move_as_approved(self.backend, source, destination, overwrite=overwrite)
         error = error_behind(moved)
         is_directory = isinstance(error, AlreadyExistsError) and error.is_directory
         is_directory |= moved.code is ErrorCode.IS_DIRECTORY
         better = into_directory(source, destination) if is_directory else None
         done = await self._check_done("move", moved, source, destination, better=better)
-        return Answer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
+        return ToolAnswer(f"Moved {_absolute(source)} to {_absolute(done.path or destination)}", done)
 
-    async def execute(self, command: str, timeout: float) -> Answer:
+    async def execute(self, command: str, timeout: float) -> ToolAnswer:
         if not supports_execute(self.backend):
             raise ToolException("Error: This filesystem does not run commands. Use the file tools.")
         sandbox = cast("SandboxBackendProtocol", self.backend)
@@ -320,7 +320,7 @@ class FileOperations:
             raise await self._failure("execute", error) from error
         output = command_output(done, longest)
         reached = done.exit_code is not None and timeout > longest
-        return Answer(f"{output}\n[The timeout was {longest:g} s, the maximum]" if reached else output, done)
+        return ToolAnswer(f"{output}\n[The timeout was {longest:g} s, the maximum]" if reached else output, done)
 
     # --- failures ---
 
@@ -334,33 +334,33 @@ class FileOperations:
         """Return the result of an operation. Raises ToolException if it failed; the first path had to exist."""
         if result.error is None:
             return result
-        error = error_told(result)
+        error = error_from(result)
         is_known = better or result.code is not None
-        text = await self._advisor.advised(tool, error, *paths, better=better) if is_known else shown_error(error)
+        text = await self._advisor.advise(tool, error, *paths, better=better) if is_known else render_error(error)
         raise ToolFailure(text, result.code, result.error, paths[0] if error.is_foreign else error.path)
 
     async def _failure(self, tool: str, error: DeepFSError, better: Advice | None = None) -> ToolFailure:
-        text = await self._advisor.advised(tool, error, better=better)
+        text = await self._advisor.advise(tool, error, better=better)
         return ToolFailure(text, error.code, str(error), error.path)
 
     # --- matches in long lines ---
 
     async def _places(
         self, found: Sequence[GrepMatch], make_finder: Callable[[], Callable[[str], int | None]]
-    ) -> dict[tuple[str, int], Place]:
+    ) -> dict[tuple[str, int], TextPlace]:
         """Where the matches in long lines are; the first lines that were cut before their match are read whole."""
         long = [match for match in found if len(match.text) > WHOLE_LINE]
         if not long:
             return {}
         find, places, cut = make_finder(), {}, 0
         for match in long:
-            place = Place(match.text, find(match.text))
+            place = TextPlace(match.text, find(match.text))
             is_near_end = place.start is None or place.start > MAX_LINE - WINDOW
             if is_near_end and len(match.text) >= MAX_LINE and cut < _MAX_LONG_LINES:
                 cut += 1
                 data = (await self.backend.aread(match.path, match.line - 1, 1)).file_data
                 line = data.content if data is not None and data.encoding == "utf-8" else match.text
-                place = Place(line, find(line))
+                place = TextPlace(line, find(line))
             places[match.path, match.line] = place
         return places
 
@@ -373,7 +373,7 @@ def _in_brackets(result: Result, pattern: str) -> Advice | None:
 
 def _absolute(path: str) -> str:
     """A path for a line of a prompt, as the tools take it."""
-    return shown_path(_from_root(path))
+    return display_path(_from_root(path))
 
 
 def _from_root(path: str) -> str:
@@ -439,10 +439,10 @@ def filesystem_tools(
         TypeError: If `backend` is not a backend, or a limit is not a number.
         ValueError: For a tool that does not exist, and for a timeout or a count that is not positive.
     """
-    limits = Limits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
+    limits = ToolLimits(max_result_chars, max_media_bytes, max_execute_timeout, grep_max_count)
     files = backend_from(backend)
     hidden = not_offered(files) - ({"execute"} if execute else set()) | ({"execute"} if execute is False else set())
-    return [tool for tool in made_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
+    return [tool for tool in make_tools(files, limits, descriptions, tools, hidden) if tool.name not in hidden]
 
 
 class FileTool(NamedTuple):
@@ -451,13 +451,13 @@ class FileTool(NamedTuple):
     name: str
     description: str
     arguments: type[ToolArguments]
-    call: Callable[..., Coroutine[Any, Any, Answer]]
+    call: Callable[..., Coroutine[Any, Any, ToolAnswer]]
     """Takes the validated arguments by name. Raises ToolException, mostly a ToolFailure."""
 
 
-def made_tools(
+def make_tools(
     files: BackendProtocol,
-    limits: Limits,
+    limits: ToolLimits,
     descriptions: Mapping[str, str] | None = None,
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
     hidden: Collection[str] | None = None,
@@ -493,7 +493,7 @@ _FORMS: Final[Mapping[str, Literal["content_and_artifact"]]] = {"execute": "cont
 
 def file_tools(
     files: BackendProtocol,
-    limits: Limits,
+    limits: ToolLimits,
     descriptions: Mapping[str, str] | None = None,
     tools: Sequence[FsToolName] | Literal["all"] | None = None,
     hidden: Collection[str] | None = None,

@@ -96,7 +96,7 @@ class _Limits(NamedTuple):
     provider: str | None = None
     """The provider, as answers name it; None for one that deepfs does not know, whose blocks keep their form."""
 
-    def suited(self, block: Mapping[str, Any]) -> Mapping[str, Any]:
+    def adapt(self, block: Mapping[str, Any]) -> Mapping[str, Any]:
         """The block in a form that LangChain's class for the provider takes, as far as there is one."""
         return correct_type(standard(block) if self._is_foreign(block) else block)
 
@@ -221,7 +221,7 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
         if isinstance(message, AIMessage):
             names.update((call["id"], call["name"]) for call in message.tool_calls)
             is_filled = not message.tool_calls and place < len(messages) - 1
-            answer = _filled_or_without_blanks(message)
+            answer = _drop_blanks(message)
             own = message.response_metadata.get("model_provider")
             if accepted.answers.provider not in (None, own):  # Few providers take media in answers.
                 answer = _without_refused(answer, accepted.answers)
@@ -230,16 +230,16 @@ def _acceptable(messages: Sequence[AnyMessage], accepted: _Accepted) -> Iterator
             # The name is that of the call; they differ if a person chose another tool.
             name = names.get(message.tool_call_id, message.name)
             named = message if name == message.name else message.model_copy(update={"name": name})
-            yield _fill(_suit(_filled_or_without_blanks(named), accepted.results, behind), "[No output]")
+            yield _fill(_suit(_drop_blanks(named), accepted.results, behind), "[No output]")
         elif isinstance(message, HumanMessage):
-            yield _fill(_without_refused(_filled_or_without_blanks(message), accepted.people), "[An empty message]")
+            yield _fill(_without_refused(_drop_blanks(message), accepted.people), "[An empty message]")
         else:
             yield message
     if behind:
         yield HumanMessage(behind)
 
 
-def _filled_or_without_blanks(message: Any) -> Any:
+def _drop_blanks(message: Any) -> Any:
     """Drop the blank text blocks of the message; its content is `""` if nothing is left."""
     content = message.content
     seen = [] if is_blank(content) else content
@@ -282,7 +282,7 @@ def _take(block: Any, limits: _Limits) -> Any:
         return {"type": "text-plain", "text": text, "mime_type": "text/plain"}
     if family(block) is None:
         return block
-    typed = limits.suited(block)
+    typed = limits.adapt(block)
     fault = limits.fault(typed)
     return typed if fault is None else text_block(f"[{label(typed)} is left out: {fault}]")
 

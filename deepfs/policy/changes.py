@@ -27,7 +27,7 @@ from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
 from deepfs.text.arguments import bytes_given
 from deepfs.text.entries import TreeEntry
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse
@@ -140,7 +140,7 @@ class ChangePolicy(WrapperBackend):
                 operation = operation.at(paths.normalize)
             case _:
                 return await super().run(operation)
-        async with self._holding(*operation.paths):
+        async with self._hold_paths(*operation.paths):
             match operation:
                 case Write():
                     return await self._write(operation)
@@ -150,13 +150,13 @@ class ChangePolicy(WrapperBackend):
                     return await self._upload_stream(operation)
                 case Delete(path):
                     planned = [PlannedChange(each, size, None) for each, size in (await self._sizes(path)).items()]
-                    return await self._changing(planned, operation, partial(self._sizes, path))
+                    return await self._run_change(planned, operation, partial(self._sizes, path))
                 case Move():
                     return await self._move(operation)
                 case Copy(src, dst):
-                    planned = await self._arriving(operation, await self._sizes(src, follow=True))
+                    planned = await self._plan_arrival(operation, await self._sizes(src, follow=True))
                     # Look up the sizes even after success: links may have been copied as files or as links.
-                    return await self._changing(planned, operation, partial(self._sizes, dst), looks_always=True)
+                    return await self._run_change(planned, operation, partial(self._sizes, dst), looks_always=True)
 
     # --- one file ---
 
@@ -165,25 +165,25 @@ class ChangePolicy(WrapperBackend):
         before = await self._size(path)
         fails = before is not None and not (operation.overwrite or operation.if_match is not None)
         planned = [] if fails else [PlannedChange(path, before, utf8_size(operation.content))]
-        return await self._changing(planned, operation, partial(self._size_of_one, path))
+        return await self._run_change(planned, operation, partial(self._size_of_one, path))
 
     async def _edit(self, operation: Edit) -> Any:
         path, look = operation.path, partial(self._size_of_one, operation.path)
         for _ in range(_ATTEMPTS):
-            planned, seen = await self._planned_edit(operation)
+            planned, seen = await self._plan_edit(operation)
             pinned = replace(operation, if_match=operation.if_match or seen)
-            result = await self._changing(planned, pinned, look)
+            result = await self._run_change(planned, pinned, look)
             if operation.if_match is not None:
                 return result
             if result.code is ErrorCode.UNSUPPORTED and seen is not None:
                 # This storage cannot compare versions, so the size misses changes made meanwhile.
-                return await self._changing(planned, operation, look)
+                return await self._run_change(planned, operation, look)
             if result.code is not ErrorCode.CONFLICT:
                 return result
         raise ConflictError(path)
 
-    @aside
-    async def _planned_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
+    @without_access_check
+    async def _plan_edit(self, operation: Edit) -> tuple[list[PlannedChange], str | None]:
         """Return the planned change, in a list that is empty if the edit must fail, and the version to edit."""
         path = operation.path
         try:
@@ -206,7 +206,7 @@ class ChangePolicy(WrapperBackend):
         await self.achanging([counted.planned])
         done = False
         try:
-            async with aclosing(counted.passed(operation.chunks, self.achanging)) as passed:
+            async with aclosing(counted.pass_on(operation.chunks, self.achanging)) as passed:
                 outcome: FileUploadResponse = await self.inner.arun(replace(operation, chunks=passed))
             done = outcome.error is None
         finally:
@@ -220,13 +220,13 @@ class ChangePolicy(WrapperBackend):
         src, dst = operation.src, operation.dst
         sources = await self._sizes(src)
         leaving = [PlannedChange(path, size, None) for path, size in sources.items()]
-        planned = await self._arriving(operation, sources)
-        return await self._changing([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
+        planned = await self._plan_arrival(operation, sources)
+        return await self._run_change([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
 
     async def _both(self, src: str, dst: str) -> Mapping[str, int]:
         return await self._sizes(src) | await self._sizes(dst)
 
-    async def _arriving(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
+    async def _plan_arrival(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
         """The changes at the destination of a copy or move; none if it must fail."""
         src, dst = operation.src, operation.dst
         there = await self._sizes(dst)
@@ -240,7 +240,7 @@ class ChangePolicy(WrapperBackend):
     async def _upload(self, operation: UploadFiles) -> list[FileUploadResponse]:
         targets = {path: _normal(path) for path in operation.paths}
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
-        async with self._holding(*normal):
+        async with self._hold_paths(*normal):
             before = {path: await self._size(path) for path in normal}
             items: list[_Item] = []
             sizes = dict(before)  # A path may be there twice: what the first asks for is there for the second.
@@ -252,7 +252,7 @@ class ChangePolicy(WrapperBackend):
                         sizes[planned.path] = planned.after
                 await self._store([item for item in items if item.code is None])
             finally:
-                await run_shielded(partial(self._tell, items, before))
+                await run_shielded(partial(self._report, items, before))
             return [FileUploadResponse(item.given, item.code) for item in items]
 
     async def _store(self, items: Sequence["_Item"]) -> None:
@@ -262,7 +262,7 @@ class ChangePolicy(WrapperBackend):
             item.code = outcome.error
             item.is_stored = outcome.error is None
 
-    async def _tell(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
+    async def _report(self, items: Iterable["_Item"], sizes: dict[str, int | None]) -> None:
         """Report the outcome of each item to `achanged`, in order, since a batch may have a path twice."""
         for item in items:
             if item.planned is not None:
@@ -278,14 +278,14 @@ class ChangePolicy(WrapperBackend):
         """Called before a change locks its paths; here it does nothing."""
 
     @asynccontextmanager
-    async def _holding(self, *held: str) -> AsyncIterator[None]:
+    async def _hold_paths(self, *held: str) -> AsyncIterator[None]:
         """Lock these paths, and the paths that they resolve to."""
         await self._prepare()
         real = await self.inner.aresolve_paths([*held]) if held else []
         async with self._locks.hold(*dict.fromkeys([*held, *(path for path in real if path is not None)])):
             yield
 
-    async def _changing(
+    async def _run_change(
         self, planned: Sequence[PlannedChange], operation: Operation, look: Look, *, looks_always: bool = False
     ) -> Any:
         """Make a planned change; if it fails, or with `looks_always`, `look` returns the sizes afterwards."""
@@ -312,17 +312,17 @@ class ChangePolicy(WrapperBackend):
         [real] = await self.inner.aresolve_paths([path])
         return None if real is None else (await self._sizes(real)).get(real)
 
-    @aside
+    @without_access_check
     async def _sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         """The sizes of the visible files at and under `path`; with `follow`, also of links to files."""
         try:
-            return await self._listed_sizes(path, follow=follow)
+            return await self._list_sizes(path, follow=follow)
         except DeepFSError as error:
             if error.code in _UNSEEN:
                 return {}
             raise
 
-    async def _listed_sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
+    async def _list_sizes(self, path: str, *, follow: bool = False) -> dict[str, int]:
         listing = await self.inner.alist_tree(path)
         return {
             entry.path: await self._entry_size(entry)
@@ -367,7 +367,7 @@ class _Counted:
         self.planned = PlannedChange(path, before, before or 0)
         """The changes reported so far, as one change."""
 
-    async def passed(
+    async def pass_on(
         self, chunks: AsyncIterable[bytes], ask: Callable[[Sequence[PlannedChange]], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Pass on the chunks; call `ask` before each one that makes the file larger."""

@@ -31,12 +31,12 @@ from deepfs.sync import run_shielded
 from deepfs.text import paths
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
-from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, joined, making_files
-from deepfs.text.judging import aside, current_judge, given_under, judging, judging_as, unjudged
+from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
+from deepfs.text.judging import AccessScope, access_as, current_access, iterate_under, unjudged, without_access_check
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
-from deepfs.types import FileUploadResponse, WriteResult, error_told, failure
+from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
 
 __all__ = ["HistoryBackend", "Version"]
 
@@ -201,8 +201,8 @@ class HistoryBackend(WrapperBackend):
         if read.ok or read.code in _READABLE:
             return
         if read.code is ErrorCode.PERMISSION_DENIED:
-            raise error_told(read)
-        raise BackendError.because(None, "{cause}", cause=error_told(read))
+            raise error_from(read)
+        raise BackendError.because(None, "{cause}", cause=error_from(read))
 
     async def adiff(self, path: str, number: int, other: int | None = None) -> str:
         """Compare a version with another one, or with the file as it is.
@@ -242,7 +242,7 @@ class HistoryBackend(WrapperBackend):
         mode, now = await self._mode_of_version(path, number), await self._mode(path)
         if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
-        with making_files(mode):
+        with use_file_mode(mode):
             (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
             return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
@@ -250,7 +250,7 @@ class HistoryBackend(WrapperBackend):
             await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
         return WriteResult(path=path)
 
-    @aside
+    @without_access_check
     async def _mode(self, path: str) -> int | None:
         """The permission bits of the file at `path`, if there is a file that has any."""
         [real] = await self.inner.aresolve_paths([path])
@@ -262,7 +262,7 @@ class HistoryBackend(WrapperBackend):
             return None
         return entry.mode if entry.kind == "file" else None
 
-    @aside
+    @without_access_check
     async def _mode_of_version(self, path: str, number: int) -> int | None:
         read = await self._versions.aread(paths.join(await self._place(path), f"{number:08d}"))
         text = read.file_data.content if read.file_data is not None else ""
@@ -290,7 +290,7 @@ class HistoryBackend(WrapperBackend):
         shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
         reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
         kept = reason if operation.deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, joined(kept, listing.omission))
+        return TreeListing(shown, join_omissions(kept, listing.omission))
 
     async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
         touched = _normal_paths(operation.changed_paths)
@@ -310,7 +310,7 @@ class HistoryBackend(WrapperBackend):
         try:
             removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
-                with judging_as("source" if removes and place == 0 else "target"):
+                with access_as("source" if removes and place == 0 else "target"):
                     await self._keep_tree(path, kept, deep=removes)
             pinned = self._pin(operation, touched, kept)
             result = await super().run(pinned)
@@ -350,7 +350,7 @@ class HistoryBackend(WrapperBackend):
             kept: list[_SavedContent] = []
             done: dict[str, bool] = {}
             try:
-                codes = {path: await self._unkept(each, kept) for path, each in touched.items()}
+                codes = {path: await self._try_keep(each, kept) for path, each in touched.items()}
                 stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
                 outcomes = [
                     next(stored) if code is None else FileUploadResponse(path, code)
@@ -368,7 +368,7 @@ class HistoryBackend(WrapperBackend):
             kept: list[_SavedContent] = []
             done = False
             try:
-                with judging_as("target"):
+                with access_as("target"):
                     await self._keep_by_stream(path, kept)
                 outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
@@ -385,12 +385,12 @@ class HistoryBackend(WrapperBackend):
         if digest is None:
             return
         copied: list[str] = []
-        judge = current_judge()
+        access = current_access()
 
         async def copy(file: str) -> FileUploadResponse:
             content = _Digest()
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                stored = await self._versions.aupload_stream(file, content.passed(given_under(judge, chunks)))
+                stored = await self._versions.aupload_stream(file, content.pass_on(iterate_under(access, chunks)))
             copied.append(content.version())
             return stored
 
@@ -407,19 +407,19 @@ class HistoryBackend(WrapperBackend):
         content = _Digest()
         try:
             async with aclosing(self.inner.adownload_stream(path)) as chunks:
-                async for _ in content.passed(chunks):
+                async for _ in content.pass_on(chunks):
                     pass
         except DeepFSError as error:
             if error.code in _NO_FILE:
                 return None
-            raise _unkeepable(path, error.code) from error
+            raise _keeping_error(path, error.code) from error
         return content.version()
 
-    async def _unkept(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
+    async def _try_keep(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
-                with judging_as("target"):
+                with access_as("target"):
                     await self._keep_tree(path, kept, deep=False)
         except DeepFSError as error:
             return error.code.value
@@ -428,13 +428,13 @@ class HistoryBackend(WrapperBackend):
     async def _keep_tree(self, path: str, kept: list[_SavedContent], *, deep: bool) -> None:
         """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
 
-        The file at `path` is judged where it is read. What lies beneath it may be a link, which the operation does not
+        The file at `path` is checked where it is read. What lies beneath it may be a link, which the operation does not
         follow.
         """
-        judge = current_judge()
+        access = current_access()
         with unjudged():
             for each in await self._files_of(path) if deep else [path]:
-                with judging(judge if each == path else None):
+                with AccessScope(access if each == path else None):
                     content = await self._current(each)
                 if content is not None:
                     await self._save(each, version(content), partial(self._put, content), kept)
@@ -451,7 +451,7 @@ class HistoryBackend(WrapperBackend):
         if kept:
             await run_shielded(partial(self._settle_each, kept, done, undone))
 
-    @aside
+    @without_access_check
     async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:
         for each in kept:
             try:
@@ -493,7 +493,7 @@ class HistoryBackend(WrapperBackend):
         (found,) = await self.inner.adownload_files([path])
         if found.error is None or found.error in _NO_FILE:
             return found.content
-        raise _unkeepable(path, found.error)
+        raise _keeping_error(path, found.error)
 
     async def _save(
         self,
@@ -515,7 +515,7 @@ class HistoryBackend(WrapperBackend):
             private = [EntryChange(each, "make_directory", _PRIVATE_DIRECTORY) for each in (self._directory, place)]
             await self._versions.achange_entries(private)
         number = max(numbers, default=0) + 1
-        with making_files(_PRIVATE_FILE):
+        with use_file_mode(_PRIVATE_FILE):
             while not (
                 claimed := await self._versions.awrite(
                     paths.join(place, f"{number:08d}"), f"{mode:o}" if mode is not None else _NO_MODE
@@ -570,7 +570,7 @@ class _Digest:
     def __init__(self) -> None:
         self._digest = content_digest()
 
-    async def passed(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:
             self._digest.update(chunk)
             yield chunk
@@ -589,7 +589,7 @@ def _version_in(name: str, size: int | None) -> Version | None:
     return None
 
 
-def _unkeepable(path: str, code: str) -> DeepFSError:
+def _keeping_error(path: str, code: str) -> DeepFSError:
     if code == ErrorCode.PERMISSION_DENIED:
         return PermissionDeniedError(path, "it cannot be kept in the history")
     return BackendError(path, f"it could not be kept in the history: {code}")

@@ -25,7 +25,7 @@ from deepfs.operations import (
 )
 from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.types import FileDownloadResponse
 
 __all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "HookedBackend", "call_of", "without_contents"]
@@ -162,7 +162,7 @@ class HookedBackend(WrapperBackend):
         # Listings of trees are not shown to `after` hooks, which expect a result of `ls` or of `write`.
         if not self.after or isinstance(operation, ListTree | ChangeEntries):
             return answer
-        told = await self._tell(call, answer)
+        told = await self._notify(call, answer)
         # A hook may give another result, which need not say where its lines stand.
         return (
             complete_answer("read", told, call.arguments)
@@ -183,15 +183,15 @@ class HookedBackend(WrapperBackend):
 
         return await batch.where(ask, run)
 
-    @aside
+    @without_access_check
     async def _ask(self, call: Call) -> None:
         for hook in self.before:
             answer = hook(call)
             if inspect.isawaitable(answer):
                 await answer
 
-    @aside
-    async def _tell(self, call: Call, result: T) -> T:
+    @without_access_check
+    async def _notify(self, call: Call, result: T) -> T:
         for hook in self.after:
             answer = hook(call, result)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -203,12 +203,12 @@ class HookedBackend(WrapperBackend):
         async with aclosing(await self.inner.arun(operation)) as chunks:
             async for chunk in chunks:
                 yield chunk
-        await self._tell(call, FileDownloadResponse(operation.path))
+        await self._notify(call, FileDownloadResponse(operation.path))
 
     async def _item_response(self, call: Call, response: Any, batch: UploadFiles | DownloadFiles) -> Any:
         """Run the `after` hooks for one item of a batch; an error that they raise becomes its response."""
         try:
-            return await self._tell(call, response)
+            return await self._notify(call, response)
         except DeepFSError as error:
             return batch.item(call.arguments["path"], error=error.code.value)
 

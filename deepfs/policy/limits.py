@@ -229,7 +229,7 @@ class QuotaBackend(ChangePolicy):
         wanted = self._wanted_count  # Read before counting: a command that ends meanwhile requires another count.
         if self._last_count is wanted:  # Another task counted while this one waited for the lock.
             return
-        sizes = (await self._listed_sizes("/")).values()
+        sizes = (await self._list_sizes("/")).values()
         self._used = Usage(sum(sizes), len(sizes))
         self._last_count = wanted
 
@@ -255,10 +255,10 @@ class QuotaBackend(ChangePolicy):
             self._used = wanted
 
     async def achanged(self, planned: Sequence[PlannedChange], made: Sequence[PlannedChange]) -> None:
-        aside, difference = _growth(planned), _difference(made)
+        reserved, difference = _growth(planned), _difference(made)
         with self._lock:
-            used_bytes = self._used.bytes - aside.bytes + difference.bytes
-            used_files = self._used.files - aside.files + difference.files
+            used_bytes = self._used.bytes - reserved.bytes + difference.bytes
+            used_files = self._used.files - reserved.files + difference.files
             self._used = Usage(max(0, used_bytes), max(0, used_files))
 
 

@@ -19,7 +19,7 @@ from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadSt
 from deepfs.policy.hooks import Call, call_of
 from deepfs.sync import run_shielded
 from deepfs.text.arguments import check_callable
-from deepfs.text.judging import aside
+from deepfs.text.judging import without_access_check
 from deepfs.text.lines import utf8_size
 from deepfs.text.records import size_of
 from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse
@@ -62,7 +62,7 @@ class Observation(ABC):
         """The context in which the operation runs. A stream runs in none, since its caller runs in between."""
         return nullcontext()
 
-    def passed(self, count: int) -> None:
+    def note_progress(self, count: int) -> None:
         """Note how much a stream has passed so far.
 
         Args:
@@ -71,7 +71,7 @@ class Observation(ABC):
         return
 
     @abstractmethod
-    async def ended(self, outcome: Outcome) -> None:
+    async def end(self, outcome: Outcome) -> None:
         """Report the operation, also if it is being cancelled.
 
         Args:
@@ -104,30 +104,30 @@ class ObservedBackend(WrapperBackend):
         observation = self.observe(call)
         counter, context = _Counter(observation), observation.running()
         if isinstance(operation, UploadStream):
-            operation, context = replace(operation, chunks=counter.counted(operation.chunks)), nullcontext()
+            operation, context = replace(operation, chunks=counter.pass_on(operation.chunks)), nullcontext()
         try:
             with context:
                 answer = await super().run(operation)
         except BaseException as error:
-            await observation.ended(_outcome_of_error(error, counter.count))
+            await observation.end(_outcome_of_error(error, counter.count))
             raise
-        await observation.ended(_outcome_of_answer(call, answer, counter.count))
+        await observation.end(_outcome_of_answer(call, answer, counter.count))
         return answer
 
     async def _observe_stream(self, operation: DownloadStream, call: Call) -> AsyncGenerator[bytes, None]:
         observation = self.observe(call)
         counter = _Counter(observation)
         try:
-            async with aclosing(await super().run(operation)) as source, aclosing(counter.counted(source)) as chunks:
+            async with aclosing(await super().run(operation)) as source, aclosing(counter.pass_on(source)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except GeneratorExit:  # The caller stopped reading.
-            await observation.ended(Outcome(content_bytes=counter.count or 0))
+            await observation.end(Outcome(content_bytes=counter.count or 0))
             raise
         except BaseException as error:
-            await observation.ended(_outcome_of_error(error, counter.count or 0))
+            await observation.end(_outcome_of_error(error, counter.count or 0))
             raise
-        await observation.ended(Outcome(content_bytes=counter.count or 0))
+        await observation.end(Outcome(content_bytes=counter.count or 0))
 
 
 def backend_name(backend: object) -> str:
@@ -144,12 +144,12 @@ class _Counter:
         self._observation = observation
         self.count: int | None = None
 
-    async def counted(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async def pass_on(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         """Pass on the chunks. What is no chunk counts nothing, and is refused by the backend."""
         self.count = 0
         async for chunk in chunks:
             self.count += chunk_bytes(chunk) or 0
-            self._observation.passed(self.count)
+            self._observation.note_progress(self.count)
             yield chunk
 
 
@@ -258,10 +258,10 @@ class AuditedBackend(ObservedBackend):
         self._redact = redact if redact is None else check_callable("redact", redact)
 
     def observe(self, call: Call) -> Observation:
-        return _AuditedOperation(call, backend_name(self), self._tell)
+        return _AuditedOperation(call, backend_name(self), self._report)
 
-    @aside
-    async def _tell(self, record: AuditRecord) -> None:
+    @without_access_check
+    async def _report(self, record: AuditRecord) -> None:
         shown = record if self._redact is None else self._redact(record)
         answer = None if shown is None else self._log(shown)
         if inspect.isawaitable(answer):
@@ -271,23 +271,23 @@ class AuditedBackend(ObservedBackend):
 class _AuditedOperation(Observation):
     """An operation in progress, of which a record is made when it ends."""
 
-    def __init__(self, call: Call, backend: str, tell: Callable[[AuditRecord], Awaitable[None]]) -> None:
+    def __init__(self, call: Call, backend: str, report: Callable[[AuditRecord], Awaitable[None]]) -> None:
         self._at = datetime.now(UTC).isoformat(timespec="microseconds")
         self._began = time.perf_counter()
         self._operation = call.operation
         self._arguments = {name: _loggable(name, value) for name, value in call.arguments.items()}
         self._backend = backend
-        self._tell = tell
+        self._report = report
         if call.operation.endswith("_stream"):
-            self.passed(0)
+            self.note_progress(0)
 
-    def passed(self, count: int) -> None:
+    def note_progress(self, count: int) -> None:
         self._arguments["size"] = count
 
-    async def ended(self, outcome: Outcome) -> None:
+    async def end(self, outcome: Outcome) -> None:
         seconds = time.perf_counter() - self._began
         error = None if outcome.error is None else _text(outcome.error)
-        await self._tell(
+        await self._report(
             AuditRecord(
                 self._at,
                 self._operation,
@@ -397,7 +397,7 @@ class _Traced(Observation):
         # What is raised is noted as the outcome: the text of an exception may quote contents.
         return use_span(self._span, record_exception=False, set_status_on_exception=False)
 
-    async def ended(self, outcome: Outcome) -> None:
+    async def end(self, outcome: Outcome) -> None:
         from opentelemetry.trace import StatusCode
 
         failed = None if outcome.error is None else _outcome_name(outcome)

@@ -44,13 +44,13 @@ from deepfs.policy.rules import (
     FilesystemOperation,
     FilesystemPermission,
     Mode,
-    checked_rules,
+    check_rules,
     decide,
     decide_beneath,
 )
 from deepfs.text import paths
-from deepfs.text.entries import Omission, TreeListing, is_valid, joined
-from deepfs.text.judging import BothJudges, Judge, Role, current_judge, given_under, judging
+from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
+from deepfs.text.judging import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
 __all__ = [
@@ -115,8 +115,8 @@ class ApprovalNeededError(DeniedError):
         super().__init__(operation, path, "approval is needed")
 
 
-class _RulesJudge:
-    """Applies the rules to the paths that a backend finds when it resolves links; judges are equal if they are one."""
+class _RulesCheck:
+    """Applies the rules to the paths that a backend finds when it resolves links; checks are equal if they are one."""
 
     def __init__(
         self,
@@ -185,12 +185,12 @@ class PermissionedBackend(WrapperBackend):
 
     def __init__(self, inner: BackendProtocol, rules: Sequence[FilesystemPermission] = ()) -> None:
         super().__init__(inner)
-        self.rules: tuple[FilesystemPermission, ...] = checked_rules(rules)
+        self.rules: tuple[FilesystemPermission, ...] = check_rules(rules)
         self._restricted: frozenset[str] = frozenset(
             operation for rule in self.rules if rule.mode != "allow" for operation in rule.operations
         )
         self._compiled = CompiledRules(self.rules)
-        self._judges: dict[tuple[object, ...], Judge] = {}
+        self._access_checks: dict[tuple[object, ...], AccessCheck] = {}
         self._filters: dict[frozenset[Mode], PathFilter] = {}
         if decide(self.rules, "execute").mode == "deny":
             self.capabilities: Capabilities = replace(self.capabilities, executes=False)
@@ -201,27 +201,27 @@ class PermissionedBackend(WrapperBackend):
     def _refusal(self, operation: FilesystemOperation, path: str, shown: str) -> DeniedError | None:
         return _refusal(self._compiled, operation, path, shown, _is_approved.get())
 
-    def _judging(
+    def _access_scope(
         self, source: Sequence[FilesystemOperation] = (), target: Sequence[FilesystemOperation] = ()
-    ) -> judging:
-        """A context for one call of `inner`, which then also judges the paths that it finds itself.
+    ) -> AccessScope:
+        """A context for one call of `inner`, which then also checks the paths that it finds itself.
 
         `source` are the permissions needed for what is there, `target` those for what is put somewhere.
         """
-        outer, needed = current_judge(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
+        outer, needed = current_access(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
-            return judging(outer)
-        own = self._judge(*needed, _is_approved.get())
-        return judging(own if outer is None else BothJudges(own, outer))
+            return AccessScope(outer)
+        own = self._access_check(*needed, _is_approved.get())
+        return AccessScope(own if outer is None else BothChecks(own, outer))
 
-    def _judge(
+    def _access_check(
         self, source: tuple[FilesystemOperation, ...], target: tuple[FilesystemOperation, ...], is_approved: bool
-    ) -> Judge:
-        # One object for equal judges, so that searches that arrive together are carried out together.
+    ) -> AccessCheck:
+        # One object for equal checks, so that searches that arrive together are carried out together.
         key = source, target, is_approved
-        return self._judges.setdefault(key, _RulesJudge(self._compiled, source, target, is_approved))
+        return self._access_checks.setdefault(key, _RulesCheck(self._compiled, source, target, is_approved))
 
-    def _may(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
+    def _permits(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
 
     def _only_restricted(self, operations: Sequence[FilesystemOperation]) -> list[FilesystemOperation]:
@@ -259,7 +259,7 @@ class PermissionedBackend(WrapperBackend):
         is only a name, but no line of such a file.
         """
         places = dict.fromkeys(map(_place, found))
-        plain = [path for path in places if self._may(["read"], path)]
+        plain = [path for path in places if self._permits(["read"], path)]
         if self.inner.judges_results:
             visible = set(plain)
             return [record for record in found if _place(record) in visible]
@@ -267,7 +267,7 @@ class PermissionedBackend(WrapperBackend):
         visible = {
             path
             for path, leads_to in zip(plain, real, strict=True)
-            if leads_to == path or leads_to is None or self._may(["read"], leads_to)
+            if leads_to == path or leads_to is None or self._permits(["read"], leads_to)
         }
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
         return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
@@ -278,12 +278,12 @@ class PermissionedBackend(WrapperBackend):
             return also
         refused: frozenset[Mode] = frozenset(["deny"] if _is_approved.get() else ["deny", "interrupt"])
         # One object for equal filters, so that each is asked once for searches that are carried out together.
-        return either(self._filters.setdefault(refused, _hidden_by(self._compiled, refused)), also)
+        return either(self._filters.setdefault(refused, _hiding_filter(self._compiled, refused)), also)
 
     # --- operations ---
 
     async def run(self, operation: Operation) -> Any:
-        source, target = _needed(operation)
+        source, target = _permissions_for(operation)
         needed = source if source == target else [*source, *target]
         match operation:
             case Execute():
@@ -314,16 +314,16 @@ class PermissionedBackend(WrapperBackend):
             case DownloadStream():
                 return self._open(operation)
             case UploadStream(chunks=chunks):
-                operation = replace(operation, chunks=given_under(current_judge(), chunks))
+                operation = replace(operation, chunks=iterate_under(current_access(), chunks))
             case Delete(path) if self._only_restricted(["write"]):
                 await visit_beneath(self.inner, path, partial(self._check_beneath, path, ["write"]), follow=False)
-        with self._judging(source, target):
+        with self._access_scope(source, target):
             return await self._visible_answer(operation, await self.inner.arun(operation))
 
     async def _carry_out(
         self, source: Sequence[FilesystemOperation], target: Sequence[FilesystemOperation], operation: Operation
     ) -> Any:
-        with self._judging(source, target):
+        with self._access_scope(source, target):
             return await self.inner.arun(operation)
 
     # --- what may be seen ---
@@ -352,7 +352,7 @@ class PermissionedBackend(WrapperBackend):
             case GrepResult(matches=[*_]) if hides and isinstance(operation, Grep):
                 return await self._visible_lines(operation, answer)
             case TreeListing() if isinstance(operation, ListTree):
-                needed, _ = _needed(operation)
+                needed, _ = _permissions_for(operation)
                 return await self._visible_tree(answer, self._only_restricted(needed))
         return answer
 
@@ -394,17 +394,19 @@ class PermissionedBackend(WrapperBackend):
         shown = [
             entry
             for entry, leads_to in zip(listing.entries, real, strict=True)
-            if is_valid(entry.path) and self._may(watched, entry.path) and self._may(watched, leads_to or entry.path)
+            if is_valid(entry.path)
+            and self._permits(watched, entry.path)
+            and self._permits(watched, leads_to or entry.path)
         ]
         hidden = len(listing.entries) - len(shown)
         omission = Omission(hidden, ErrorCode.PERMISSION_DENIED, "rules forbid a part of it") if hidden else None
-        return TreeListing(shown, joined(omission, listing.omission))
+        return TreeListing(shown, join_omissions(omission, listing.omission))
 
     # --- streams ---
 
     async def _open(self, operation: DownloadStream) -> AsyncGenerator[bytes, None]:
         async with aclosing(await self.inner.arun(operation)) as chunks:
-            with self._judging(["read"]):  # What is open by then is what the chunks are read from.
+            with self._access_scope(["read"]):  # What is open by then is what the chunks are read from.
                 first = await anext(chunks, None)
             if first is not None:
                 yield first
@@ -455,12 +457,12 @@ class PermissionedBackend(WrapperBackend):
             arriving = paths.relative(path, src)
             self._check_beneath(dst, ["write"], paths.join(dst, arriving), paths.join(real_dst or dst, arriving))
 
-        def pass_by(path: str) -> None:
+        def check_target(path: str) -> None:
             arriving = paths.join(dst, paths.relative(path, src))
             if decide_beneath(self.rules, "write", arriving).mode != "allow":
                 raise DeniedError("write", dst)
 
-        await visit_beneath(self.inner, src, check, follow=True, pass_by=pass_by)
+        await visit_beneath(self.inner, src, check, follow=True, pass_by=check_target)
         return src, dst
 
     def _check_beneath(self, top: str, operations: Sequence[FilesystemOperation], *touched: str) -> None:
@@ -484,7 +486,7 @@ _READ_WRITE: Final[Sequence[FilesystemOperation]] = ["read", "write"]
 _NOTHING: Final[Sequence[FilesystemOperation]] = ()
 
 
-def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequence[FilesystemOperation]]:
+def _permissions_for(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequence[FilesystemOperation]]:
     """The permissions that an operation needs for what is there, and for what is put somewhere.
 
     The result of an edit, and of a change with `if_match`, depends on the content.
@@ -521,7 +523,7 @@ def _needed(operation: Operation) -> tuple[Sequence[FilesystemOperation], Sequen
             return _NOTHING, _NOTHING
 
 
-def _hidden_by(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:
+def _hiding_filter(rules: CompiledRules, refused: frozenset[Mode]) -> PathFilter:
     """The filter that hides paths for which a rule with a mode in `refused` counts; links are not followed."""
 
     def is_hidden(path: str, *, is_dir: bool) -> bool:

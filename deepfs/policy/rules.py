@@ -16,7 +16,7 @@ __all__ = [
     "FilesystemOperation",
     "FilesystemPermission",
     "Mode",
-    "checked_rules",
+    "check_rules",
     "decide",
     "decide_beneath",
     "decisions_beneath",
@@ -104,7 +104,7 @@ def _check_known(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise ValueError(f"unknown {kind} {each!r}; known are {', '.join(known)}")
 
 
-def checked_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
+def check_rules(given: Iterable[object]) -> tuple[FilesystemPermission, ...]:
     """Return the rules as a tuple, those of deepagents converted. Raises TypeError if an item is not a rule."""
     if not isinstance(given, Iterable):
         raise TypeError(f"rules is a list of FilesystemPermission, not {given!r}")

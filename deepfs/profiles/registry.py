@@ -322,7 +322,7 @@ def load_plugins() -> None:
                     _log.exception("The entry point %s of %s failed; its profiles are missing", entry.name, group)
 
 
-def _merged_harness(base: HarnessProfile, over: HarnessProfile) -> HarnessProfile:
+def _merge_harness(base: HarnessProfile, over: HarnessProfile) -> HarnessProfile:
     subagent = base.general_purpose_subagent or GeneralPurposeSubagentProfile()
     own = over.general_purpose_subagent or GeneralPurposeSubagentProfile()
     both = GeneralPurposeSubagentProfile(**{**subagent.to_dict(), **own.to_dict()})
@@ -334,12 +334,12 @@ def _merged_harness(base: HarnessProfile, over: HarnessProfile) -> HarnessProfil
         tool_description_overrides={**base.tool_description_overrides, **over.tool_description_overrides},
         excluded_tools=base.excluded_tools | over.excluded_tools,
         excluded_middleware=base.excluded_middleware | over.excluded_middleware,
-        extra_middleware=_merged_middleware(base, over),
+        extra_middleware=_merge_middleware(base, over),
         general_purpose_subagent=both if base.general_purpose_subagent or over.general_purpose_subagent else None,
     )
 
 
-def _merged_middleware(base: HarnessProfile, over: HarnessProfile) -> "Sequence[Middleware] | Callable[[], Any]":
+def _merge_middleware(base: HarnessProfile, over: HarnessProfile) -> "Sequence[Middleware] | Callable[[], Any]":
     """Return the middleware of both; of one class, the instance of `over` at the place of the first of `base`."""
     if not base.extra_middleware or not over.extra_middleware:
         return over.extra_middleware or base.extra_middleware
@@ -347,7 +347,7 @@ def _merged_middleware(base: HarnessProfile, over: HarnessProfile) -> "Sequence[
     return lambda: list({type(each): each for one in profiles for each in one.materialize_extra_middleware()}.values())
 
 
-def _merged_provider(base: ProviderProfile, over: ProviderProfile) -> ProviderProfile:
+def _merge_provider(base: ProviderProfile, over: ProviderProfile) -> ProviderProfile:
     checks = [each for each in (base.pre_init, over.pre_init) if each]
     factories = [each for each in (base.init_kwargs_factory, over.init_kwargs_factory) if each]
 
@@ -363,9 +363,9 @@ def _merged_provider(base: ProviderProfile, over: ProviderProfile) -> ProviderPr
     )
 
 
-_HARNESS: Final[_Registry[HarnessProfile]] = _Registry(_merged_harness, {})
+_HARNESS: Final[_Registry[HarnessProfile]] = _Registry(_merge_harness, {})
 _PROVIDERS: Final[_Registry[ProviderProfile]] = _Registry(
-    _merged_provider,
+    _merge_provider,
     {
         "openai": ProviderProfile({"use_responses_api": True}),
         # Azure cannot look up the reasoning items of earlier turns that OpenRouter passes on.
@@ -434,12 +434,12 @@ def harness_profile_of(model: Any, spec: str | None = None) -> HarnessProfile:
         model: The chat model. It is looked up by the provider and the name that it reports.
         spec: The string that it was constructed from; None if it was given as an object.
     """
-    keys = [spec] if spec is not None else [key for key in _reported_keys(model) if ":" not in key or key in _HARNESS]
+    keys = [spec] if spec is not None else [key for key in _model_keys(model) if ":" not in key or key in _HARNESS]
     found = next(filter(None, map(_HARNESS.get, keys)), None)
     return found or HarnessProfile()
 
 
-def _reported_keys(model: Any) -> Iterator[str]:
+def _model_keys(model: Any) -> Iterator[str]:
     """Yield the keys of a model object: its provider and name, its name if that has a provider, and the provider."""
     name = next((each for attr in ("model_name", "model") if _is_text(each := getattr(model, attr, None))), None)
     provider = _provider(model)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from deepfs.disk.os_calls import is_temporary
 from deepfs.errors import BackendError, DeadlineError, DeepFSError
 from deepfs.sandboxes.wire import MAX_ENTRIES, Records, ScriptCalls, bound_of, failure_of, off_loop
-from deepfs.search.request import FileFilter, Grep, glob_result
+from deepfs.search.request import FileFilter, GrepScan, glob_result
 from deepfs.text import paths
 from deepfs.text.entries import (
     Kind,
@@ -25,7 +25,7 @@ from deepfs.text.entries import (
     TreeEntry,
     TreeListing,
     is_valid,
-    joined,
+    join_omissions,
     omission_of_name,
     unreadable_omission,
 )
@@ -39,25 +39,25 @@ __all__ = [
     "SearchedFile",
     "Unlisted",
     "contents",
-    "found_files",
     "glob_files",
     "grep_files",
     "infos",
     "list_directory",
-    "resolved_paths",
+    "parse_found_files",
+    "parse_resolved_paths",
     "tree_listing",
 ]
 
 # --- paths and times -------------------------------------------------------------------------------------------------
 
 
-def resolved_paths(answer: Records, count: int) -> list[str | None]:
+def parse_resolved_paths(answer: Records, count: int) -> list[str | None]:
     """For each of `count` paths the one that it resolves to; None if that is outside of the root, or unknown."""
     found: list[str | None] = []
     for _ in range(count):
         kind, name = answer.words_and_path(1)
         if kind not in (b"ok", b"no"):
-            raise answer.damaged()
+            raise answer.damage_error()
         path = name.decode(errors="surrogateescape") or "/"
         found.append(path if kind == b"ok" and is_valid(path) else None)
     answer.end()
@@ -68,15 +68,15 @@ def _beneath(answer: Records, name: bytes, top: str, root: str) -> str:
     """The path of file operations for `name`, perhaps not text. Raises BackendError unless it is `top` or beneath."""
     path = name.decode(errors="surrogateescape")
     if not path.startswith("/") or "\0" in path:
-        raise answer.damaged()
+        raise answer.damage_error()
     if root != "/":
         if path != root and not paths.is_beneath(path, root):
-            raise answer.damaged()
+            raise answer.damage_error()
         path = path[len(root) :] or "/"
     if path != top and not paths.is_beneath(path, top):
-        raise answer.damaged()
+        raise answer.damage_error()
     if path != "/" and not _NO_NAMES.isdisjoint(path.split("/")[1:]):
-        raise answer.damaged()
+        raise answer.damage_error()
     return path
 
 
@@ -92,7 +92,7 @@ def _time(answer: Records, word: bytes) -> str:
     try:
         return _time_text(word)
     except ValueError:
-        raise answer.damaged() from None
+        raise answer.damage_error() from None
 
 
 @lru_cache(256)
@@ -128,7 +128,7 @@ def contents(answer: Records, wanted: Sequence[str], limit: int) -> Iterator[Con
             case [b"E", _, *_] as words:
                 yield failure_of(words, path, limit)
             case _:
-                raise answer.damaged()
+                raise answer.damage_error()
     answer.end()
 
 
@@ -157,7 +157,7 @@ class SandboxContents:
         self._files: OrderedDict[str, CachedContent] = OrderedDict()
         self._size = 0
 
-    def known(self, path: str) -> CachedContent | None:
+    def get(self, path: str) -> CachedContent | None:
         """The cached content of a file, if any."""
         if path in self._files:
             self._files.move_to_end(path)
@@ -189,7 +189,7 @@ class SandboxContents:
 
     async def _fetch(self, group: list[str], found: dict[str, FetchedFile | DeepFSError]) -> None:
         """Add the files of `group` to `found`, as many as one answer may hold."""
-        before = {path: self.known(path) for path in group}
+        before = {path: self.get(path) for path in group}
         words = [word for path in group for word in self._words(path)]
         most = str(self._most).encode()
         bound = bound_of(len(group), self._most)
@@ -207,7 +207,7 @@ class SandboxContents:
         return found
 
     def _words(self, path: str) -> list[bytes]:
-        known = self.known(path)
+        known = self.get(path)
         return [self._name_of(path), known.version.encode() if known else b""]
 
     def _file(self, path: str, known: CachedContent | None, found: Content | DeepFSError) -> FetchedFile | DeepFSError:
@@ -241,7 +241,7 @@ def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterat
         mode, size, modified, name = answer.words_and_path(3)
         path = _beneath(answer, name, top, root)
         if path == top or not (deep or paths.parent(path) == top):
-            raise answer.damaged()
+            raise answer.damage_error()
         if not is_temporary(paths.name(path)):
             yield _info(answer, path, answer.mode(mode), size, modified) if _is_text(path) else Unlisted()
 
@@ -283,15 +283,15 @@ def tree_listing(answer: Records, top: str, root: str) -> TreeListing:
         mode, size, target, name = answer.words_and_path(3)
         path = "" if mode == b"bad" else _beneath(answer, name, top, root)
         if not path:
-            omission = joined(omission, unreadable_omission())
+            omission = join_omissions(omission, unreadable_omission())
         elif not is_valid(path):
-            omission = joined(omission, omission_of_name(paths.name(path)))
+            omission = join_omissions(omission, omission_of_name(paths.name(path)))
         elif path == top or not is_temporary(paths.name(path)):
             found.setdefault(path, _tree_entry(path, answer.mode(mode), answer.number(size), answer.mode(target)))
         if len(found) > MAX_ENTRIES:
             raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
     if top not in found:
-        raise answer.damaged()
+        raise answer.damage_error()
     return TreeListing(sorted(found.values(), key=lambda entry: entry.path), omission)
 
 
@@ -341,7 +341,7 @@ class SearchedFile(Struct, frozen=True):
     data: bytes | None
 
 
-def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[SearchedFile | Unlisted | None]:
+def parse_found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[SearchedFile | Unlisted | None]:
     """Yield the files that a grep has to search, of up to `limit` bytes; None if the sandbox left out further ones."""
     while answer:
         kind, size, name = answer.words_and_path(2)
@@ -351,20 +351,20 @@ def found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[Se
             return
         path = _beneath(answer, name, top, root)
         if kind not in (b"file", b"skip"):
-            raise answer.damaged()
+            raise answer.damage_error()
         length = answer.number(size, limit)
         data = answer.take(length) if kind == b"file" else None
         if not is_temporary(paths.name(path)):
             yield SearchedFile(path, data) if is_valid(path) else Unlisted()
 
 
-def grep_files(deadline: Deadline, answer: Records, root: str, grep: Grep) -> GrepResult:
+def grep_files(deadline: Deadline, answer: Records, root: str, grep: GrepScan) -> GrepResult:
     """The lines that `grep` finds in the files of an answer. Those whose name is no valid path count as skipped."""
     grep.deadline = deadline
     found: dict[str, bytes | None] = {}
     is_whole = True
     try:
-        for file in found_files(answer, grep.files.root, root, grep.max_bytes):
+        for file in parse_found_files(answer, grep.files.root, root, grep.max_bytes):
             deadline.check()
             if file is None or len(found) >= MAX_ENTRIES:
                 is_whole = False

@@ -27,11 +27,11 @@ from deepfs.sandboxes.answers import (
     glob_files,
     grep_files,
     list_directory,
-    resolved_paths,
+    parse_resolved_paths,
     tree_listing,
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
-from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, Grep, GrepRequest
+from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata
@@ -156,7 +156,7 @@ class BaseSandbox(SandboxBackendProtocol):
         script, nonce = _capturing_command(
             command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes
         )
-        return _captured_result(await self.aexecute(script, **options), nonce)
+        return _parse_captured(await self.aexecute(script, **options), nonce)
 
     def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
         """Run a command as `aexecute_with_offload` does, without an event loop.
@@ -237,7 +237,7 @@ class BaseSandbox(SandboxBackendProtocol):
             names = [self._inner(path) for path in ("/", *group)]
             bound = bound_of(20 * len(group))
             answer = await self._calls.call("resolve", *names, about=group[0], bound=bound)
-            found.update(zip(group, resolved_paths(answer, len(group)), strict=True))
+            found.update(zip(group, parse_resolved_paths(answer, len(group)), strict=True))
         return found
 
     def _hold(self, *held: str) -> AbstractAsyncContextManager[None]:
@@ -288,8 +288,8 @@ class BaseSandbox(SandboxBackendProtocol):
         return await pool.run_long(glob_files, answer, self._root, files, timeout=SEARCH_SECONDS, storage=self.id)
 
     async def _grep(self, request: GrepRequest) -> GrepResult:
-        request = _without(request, self.grep_exclude_dirs)
-        grep = Grep(request, FileFilter(request), self._max_bytes)
+        request = _without_directories(request, self.grep_exclude_dirs)
+        grep = GrepScan(request, FileFilter(request), self._max_bytes)
         top, most = grep.files.root, min(_MAX_SEARCHED_BYTES, self.content_bytes)
         limits = [str(limit).encode() for limit in (self._max_bytes, most)]
         words = [*_hints(request.glob), grep.required, *limits]
@@ -363,7 +363,7 @@ class BaseSandbox(SandboxBackendProtocol):
         raise ConflictError(path)
 
     async def _try_edit(self, path: str, old: str, new: str, replace_all: bool, if_match: str | None) -> EditResult:
-        known = self._contents.known(path)
+        known = self._contents.get(path)
         if known is not None:
             # The cached content may be outdated: if the edit fails in it, it may still be possible in the file.
             with suppress(DeepFSError):
@@ -461,18 +461,18 @@ class _FileChanged(Exception):  # noqa: N818
     """The file changed since it was read; the edit is retried."""
 
 
-def _without(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
+def _without_directories(request: GrepRequest, names: tuple[str, ...]) -> GrepRequest:
     """The request without the directories `names`, at any depth under where it starts."""
     root = request.root
     left_out = {*names}.difference(root.split("/"))
     start, known = len(root), request.hidden
 
-    def hidden(path: str, *, is_dir: bool) -> bool:
+    def is_hidden(path: str, *, is_dir: bool) -> bool:
         *directories, name = path[start:].split("/")
         found = not left_out.isdisjoint([*directories, name] if is_dir else directories)
         return found or (known is not None and known(path, is_dir=is_dir))
 
-    return replace_fields(request, hidden=hidden) if left_out else request
+    return replace_fields(request, hidden=is_hidden) if left_out else request
 
 
 def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
@@ -492,12 +492,12 @@ def _batches(groups: Iterable[_Files], most: int) -> Iterator[_Files]:
 def _common(old: bytes, new: bytes) -> tuple[int, int]:
     """The lengths of the common beginning and, in the rest, of the common end."""
     most = min(len(old), len(new))
-    before = _same(old, new, most)
-    after = _same(old[::-1], new[::-1], most - before)
+    before = _common_length(old, new, most)
+    after = _common_length(old[::-1], new[::-1], most - before)
     return before, after
 
 
-def _same(one: bytes, other: bytes, most: int) -> int:
+def _common_length(one: bytes, other: bytes, most: int) -> int:
     """The length of the common beginning, up to `most`."""
     low, high = 0, most
     while low < high:
@@ -571,7 +571,7 @@ def _capturing_command(command: str, path: str, inline: int, most: int | None) -
     return script, nonce
 
 
-def _captured_result(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
+def _parse_captured(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
     """The result that such a command printed; its whole output, not offloaded, if it was ended or cut."""
     first, _, rest = response.output.partition("\n")
     words = first.split()

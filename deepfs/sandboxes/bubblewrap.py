@@ -101,7 +101,7 @@ class BubblewrapSandbox(WorkspaceSandbox):
         self._network = network is True
         self._hosts = _hosts(network)
 
-    def _seen_root(self) -> str:
+    def _command_root(self) -> str:
         return WORKSPACE
 
     async def aclose(self) -> None:

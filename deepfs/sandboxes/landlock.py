@@ -23,7 +23,14 @@ from deepfs.process import Command
 from deepfs.sandboxes import seccomp
 from deepfs.sandboxes.limits import Cgroup, Limits
 from deepfs.sandboxes.network import AllowedHosts
-from deepfs.sandboxes.workspace import FOR_NETWORK, SETTINGS, WorkspaceSandbox, leads_by, memory_file, remove_directory
+from deepfs.sandboxes.workspace import (
+    FOR_NETWORK,
+    SETTINGS,
+    WorkspaceSandbox,
+    leads_through,
+    memory_file,
+    remove_directory,
+)
 from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
@@ -162,7 +169,7 @@ class LandlockSandbox(WorkspaceSandbox):
         check_bool("network", network)
         self._network = network is True
 
-    def _seen_root(self) -> str:
+    def _command_root(self) -> str:
         return os.path.normpath(self._given_root) if os.path.isabs(self._given_root) else self._disk.host_path
 
     # --- commands ---
@@ -253,7 +260,7 @@ class LandlockSandbox(WorkspaceSandbox):
 
     def _variables(self, temporary: str) -> Mapping[str, str]:
         # With PWD set, a shell reports this path as its directory, not another path to it through links.
-        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._seen_root(), **self._env}
+        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._command_root(), **self._env}
 
 
 def _check_machine() -> None:
@@ -272,7 +279,7 @@ def _interpreter(workspace: str) -> str:
     """The interpreter that starts commands; NotSupportedError if there is none that commands cannot change."""
     if not (used := interpreter_parts()):
         raise NotSupportedError(None, "commands are started by the Python interpreter, and its path is not known")
-    if any(leads_by(path, workspace) or not is_safe(path) for path in used):
+    if any(leads_through(path, workspace) or not is_safe(path) for path in used):
         raise NotSupportedError(
             None,
             "the Python interpreter lies in the workspace, or elsewhere where agents or other accounts could change it",

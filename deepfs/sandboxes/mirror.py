@@ -91,7 +91,7 @@ class _Copies:
     def obstacle_above(self, path: str) -> str | None:
         return next((each for each in paths.ancestors(path) if each in self.others), None)
 
-    def wanted_by_others(self, mirror: "SandboxMirror") -> set[str]:
+    def names_of_others(self, mirror: "SandboxMirror") -> set[str]:
         return {name for each, names in self.wanted.items() if each is not mirror for name in names}
 
 
@@ -156,7 +156,7 @@ class SandboxMirror:
         copies.wanted[self] = frozenset(wanted)
         changed = [path for path, file in wanted.items() if held.get(path) != file]
         # Copies that another mirror wants stay. Nothing is removed through a link that commands made of a directory.
-        staying = (copies.owned & copies.wanted_by_others(self)) - wanted.keys()
+        staying = (copies.owned & copies.names_of_others(self)) - wanted.keys()
         gone = {path for path in copies.owned - wanted.keys() - staying if copies.obstacle_above(path) is None}
         if changed or gone:
             contents = await read(changed) if changed else {}

@@ -102,7 +102,7 @@ class _AllowedHost(Struct, frozen=True):
 _PORTS: Final = frozenset({80, 443})
 
 
-def _allowed_host(text: str) -> _AllowedHost:
+def _parse_host(text: str) -> _AllowedHost:
     if not isinstance(text, str):
         raise TypeError(f"hosts: {text!r} is no text")
     name = text.removeprefix("*.")
@@ -157,7 +157,7 @@ class AllowedHosts:
         if isinstance(hosts, str | bytes):
             raise TypeError("hosts: a list of texts is needed, not one text")
         self._given = list(hosts)
-        self._entries = [_allowed_host(text) for text in self._given]
+        self._entries = [_parse_host(text) for text in self._given]
         self._resolve = resolve or _look_up
 
     def __repr__(self) -> str:
@@ -255,12 +255,12 @@ async def _http_request(begin: bytes, reader: BufferedByteReceiveStream) -> _Req
         if port is None:
             raise ValueError("it has no port")
         return _Request(normal_host(host), port)
-    return _forwarded_request(
+    return _parse_request(
         method, target.decode(), version, [(match[1], match[2].strip()) for match in headers if match]
     )
 
 
-def _forwarded_request(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
+def _parse_request(method: bytes, url: str, version: bytes, headers: Sequence[tuple[bytes, bytes]]) -> _Request:
     """A request to forward to the host in its URL, which also gets the name that the URL has, and no other."""
     match = _URL.fullmatch(url)
     if match is None:

@@ -83,13 +83,13 @@ class StreamEnds(Kept):
         return self.size - len(self._head) - len(self._tail)
 
 
-def exit_code_of(told: object) -> int:
-    """The exit code that a service told. Raises BackendError if it is no number."""
-    if isinstance(told, float) and told.is_integer():
-        told = int(told)
-    if not isinstance(told, int) or abs(told) > _MAX_CODE:
+def exit_code_of(reported: object) -> int:
+    """The exit code that a service reported. Raises BackendError if it is no number."""
+    if isinstance(reported, float) and reported.is_integer():
+        reported = int(reported)
+    if not isinstance(reported, int) or abs(reported) > _MAX_CODE:
         raise BackendError(None, "the service did not tell how the command ended")
-    return told
+    return reported
 
 
 async def read_all(*reads: Callable[[], Coroutine[Any, Any, None]]) -> None:

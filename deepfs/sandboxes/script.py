@@ -33,7 +33,7 @@ class FailedError(OSError):
         self.said = said
 
 
-def held(name: bytes) -> bytes:
+def temporary_path(name: bytes) -> bytes:
     return os.path.join(place, PREFIX + name)
 
 
@@ -65,7 +65,7 @@ def lock() -> None:
     """Allow one change at a time; the lock ends with the process. Without it, nothing has changed: `E timeout`."""
     import fcntl
 
-    file = os.open(held(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(temporary_path(b"lock-%d" % os.getuid()), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -88,7 +88,7 @@ def wait_for(file: int) -> None:
 def payload(staged: bytes) -> bytes:
     if not staged:
         return a2b_base64(sys.stdin.buffer.read())
-    path = staged if staged.startswith(b"/") else held(staged)
+    path = staged if staged.startswith(b"/") else temporary_path(staged)
     with open(path, "rb") as file:
         data = file.read()
     os.unlink(path)
@@ -133,7 +133,7 @@ def lstat_entry(path: bytes) -> None:
     answer.append(b"%x %d %x %s//\n" % (status.st_mode, status.st_size, target, path))
 
 
-def unlisted(error: "OSError | None") -> None:
+def report_unlisted(error: "OSError | None") -> None:
     answer.append(b"bad 0 0 //\n")
 
 
@@ -142,12 +142,12 @@ def entries(path: bytes) -> None:
     lstat_entry(path)
     if os.path.islink(path) or not os.path.isdir(path):
         return
-    for directory, below, names in os.walk(path, onerror=unlisted):
+    for directory, below, names in os.walk(path, onerror=report_unlisted):
         for child in below + names:
             try:
                 lstat_entry(os.path.join(directory, child))
             except OSError:
-                unlisted(None)
+                report_unlisted(None)
         below[:] = [child for child in below if os.path.join(directory, child) not in SYSTEM]
 
 
@@ -165,7 +165,7 @@ def fetch(limit: bytes, *wanted: bytes) -> None:
     left = int(limit)
     for at in range(0, len(wanted), 2):
         try:
-            content, size = fetched(wanted[at], wanted[at + 1], int(limit))
+            content, size = fetch_one(wanted[at], wanted[at + 1], int(limit))
             if size > left:
                 raise FailedError(b"later")
             answer.append(content)
@@ -183,7 +183,7 @@ def read(path: bytes, limit: int) -> bytes:
     return data
 
 
-def fetched(path: bytes, known: bytes, limit: int) -> "tuple[bytes, int]":
+def fetch_one(path: bytes, known: bytes, limit: int) -> "tuple[bytes, int]":
     status = regular(path)
     if status.st_size > limit:
         raise FailedError(b"too_large %d" % status.st_size)
@@ -343,7 +343,7 @@ def put(staged: bytes, *wanted: bytes) -> None:
 
 def stage(name: bytes, offset: bytes) -> None:
     data = a2b_base64(sys.stdin.buffer.read())
-    with open(held(name), "wb" if int(offset) == 0 else "ab") as file:
+    with open(temporary_path(name), "wb" if int(offset) == 0 else "ab") as file:
         if file.tell() != int(offset):
             raise FailedError(b"other a part is missing")
         file.write(data)
@@ -468,14 +468,14 @@ def show(text: bytes, offset: int, digest: str) -> None:
 
 
 def more(name: bytes, offset: bytes) -> None:
-    with open(held(name), "rb") as file:
+    with open(temporary_path(name), "rb") as file:
         text = file.read()
     show(text, int(offset), "-")
     if int(offset) + int(most) >= len(text):
-        os.unlink(held(name))
+        os.unlink(temporary_path(name))
 
 
-def zipped(data: bytes) -> bytes:
+def gzip_data(data: bytes) -> bytes:
     compress = zlib.compressobj(4, zlib.DEFLATED, 31)
     return compress.compress(data) + compress.flush()
 
@@ -489,9 +489,9 @@ def main() -> None:
         {function.__name__.encode(): function for function in operations}[operation](*arguments[3:])
     except OSError as error:
         answer[:] = [b"E %s\n" % word(error)]
-    text = b2a_base64(zipped(b"".join(answer)), newline=False)
+    text = b2a_base64(gzip_data(b"".join(answer)), newline=False)
     if len(text) > int(most):
-        with open(held(nonce), "wb") as file:
+        with open(temporary_path(nonce), "wb") as file:
             file.write(text)
     show(text, 0, checksum(text).decode())
 

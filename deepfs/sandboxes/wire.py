@@ -2,7 +2,7 @@
 
 What comes back is not trusted: a frame that announces too much is refused before the rest is fetched, each further part
 must be as long as it has to be, and each command has a time limit. Of records, lengths, counts and numbers are checked,
-and memory is bounded. Whatever is wrong raises one error, the BackendError of `Records.damaged`.
+and memory is bounded. Whatever is wrong raises one error, the BackendError of `Records.damage_error`.
 """
 
 import re
@@ -104,12 +104,12 @@ class Records:
         try:
             packed = b64decode(text, validate=True)
         except ValueError:
-            raise self.damaged() from None
+            raise self.damage_error() from None
         self._pieces = _unpack(packed, most)
         self._data = b""
         self._at = 0
 
-    def damaged(self) -> BackendError:
+    def damage_error(self) -> BackendError:
         """The error of an answer that cannot be understood."""
         return BackendError(self.about, "the sandbox gave an answer that means nothing")
 
@@ -118,7 +118,7 @@ class Records:
         try:
             return next(self._pieces, b"")
         except (ValueError, zlib.error):
-            raise self.damaged() from None
+            raise self.damage_error() from None
 
     def _fill(self) -> bool:
         """Add further bytes to those that are not read; False if there are none."""
@@ -132,7 +132,7 @@ class Records:
         """The bytes up to `end`, which is skipped."""
         while (stop := self._data.find(end, self._at, self._at + _MAX_RECORD_BYTES)) < 0:
             if len(self._data) - self._at >= _MAX_RECORD_BYTES or not self._fill():
-                raise self.damaged()
+                raise self.damage_error()
         found, self._at = self._data[self._at : stop], stop + len(end)
         return found
 
@@ -144,7 +144,7 @@ class Records:
         while missing:
             piece = self._next_piece()
             if not piece:
-                raise self.damaged()
+                raise self.damage_error()
             taken.append(piece[:missing])
             self._data, self._at = piece, len(taken[-1])
             missing -= self._at
@@ -167,25 +167,25 @@ class Records:
         """The next record with the given number of words and a path, which may contain anything but `//`."""
         found = self.until(b"//\n").split(b" ", words)
         if len(found) <= words:
-            raise self.damaged()
+            raise self.damage_error()
         return found
 
     def number(self, word: bytes, most: int = 1 << 62) -> int:
         """The number that `word` states in decimal."""
         if not _is_number(word) or int(word) > most:
-            raise self.damaged()
+            raise self.damage_error()
         return int(word)
 
     def mode(self, word: bytes) -> int:
         """The mode that `word` states in hexadecimal."""
         if not _is_mode(word):
-            raise self.damaged()
+            raise self.damage_error()
         return int(word, 16)
 
     def end(self) -> None:
         """Raise unless all records are read."""
         if self:
-            raise self.damaged()
+            raise self.damage_error()
 
 
 _is_number = re.compile(rb"[0-9]{1,19}").fullmatch
@@ -264,7 +264,7 @@ def check(answer: Records, path: str) -> None:
         answer.end()
         raise failure_of(words, path)
     if words != [b"ok"]:
-        raise answer.damaged()
+        raise answer.damage_error()
 
 
 def outcomes(answer: Records, changed: Sequence[str]) -> list[DeepFSError | None]:
@@ -272,7 +272,7 @@ def outcomes(answer: Records, changed: Sequence[str]) -> list[DeepFSError | None
     found = [answer.words() for _ in changed]
     answer.end()
     if not all(words == [b"ok"] or (words[0] == b"E" and len(words) > 1) for words in found):
-        raise answer.damaged()
+        raise answer.damage_error()
     # Of a change, "not_dir" is about what is above.
     return [
         None
@@ -424,7 +424,7 @@ class ScriptCalls:
 
     async def _part(self, nonce: str, words: list[bytes], payload: bytes, about: str | None, start: int = 0) -> Frame:
         """Run a command and return its frame, which must hold the part from `start` on as far as an output may go."""
-        output = await self._output(command_text(self._engine, [*self._heading(nonce), *words], payload), about)
+        output = await self._output(command_text(self._engine, [*self._head_words(nonce), *words], payload), about)
         frame = parse_frame(output, nonce, about)
         if len(frame.part) != min(self._answer_bytes, frame.length - start):
             raise BackendError(about, "the sandbox sent another part of its answer than it announced")
@@ -441,12 +441,12 @@ class ScriptCalls:
                 return response.output
         raise DeadlineError(about, "the sandbox took too long")
 
-    def _heading(self, nonce: str) -> list[bytes]:
+    def _head_words(self, nonce: str) -> list[bytes]:
         return [nonce.encode(), str(self._answer_bytes).encode()]
 
     def room(self, *arguments: bytes) -> int:
         """The bytes of content that fit into a call with `arguments`; 0 or less if not even the arguments fit."""
-        words = [*self._heading("0" * 16), b"operation", b"0" * 16, *arguments]
+        words = [*self._head_words("0" * 16), b"operation", b"0" * 16, *arguments]
         left = self._command_bytes - len(command_text(self._engine, [], b"").encode()) - _cost(self._engine, words)
         return left // 4 * 3
 

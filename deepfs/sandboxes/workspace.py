@@ -34,7 +34,7 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_by", "memory_file", "remove_directory"]
+__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_through", "memory_file", "remove_directory"]
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         os.makedirs(self._given_root, 0o700, exist_ok=True)
         import_late_modules()
         for path in self._read_only:
-            if leads_by(path, self._given_root):  # A command could make it lead to any file.
+            if leads_through(path, self._given_root):  # A command could make it lead to any file.
                 reason = f"read_only has a path in the workspace, where commands change it: {path}"
                 raise NotSupportedError(None, reason)
 
@@ -186,7 +186,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     # --- commands ---
 
     @abstractmethod
-    def _seen_root(self) -> str:
+    def _command_root(self) -> str:
         """The absolute path of the workspace for commands."""
 
     def sandbox_path(self, path: str) -> str:
@@ -198,7 +198,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises:
             InvalidPathError: If `path` is not valid.
         """
-        return os.path.normpath(os.path.join(self._seen_root(), paths.normalize(path)[1:]))
+        return os.path.normpath(os.path.join(self._command_root(), paths.normalize(path)[1:]))
 
     def virtual_path(self, path: str) -> str:
         """The path of a file for file operations.
@@ -209,7 +209,7 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         Raises:
             InvalidPathError: If it is not in the workspace.
         """
-        root = self._seen_root()
+        root = self._command_root()
         full = os.path.normpath(os.path.join(root, path))
         if full != root and not paths.is_beneath(full, root):
             raise InvalidPathError(path, "it is outside the workspace")
@@ -239,11 +239,11 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         """
 
         @asynccontextmanager
-        async def streamed() -> AsyncIterator[Running]:
-            async with self._confine(command, timeout) as boxed, commands.running(boxed) as run:
+        async def stream() -> AsyncIterator[Running]:
+            async with self._confine(command, timeout) as boxed, commands.start_command(boxed) as run:
                 yield run
 
-        return streamed()
+        return stream()
 
     @abstractmethod
     def _confine(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:
@@ -326,7 +326,7 @@ def _free_bytes(directory: str) -> int:
     return status.f_bfree * status.f_frsize
 
 
-def leads_by(path: str, workspace: str) -> bool:
+def leads_through(path: str, workspace: str) -> bool:
     """Whether a part of a path, or of a link on its way, lies in the workspace, where commands can replace it.
 
     The path need not exist. It may be the workspace itself.

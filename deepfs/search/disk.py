@@ -30,25 +30,25 @@ from deepfs.errors import (
 )
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
-from deepfs.search.query import is_plain, numbered_matches
+from deepfs.search.query import is_plain, parse_numbered_matches
 from deepfs.search.request import (
     MAX_GLOB_CHARS,
     MAX_GLOB_MATCHES,
     MAX_SEARCHED_BYTES,
     FileFilter,
-    Grep,
     GrepRequest,
+    GrepScan,
     SearchRequest,
     glob_result,
 )
-from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, RipgrepRun, find_ripgrep
 from deepfs.text import paths
-from deepfs.text.judging import Judge
+from deepfs.text.judging import AccessCheck
 from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import after_fork
-from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, carrying
+from deepfs.types import FileInfo, GlobResult, GrepMatch, GrepResult, attach_error
 
 __all__ = ["FEW", "LocalSearch"]
 
@@ -100,14 +100,14 @@ class LocalSearch:
         calls: Sequence[BatchedCall[SearchRequest, Any]],
         root: str,
         base: str = "/",
-        judge: Judge | None = None,
+        access: AccessCheck | None = None,
     ) -> None:
         """Carry out the searches of `calls` together, all of which start at `root`, and settle each when it ends.
 
-        Files that the judge refuses are not found. Ignore files are read without asking it. A call with an invalid
-        pattern fails alone.
+        Files that the access check refuses are not found. Ignore files are read without asking it. A call with an
+        invalid pattern fails alone.
         """
-        batch = _Batch(self._disk.judged(judge), root, self._max_bytes)
+        batch = _Batch(self._disk.with_access(access), root, self._max_bytes)
         if self._ignores:
             start = base if root == base or paths.is_beneath(root, base) else root
             read = self._gitignore if self._honours_files else None
@@ -120,7 +120,7 @@ class LocalSearch:
             try:
                 if chosen not in filters:
                     filters[chosen] = FileFilter(call.request, root, batch.ignoring)
-                batch.tasks.append(_Task(call, filters[chosen], batch))
+                batch.tasks.append(_SearchTask(call, filters[chosen], batch))
             except DeepFSError as error:
                 call.fail(error)
         with suppress(DeadlineError):
@@ -138,7 +138,7 @@ class LocalSearch:
             return None
 
 
-class _Task:
+class _SearchTask:
     """One search of a batch: the files that it wants, and what it has found. `grep` is None for a glob.
 
     A grep with a limit gets its files sorted by path; other greps in any order, each once. Globs get theirs sorted.
@@ -153,7 +153,7 @@ class _Task:
         """Whether the search ended at its deadline."""
         self._infos: list[FileInfo] = []
         self._chars = 0
-        self.grep: Grep | None = None
+        self.grep: GrepScan | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -161,7 +161,7 @@ class _Task:
         self._shortage: DeepFSError | None = None
         """The first error from a lack of system resources, for which a part of the tree was not searched."""
         if isinstance(self.call.request, GrepRequest):
-            self.grep = Grep(self.call.request, self.files, self._batch.max_bytes)
+            self.grep = GrepScan(self.call.request, self.files, self._batch.max_bytes)
             # The search of one file may take long; meanwhile, other tasks of the batch must end at their deadlines.
             self.grep.deadline = _Deadline(self._batch.tasks, [self])
 
@@ -219,7 +219,7 @@ class _Task:
             return found
         error = error_about(self._shortage.code, None, "{cause}: the search is not complete", cause=self._shortage)
         found.error, found.code = str(error), self._shortage.code
-        return carrying(found, error)
+        return attach_error(found, error)
 
 
 class _Deadline(Deadline):
@@ -227,7 +227,7 @@ class _Deadline(Deadline):
 
     __slots__ = ("_batch", "_every", "_next", "_tasks")
 
-    def __init__(self, batch: Sequence[_Task], tasks: Sequence[_Task], every: float = _CHECK_S) -> None:
+    def __init__(self, batch: Sequence[_SearchTask], tasks: Sequence[_SearchTask], every: float = _CHECK_S) -> None:
         super().__init__()
         self._batch = batch
         self._tasks = tasks
@@ -255,7 +255,7 @@ class _Deadline(Deadline):
             raise DeadlineError(path, "")
 
 
-def _end(batch: Sequence[_Task], tasks: Iterable[_Task]) -> None:
+def _end(batch: Sequence[_SearchTask], tasks: Iterable[_SearchTask]) -> None:
     """End some tasks of a batch. Each gets its result at once, but the last one only when all work has ended."""
     for task in tasks:
         if not task.is_over:
@@ -272,7 +272,7 @@ class _Batch:
         self.root = root
         self.max_bytes = max_bytes
         self._start = len(root.rstrip("/")) + 1
-        self.tasks: list[_Task] = []
+        self.tasks: list[_SearchTask] = []
         self.ignoring: Ignoring | None = None
         self.starts_in_file: bool = False
 
@@ -291,7 +291,7 @@ class _Batch:
         finally:
             _processes.release()
 
-    def _is_large(self, greps: Sequence[_Task]) -> bool:
+    def _is_large(self, greps: Sequence[_SearchTask]) -> bool:
         """Whether there are many files. Greps with a limit are tried on the first ones, where they may find enough."""
         limited = [task for task in greps if task.grep is not None and task.grep.is_limited]
         count, deadline = 0, _Deadline(self.tasks, limited)
@@ -314,7 +314,7 @@ class _Batch:
 
     # --- in this process ---
 
-    def _walk(self, tasks: Sequence[_Task]) -> None:
+    def _walk(self, tasks: Sequence[_SearchTask]) -> None:
         """Search file after file, until none is left or the tasks are over."""
         tasks = [task for task in tasks if not task.is_over]
         if tasks:
@@ -328,7 +328,7 @@ class _Batch:
 
     def _runs(
         self,
-        tasks: Sequence[_Task],
+        tasks: Sequence[_SearchTask],
         deadline: _Deadline,
         only: Iterable[str] | None = None,
         miss: Callable[[str, OSError], None] | None = None,
@@ -344,7 +344,7 @@ class _Batch:
         choice = filters[0] if len(filters) == 1 and only is None else _AnyOf(filters, only)
         return self.disk.walk_runs(self.root, choice, unreadable=miss or miss_all, deadline=deadline)
 
-    def _search(self, run: FileRun, tasks: Sequence[_Task], deadline: _Deadline) -> None:
+    def _search(self, run: FileRun, tasks: Sequence[_SearchTask], deadline: _Deadline) -> None:
         """Search the files of a run for the tasks that want them. Raises DeadlineError."""
         filters = dict.fromkeys([task.files for task in tasks])
         if len(run.prefix) < self._start:
@@ -392,14 +392,14 @@ class _Batch:
 
     # --- with ripgrep ---
 
-    def _search_with(self, ripgrep: Ripgrep, greps: Sequence[_Task]) -> None:
+    def _search_with(self, ripgrep: Ripgrep, greps: Sequence[_SearchTask]) -> None:
         """Search for `greps` with ripgrep, and meanwhile for all other tasks here."""
         queries = [task.grep.query for task in greps if task.grep is not None and not task.grep.is_limited]
         # ripgrep drops a carriage return or a BOM at an end of the text that it is to search for, and then finds more.
         has_lines = len(queries) == len(greps) and all(
             is_plain(query) and "\r" not in query.pattern and BOM not in query.pattern for query in queries
         )
-        unchanged = self.disk.unchanged(self.root) if has_lines else None
+        unchanged = self.disk.select_unchanged(self.root) if has_lines else None
         try:
             directory = self.disk.real_path(self.root)
             if directory is None:
@@ -424,7 +424,7 @@ class _Batch:
             self._walk(greps)
         _end(self.tasks, greps)
 
-    def _take(self, run: Run, greps: Sequence[_Task], unchanged: UnchangedFiles | None) -> None:
+    def _take(self, run: RipgrepRun, greps: Sequence[_SearchTask], unchanged: UnchangedFiles | None) -> None:
         """Search the files that ripgrep finds or leaves out. Raises RipgrepError and DeadlineError."""
         files, deadline = greps[0].files, _Deadline(self.tasks, greps)
         # Only with a limit does it matter which matches come first.
@@ -434,7 +434,7 @@ class _Batch:
         missed: dict[str, OSError] = {}
         """The directories that could not be read, with `/` at the end."""
 
-        def visit(place: str, tasks: Sequence[_Task]) -> None:
+        def visit(place: str, tasks: Sequence[_SearchTask]) -> None:
             deadline.check(place)
             tasks = [task for task in tasks if not task.is_over]
             content = self._read(place) if tasks and place not in missed else b""
@@ -480,7 +480,11 @@ class _Batch:
                 continue
 
     def _take_lines(
-        self, found: dict[str, bytes | None], greps: Sequence[_Task], unchanged: UnchangedFiles, deadline: Deadline
+        self,
+        found: dict[str, bytes | None],
+        greps: Sequence[_SearchTask],
+        unchanged: UnchangedFiles,
+        deadline: Deadline,
     ) -> Collection[str]:
         """Give the lines that ripgrep found to the greps; returns the files that need not be searched any more."""
         known = {path: lines for path, lines in found.items() if lines is not None}
@@ -495,7 +499,7 @@ class _Batch:
                 continue
             # A program may have changed the file through its memory just now.
             if BOM.encode() not in lines and has_plain_lines(lines):
-                matches[path] = numbered_matches(path, lines, needles) or {}
+                matches[path] = parse_numbered_matches(path, lines, needles) or {}
         most_chars = sum(map(len, known.values()))
         for task in greps:
             if task.grep is not None and not task.is_over:

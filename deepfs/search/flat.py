@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from deepfs.errors import DeadlineError, DeepFSError, NotFoundError
-from deepfs.search.request import MAX_GLOB_MATCHES, SEARCH_SECONDS, FileFilter, Grep, glob_result
+from deepfs.search.request import MAX_GLOB_MATCHES, SEARCH_SECONDS, FileFilter, GrepScan, glob_result
 from deepfs.sync import is_inline, yield_to_loop
 from deepfs.text import records
 from deepfs.text.flat_tree import FileTree
@@ -118,7 +118,7 @@ def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
         yield path
 
 
-def grep_tree(tree: FileTree, grep: Grep, deadline: Deadline) -> GrepResult:
+def grep_tree(tree: FileTree, grep: GrepScan, deadline: Deadline) -> GrepResult:
     """The lines that `grep` finds in the files of `tree`, which holds their contents and must not change meanwhile."""
     search = BatchedGrep(tree, grep)
     search.scan_all(deadline)
@@ -128,7 +128,7 @@ def grep_tree(tree: FileTree, grep: Grep, deadline: Deadline) -> GrepResult:
 class BatchedGrep:
     """A grep that gets the contents of the files in batches."""
 
-    def __init__(self, tree: FileTree, grep: Grep) -> None:
+    def __init__(self, tree: FileTree, grep: GrepScan) -> None:
         self._tree = tree
         self._grep = grep
 
@@ -179,10 +179,10 @@ class BatchedGrep:
         return self._grep.result()
 
 
-def scan_stored(grep: Grep, path: str, files: Mapping[str, FileDataV2]) -> None:
+def scan_stored(grep: GrepScan, path: str, files: Mapping[str, FileDataV2]) -> None:
     """Search one file; one that cannot be read, or is no valid record, counts as skipped."""
     try:
-        content = records.searchable(files[path], path)
+        content = records.searchable_content(files[path], path)
     except DeepFSError:
         grep.skip()
     else:

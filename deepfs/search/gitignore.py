@@ -359,7 +359,7 @@ class Ignoring:
     def prepare(self) -> None:
         """Read and compile the rules that apply at the root; needed before all else. Raises DeadlineError."""
         chain = self._with_own(self._base, _with(self._base, self._rules, ()))
-        for directory in _way(self._base, self._root):
+        for directory in _directories_between(self._base, self._root):
             above = () if _is_ignored(chain, directory, is_dir=True) else chain
             chain = self._with_own(directory, above)
         self._ignored[self._root], self._holding[self._root] = False, chain
@@ -380,7 +380,7 @@ class Ignoring:
     def _decide(self, directory: str) -> None:
         """Cache whether a directory and those above it are ignored; a walk has asked about the latter before."""
         known = paths.parent(directory) in self._ignored
-        for each in [directory] if known else _way(self._root, directory):
+        for each in [directory] if known else _directories_between(self._root, directory):
             if each in self._ignored:
                 continue
             above = paths.parent(each)
@@ -431,6 +431,6 @@ def _is_ignored(chain: _Chain, path: str, *, is_dir: bool) -> bool:
     return False
 
 
-def _way(base: str, directory: str) -> list[str]:
+def _directories_between(base: str, directory: str) -> list[str]:
     """The directories beneath `base` down to `directory`, itself included."""
     return [each for each in [*paths.ancestors(directory), directory] if paths.is_beneath(each, base)]

@@ -21,7 +21,7 @@ __all__ = [
     "MAX_EXPRESSION",
     "MAX_PATTERN",
     "MAX_SEGMENTS",
-    "Glob",
+    "GlobPattern",
     "Tree",
     "compile_glob",
     "compile_tree",
@@ -60,12 +60,12 @@ _goes_up = re.compile(r"(?:\A|[/\\])\.\.(?:/|\\[*?]|\Z)").search
 _MEMBER = re.compile(r"\\?(?P<first>.)(?:-\\?(?P<last>.))?", re.DOTALL)
 
 
-class _RefusedError(Exception):
+class _RefusedGlobError(Exception):
     """A pattern is refused; the message is the reason."""
 
 
 @lru_cache(maxsize=256)
-def compile_glob(pattern: str) -> "Glob":
+def compile_glob(pattern: str) -> "GlobPattern":
     r"""The matcher of `pattern`.
 
     - Without `/`, a pattern is about the name of a file at any depth; with one, about its whole path from where the
@@ -86,8 +86,8 @@ def compile_glob(pattern: str) -> "Glob":
         raise TypeError(f"a glob pattern is a string, not {type(pattern).__name__}")
     try:
         _check_text(pattern)
-        return Glob(pattern, [_segments(alternative) for alternative in _expand(pattern)])
-    except _RefusedError as refusal:
+        return GlobPattern(pattern, [_segments(alternative) for alternative in _expand(pattern)])
+    except _RefusedGlobError as refusal:
         raise InvalidPatternError(pattern, str(refusal), kind="glob pattern") from None
 
 
@@ -103,7 +103,7 @@ def compile_tree(pattern: str) -> "Tree":
     try:
         _check_text(pattern)
         return Tree(pattern, list(_trees(pattern)))
-    except _RefusedError as refusal:
+    except _RefusedGlobError as refusal:
         raise InvalidPatternError(pattern, str(refusal), kind="pattern of paths") from None
 
 
@@ -111,7 +111,7 @@ def _trees(pattern: str) -> Iterator[list[str]]:
     """Yield the segments of each alternative of a pattern of paths; an empty list stands for the root."""
     for alternative in _expand(pattern):
         if not alternative.startswith("/"):
-            raise _RefusedError("it must start with '/'")
+            raise _RefusedGlobError("it must start with '/'")
         if not alternative.strip("/"):
             yield []
             continue
@@ -151,13 +151,13 @@ class Tree:
         return bool(self._leads_on("" if directory == "/" else f"{directory[1:]}/"))
 
 
-class Glob:
+class GlobPattern:
     """A compiled pattern, from `compile_glob`. Paths are relative to where the search starts, without leading `/`."""
 
     def __init__(self, pattern: str, alternatives: list[list[str]]) -> None:
         self.pattern = pattern
         self._alternatives = alternatives
-        endings = tuple({_ending(segments[-1]) for segments in alternatives})
+        endings = tuple({_literal_suffix(segments[-1]) for segments in alternatives})
         # `endswith` takes one text in half the time that it takes for a tuple of one.
         self._ending: str | tuple[str, ...] = endings[0] if len(endings) == 1 else endings
         self._is_ending_only = all(map(_is_ending_only, alternatives))
@@ -174,7 +174,7 @@ class Glob:
         """Whether a file at any depth beneath `relative_directory` could match; False is certain, True is not."""
         return not relative_directory or bool(self._leads_on(f"{relative_directory}/"))
 
-    def matching(self, relative_directory: str, names: Iterable[str]) -> list[str]:
+    def select(self, relative_directory: str, names: Iterable[str]) -> list[str]:
         """The files `names` of `relative_directory`, which ends in `/`, that the pattern matches."""
         ending = self._ending
         found = [name for name in names if name.endswith(ending)]
@@ -216,9 +216,9 @@ class Glob:
 
 def _check_text(pattern: str) -> None:
     if len(pattern) > MAX_PATTERN:
-        raise _RefusedError(f"it has {len(pattern):,} characters, the limit is {MAX_PATTERN:,}")
+        raise _RefusedGlobError(f"it has {len(pattern):,} characters, the limit is {MAX_PATTERN:,}")
     if "\0" in pattern or any("\ud800" <= character <= "\udfff" for character in pattern):
-        raise _RefusedError("it holds a NUL or a lone surrogate, which no path does")
+        raise _RefusedGlobError("it holds a NUL or a lone surrogate, which no path does")
 
 
 def _tokens(pattern: str) -> Iterator[re.Match[str]]:
@@ -226,7 +226,7 @@ def _tokens(pattern: str) -> Iterator[re.Match[str]]:
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
-            raise _RefusedError(_why_no_token(pattern[at]))
+            raise _RefusedGlobError(_why_no_token(pattern[at]))
         yield token
         at = token.end()
 
@@ -254,46 +254,46 @@ def _expand(pattern: str) -> list[str]:
             addition = r"\," if token["brace"] else token[0]
             current = [text + addition for text in current]
         if sum(map(len, current)) > MAX_EXPANDED:
-            raise _RefusedError(f"its braces stand for more than {MAX_EXPANDED:,} characters")
+            raise _RefusedGlobError(f"its braces stand for more than {MAX_EXPANDED:,} characters")
     if enclosing:
-        raise _RefusedError(r"'{' is not closed; write '\{' for the character")
+        raise _RefusedGlobError(r"'{' is not closed; write '\{' for the character")
     return [text for text in current if text] or [""]
 
 
 def _close_braces(last: list[str], enclosing: list[tuple[list[str], list[str]]]) -> list[str]:
     """Return the alternatives so far, after the innermost braces ended with the options `last`."""
     if not enclosing:
-        raise _RefusedError(r"'}' closes nothing; write '\}' for the character")
+        raise _RefusedGlobError(r"'}' closes nothing; write '\}' for the character")
     before, options = enclosing.pop()
     if not options:
-        raise _RefusedError(r"braces need a comma, as in '{a,b}'; write '\{' and '\}' for the characters")
+        raise _RefusedGlobError(r"braces need a comma, as in '{a,b}'; write '\{' and '\}' for the characters")
     options.extend(last)
     if len(before) * len(options) > MAX_ALTERNATIVES:
-        raise _RefusedError(f"its braces stand for more than {MAX_ALTERNATIVES:,} alternatives")
+        raise _RefusedGlobError(f"its braces stand for more than {MAX_ALTERNATIVES:,} alternatives")
     return [start + option for start in before for option in options]
 
 
 def _segments(alternative: str) -> list[str]:
     """Split an alternative into segments to match from the start; no two `**` in a row, and none at the end."""
     if _goes_up(alternative):
-        raise _RefusedError("'..' is not allowed; the pattern is relative to where the search starts")
+        raise _RefusedGlobError("'..' is not allowed; the pattern is relative to where the search starts")
     if alternative.startswith("!"):
-        raise _RefusedError(r"exclusion with '!' is not supported; write '\!' for the character")
+        raise _RefusedGlobError(r"exclusion with '!' is not supported; write '\!' for the character")
     written = alternative.split("/")
     named = [segment for segment in written if segment not in ("", ".")]
     if not named:
-        raise _RefusedError("it names no file")
+        raise _RefusedGlobError("it names no file")
     if written[-1] != named[-1]:
-        raise _RefusedError("only files are matched; write '/**' at the end for all files in a directory")
+        raise _RefusedGlobError("only files are matched; write '/**' at the end for all files in a directory")
     if len(named) > MAX_SEGMENTS:
-        raise _RefusedError(f"it has more than {MAX_SEGMENTS} segments")
+        raise _RefusedGlobError(f"it has more than {MAX_SEGMENTS} segments")
     start = [] if len(written) > 1 else [_ANY]
     end = ["*"] if named[-1] == _ANY else []
     segments = [*start, *named, *end]
     return [segment for before, segment in pairwise(["", *segments]) if (before, segment) != (_ANY, _ANY)]
 
 
-def _ending(segment: str) -> str:
+def _literal_suffix(segment: str) -> str:
     """The literal text at the end of every name that `segment` matches."""
     *_, last = _tokens(segment)
     return last["text"] or last["escaped"] or ""
@@ -318,7 +318,7 @@ def _compile(expressions: Iterable[tuple[str, str]]) -> _Test:
         endings.setdefault(beginning, {})[ending] = None
     whole = "|".join(f"{beginning}(?:{'|'.join(ends)})" for beginning, ends in endings.items())
     if len(whole) > MAX_EXPRESSION:
-        raise _RefusedError("it stands for too much; use fewer alternatives and wildcards, or several patterns")
+        raise _RefusedGlobError("it stands for too much; use fewer alternatives and wildcards, or several patterns")
     return re.compile(whole or _NOTHING, re.DOTALL).fullmatch
 
 
@@ -331,12 +331,12 @@ def _compile_ways(alternatives: list[list[str]], compile_all: Callable[[Iterable
     """Compile the test of the directories that lead on to matches. Where it would be too long, all of them do."""
     try:
         return compile_all(map(_way_expression, alternatives))
-    except _RefusedError:
+    except _RefusedGlobError:
         return lambda _: True
 
 
 def _is_ending_only(segments: list[str]) -> bool:
-    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_ending(segments[1])}"
+    return len(segments) == 2 and segments[0] == _ANY and segments[1] == f"*{_literal_suffix(segments[1])}"
 
 
 def _path_expression(segments: list[str]) -> tuple[str, str]:
@@ -355,15 +355,15 @@ def _way_expression(segments: list[str]) -> tuple[str, str]:
     """
     head, *runs = _runs(segments)
     if not runs:
-        return "", _some(head[:-1])
+        return "", _match_some(head[:-1])
     *middle, last = runs
     way = anything = f"{_DIRECTORIES}*"
     if _names_dots(last[:-1]):
-        way += _some(last[:-1])
+        way += _match_some(last[:-1])
     for run in reversed(middle):
         if way != anything or _names_dots(run):
-            way = f"(?:{_passage(run)}{way}|{anything}{_some(run[:-1])})"
-    return "", _some(head, way)
+            way = f"(?:{_passage(run)}{way}|{anything}{_match_some(run[:-1])})"
+    return "", _match_some(head, way)
 
 
 def _names_dots(run: list[str]) -> bool:
@@ -383,7 +383,7 @@ def _all(run: list[str]) -> str:
     return "".join(f"{segment}/" for segment in run)
 
 
-def _some(run: list[str], end: str = "") -> str:
+def _match_some(run: list[str], end: str = "") -> str:
     """Build the expression for the directories that a first part of `run` matches, or all of `run` and then `end`."""
     for segment in reversed(run):
         end = f"(?:{segment}/{end})?"
@@ -428,7 +428,7 @@ def _parts_between_stars(segment: str) -> list[str]:
 
 def _set_expression(negated: str, members: str) -> str:
     if re.search(r"\[:\w*:\Z", members):
-        raise _RefusedError("named sets such as '[[:alpha:]]' are not supported; write '[A-Za-z]'")
+        raise _RefusedGlobError("named sets such as '[[:alpha:]]' are not supported; write '[A-Za-z]'")
     ranges = "".join(_range_expression(member) for member in _MEMBER.finditer(members))
     return f"[^/{ranges}]" if negated else f"(?!/)[{ranges}]"
 
@@ -436,7 +436,7 @@ def _set_expression(negated: str, members: str) -> str:
 def _range_expression(member: re.Match[str]) -> str:
     first, last = member["first"], member["last"] or member["first"]
     if first > last:
-        raise _RefusedError(f"the range '{member[0]}' is the wrong way round")
+        raise _RefusedGlobError(f"the range '{member[0]}' is the wrong way round")
     return f"{re.escape(first)}-{re.escape(last)}"
 
 

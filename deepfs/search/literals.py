@@ -56,7 +56,7 @@ def required_text(request: GrepRequest) -> tuple[Clause, ...]:
     if len(request.pattern) > _MAX_PATTERN:
         return ()
     try:
-        return _simplify(_Parser(request.pattern, folds=folds).parse().required())
+        return _simplify(_Parser(request.pattern, folds=folds).parse().required_clauses())
     except _UnknownSyntaxError:
         return ()
 
@@ -200,10 +200,10 @@ class _Part(NamedTuple):
     may_go_on: bool = False
     """Whether a match may go on with other text after one of `texts`."""
 
-    def repeated(self, *, may_be_left_out: bool) -> "_Part":
+    def repeat(self, *, may_be_left_out: bool) -> "_Part":
         return _Part() if may_be_left_out else self._replace(may_go_on=True)
 
-    def required(self) -> tuple[Clause, ...]:
+    def required_clauses(self) -> tuple[Clause, ...]:
         return (self.texts,) if self.texts and "" not in self.texts else self.clauses
 
 
@@ -225,9 +225,9 @@ class _Sequence:
         self._last = part
 
     def repeat_last(self, *, may_be_left_out: bool) -> None:
-        self._last = self._last.repeated(may_be_left_out=may_be_left_out)
+        self._last = self._last.repeat(may_be_left_out=may_be_left_out)
 
-    def joined(self) -> _Part:
+    def join(self) -> _Part:
         self.add(_NOWHERE)
         if self._is_whole:
             return _Part(self._run)
@@ -261,7 +261,7 @@ def _either(parts: list[_Part]) -> _Part:
     """What is known of a match of one of `parts`."""
     if len(parts) == 1:
         return parts[0]
-    required = [max(part.required(), key=_worth, default=()) for part in parts]
+    required = [max(part.required_clauses(), key=_worth, default=()) for part in parts]
     texts = _distinct(text for part in parts for text in part.texts)
     if len(texts) <= _MAX_ALTERNATIVES and all(part.texts for part in parts):
         return _Part(texts)
@@ -304,7 +304,7 @@ class _Parser:
         elif token["close"]:
             self._close_group()
         elif token["bar"]:
-            self._alternatives.append(self._sequence.joined())
+            self._alternatives.append(self._sequence.join())
             self._sequence = _Sequence()
         elif token["repeat"]:
             self._sequence.repeat_last(may_be_left_out=token["repeat"].startswith(("*", "?", "{0")))
@@ -322,7 +322,7 @@ class _Parser:
         self._sequence.add(part)
 
     def _end(self) -> _Part:
-        return _either([*self._alternatives, self._sequence.joined()])
+        return _either([*self._alternatives, self._sequence.join()])
 
     def _atom(self, token: re.Match[str]) -> _Part:
         if token["nowhere"]:

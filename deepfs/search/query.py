@@ -31,7 +31,7 @@ __all__ = [
     "TooMuchWorkError",
     "compile_query",
     "is_plain",
-    "numbered_matches",
+    "parse_numbered_matches",
     "search",
     "search_plain",
 ]
@@ -193,7 +193,7 @@ def _search_literal(query: Query, path: str, data: bytes | str, limit: int | Non
         deadline.check(path)
         return text.find(query.pattern, start)
 
-    return _hits(query, path, _Lines(text, "\n", find, str), limit)
+    return _hits(query, path, _MatchLines(text, "\n", find, str), limit)
 
 
 def _search_regexp(
@@ -205,7 +205,7 @@ def _search_regexp(
         content = content.replace(b"\r\n", b"\n")
     stretches = Stretches(regexp, content, deadline, path)
     find = stretches.find_by_line if query.by_line else stretches.find
-    lines = _Lines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
+    lines = _MatchLines(content, b"\n", find, partial(str, encoding="utf-8", errors="ignore"))
     if _text(data) is None:
         return FileHits(skipped=lines.any_matching())
     return _hits(query, path, lines, limit)
@@ -266,7 +266,7 @@ def _letters() -> str:
 # --- lines ---
 
 
-class _Line(NamedTuple):
+class _MatchLine(NamedTuple):
     """The number of a line, and where it starts and ends, without its terminator."""
 
     number: int
@@ -274,7 +274,7 @@ class _Line(NamedTuple):
     end: int
 
 
-class _Lines(Generic[AnyStr]):
+class _MatchLines(Generic[AnyStr]):
     """Content as lines, each ended by `newline`.
 
     `find` returns the position of the first match from a position on, or -1. `as_text` decodes a piece that may end
@@ -291,37 +291,37 @@ class _Lines(Generic[AnyStr]):
 
     def any_matching(self) -> bool:
         """Whether there is a line with a match."""
-        return next(self.matching(), None) is not None
+        return next(self.find_all(), None) is not None
 
-    def matching(self) -> Iterator[_Line]:
+    def find_all(self) -> Iterator[_MatchLine]:
         """Each line with a match."""
         number, start = 1, 0
         while (place := self._find(start)) >= 0 and not self._is_behind(place):
             number += self._content.count(self._newline, start, place)
-            line = _Line(number, self._content.rfind(self._newline, start, place) + 1 or start, self._end(place))
+            line = _MatchLine(number, self._content.rfind(self._newline, start, place) + 1 or start, self._end(place))
             yield line
             if line.end == len(self._content):
                 return
             number, start = number + 1, line.end + 1
 
-    def before(self, line: _Line, count: int) -> list[_Line]:
+    def before(self, line: _MatchLine, count: int) -> list[_MatchLine]:
         """The `count` lines before `line`, or fewer at the start of the content."""
-        lines: list[_Line] = []
+        lines: list[_MatchLine] = []
         while line.start > 0 and len(lines) < count:
             end = line.start - 1
-            line = _Line(line.number - 1, self._content.rfind(self._newline, 0, end) + 1, end)
+            line = _MatchLine(line.number - 1, self._content.rfind(self._newline, 0, end) + 1, end)
             lines.append(line)
         return lines[::-1]
 
-    def after(self, line: _Line, count: int) -> list[_Line]:
+    def after(self, line: _MatchLine, count: int) -> list[_MatchLine]:
         """The `count` lines after `line`, or fewer at the end of the content."""
-        lines: list[_Line] = []
+        lines: list[_MatchLine] = []
         while line.end + 1 < len(self._content) and len(lines) < count:
-            line = _Line(line.number + 1, line.end + 1, self._end(line.end + 1))
+            line = _MatchLine(line.number + 1, line.end + 1, self._end(line.end + 1))
             lines.append(line)
         return lines
 
-    def text(self, line: _Line, most: int) -> str:
+    def text(self, line: _MatchLine, most: int) -> str:
         """The first `most` characters of `line`."""
         end = min(line.end, line.start + most * _BYTES_A_CHARACTER)
         return self._as_text(self._content[line.start : end])[:most]
@@ -335,18 +335,18 @@ class _Lines(Generic[AnyStr]):
         return place == len(self._content) and (place == 0 or self._content.endswith(self._newline))
 
 
-def _hits(query: Query, path: str, lines: _Lines[AnyStr], limit: int | None) -> FileHits:
+def _hits(query: Query, path: str, lines: _MatchLines[AnyStr], limit: int | None) -> FileHits:
     if media.is_binary_name(path):
         return FileHits(skipped=lines.any_matching())
-    found = islice(lines.matching(), limit)
+    found = islice(lines.find_all(), limit)
     if not query.context_lines:
         return FileHits([GrepMatch(path, line.number, lines.text(line, query.max_line)) for line in found])
 
     @cache
-    def beside(line: _Line) -> ContextLine:
+    def beside(line: _MatchLine) -> ContextLine:
         return ContextLine(line.number, lines.text(line, query.max_line))
 
-    def match(line: _Line) -> GrepMatch:
+    def match(line: _MatchLine) -> GrepMatch:
         before = [beside(other) for other in lines.before(line, query.context_lines)]
         after = [beside(other) for other in lines.after(line, query.context_lines)]
         return GrepMatch(path, line.number, lines.text(line, query.max_line), before, after)
@@ -400,7 +400,7 @@ def search_plain(query: Query, path: str, data: bytes | str, limit: int | None, 
     return FileHits(matches)
 
 
-def numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
+def parse_numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:
     """The matches of each needle for pairs of lines, a number and a text each; None if there is something else.
 
     Each of the texts must contain one of the needles, but one of more than `MAX_LINE` characters may be cut after them.

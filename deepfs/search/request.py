@@ -6,7 +6,7 @@ from deepfs.operations import Glob as GlobRequest
 from deepfs.operations import Grep as GrepRequest
 from deepfs.operations import PathFilter
 from deepfs.operations import Search as SearchRequest
-from deepfs.search.globs import Glob, compile_glob
+from deepfs.search.globs import GlobPattern, compile_glob
 from deepfs.search.query import Query, compile_query, is_plain, search, search_plain
 from deepfs.text import paths
 from deepfs.text.paths import MAX_PATH_BYTES, is_visible, visible_in
@@ -20,8 +20,8 @@ __all__ = [
     "SEARCH_SECONDS",
     "FileFilter",
     "GlobRequest",
-    "Grep",
     "GrepRequest",
+    "GrepScan",
     "PathFilter",
     "SearchRequest",
     "glob_result",
@@ -61,7 +61,7 @@ class FileFilter:
     def __init__(self, request: SearchRequest, root: str | None = None, ignored: PathFilter | None = None) -> None:
         self.root: str = paths.normalize(request.path or "/") if root is None else root
         pattern = request.file_glob
-        self.glob: Glob | None = None if pattern is None else compile_glob(pattern)
+        self.glob: GlobPattern | None = None if pattern is None else compile_glob(pattern)
         self._ignored = ignored
         self._hidden = request.hidden
         self._leaving_out = [leaves_out for leaves_out in (request.hidden, ignored) if leaves_out is not None]
@@ -94,7 +94,7 @@ class FileFilter:
     def files(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
         """Those of the files `names` that are selected; `directory`, where they are, ends in `/`."""
         relative = directory[self._start :]
-        chosen = visible_in(relative, names) if self.glob is None else self.glob.matching(relative, names)
+        chosen = visible_in(relative, names) if self.glob is None else self.glob.select(relative, names)
         return self._show(directory, chosen, deadline, is_dir=False) if self._leaving_out else chosen
 
     def directories(self, directory: str, names: list[str], deadline: Deadline) -> list[str]:
@@ -118,7 +118,7 @@ class FileFilter:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-class Grep:
+class GrepScan:
     """The matches of a grep so far. Files must come sorted by path if `max_count` is to keep the first matches.
 
     `deadline` is checked every few milliseconds within a file.

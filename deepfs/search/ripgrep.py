@@ -18,12 +18,12 @@ from time import sleep
 from types import TracebackType
 from typing import NamedTuple
 
-from deepfs.disk.programs import Place, programs_on
+from deepfs.disk.programs import ProgramPlace, programs_on
 from deepfs.errors import DeadlineError
 from deepfs.search.query import MAX_LINE
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Found", "Ripgrep", "RipgrepError", "Run", "find_ripgrep"]
+__all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "RipgrepFound", "RipgrepRun", "find_ripgrep"]
 
 MAX_NEEDLE = 4096
 """The longest text to search for, in bytes; it is passed through a pipe, where no other process sees it."""
@@ -73,14 +73,14 @@ class RipgrepError(Exception):
     """ripgrep did not run to its end, or its output cannot be parsed; the files that it found so far do not count."""
 
 
-class Found(NamedTuple):
+class RipgrepFound(NamedTuple):
     """A file that ripgrep found, and its lines with matches, each as two: its number and its text; None if unknown."""
 
     name: bytes
     lines: bytes | None
 
 
-class Run:
+class RipgrepRun:
     """One run of ripgrep; leaving the context ends it.
 
     Iteration yields lists of the files found, in no order, while the search goes on. After it, `left_out` holds the
@@ -97,14 +97,14 @@ class Run:
         with_lines: bool,
     ) -> None:
         self.left_out: set[bytes] = set()
-        self._parser = _Lines() if with_lines else _Names()
+        self._parser = _OutputLines() if with_lines else _FileNames()
         self._command = command
         self._needles = needles
         self._directory = directory
         self._deadline = deadline
         self._log = bytearray()
 
-    def __enter__(self) -> "Run":
+    def __enter__(self) -> "RipgrepRun":
         with ExitStack() as undo:
             try:
                 pipe = subprocess.PIPE
@@ -135,7 +135,7 @@ class Run:
     ) -> None:
         self._undo.close()
 
-    def __iter__(self) -> Iterator[list[Found]]:
+    def __iter__(self) -> Iterator[list[RipgrepFound]]:
         for chunk in self._output():
             yield self._parser.feed(chunk)
         if self._end() not in (0, 1, 2):
@@ -175,25 +175,25 @@ class Run:
             self._deadline.check()
 
 
-class _Names:
+class _FileNames:
     """Parses names, each ended by NUL."""
 
     def __init__(self) -> None:
         self._begun = b""
 
-    def feed(self, chunk: bytes) -> list[Found]:
+    def feed(self, chunk: bytes) -> list[RipgrepFound]:
         """Return the files that are complete with this piece of output."""
         *names, self._begun = (self._begun + chunk).split(b"\0")
-        return [Found(name.removeprefix(b"./"), None) for name in names]
+        return [RipgrepFound(name.removeprefix(b"./"), None) for name in names]
 
-    def end(self) -> list[Found]:
+    def end(self) -> list[RipgrepFound]:
         """Return the last file. Raises RipgrepError if the output was cut off."""
         if self._begun:
             raise RipgrepError("it was stopped")
         return []
 
 
-class _Lines:
+class _OutputLines:
     """Parses names, each ended by NUL and followed by lines; an empty line stands between two files.
 
     Neither numbers nor texts are empty, so the first empty line ends a file. A NUL before it is in a line: the file is
@@ -206,7 +206,7 @@ class _Lines:
         self._name: bytes | None = None
         self._is_binary = False
 
-    def feed(self, chunk: bytes) -> list[Found]:
+    def feed(self, chunk: bytes) -> list[RipgrepFound]:
         """Return the files that are complete with this piece of output."""
         first, *more = chunk.split(b"\0")
         self._begun.append(first)
@@ -214,7 +214,7 @@ class _Lines:
             return []
         *whole, last = [b"".join(self._begun), *more]
         self._begun = [last]
-        found: list[Found] = []
+        found: list[RipgrepFound] = []
         for piece in whole:
             if self._name is None:
                 self._name = piece
@@ -227,11 +227,11 @@ class _Lines:
                 self._is_binary = True
         return found
 
-    def _finish_file(self, lines: bytes) -> Found:
+    def _finish_file(self, lines: bytes) -> RipgrepFound:
         assert self._name is not None
-        return Found(self._name.removeprefix(b"./"), None if self._is_binary else lines)
+        return RipgrepFound(self._name.removeprefix(b"./"), None if self._is_binary else lines)
 
-    def end(self) -> list[Found]:
+    def end(self) -> list[RipgrepFound]:
         """Return the last file. Raises RipgrepError if the output was cut off."""
         last = b"".join(self._begun)
         if self._name is None and not last:
@@ -274,7 +274,7 @@ class Ripgrep:
         options: Sequence[str] = NO_IGNORE_FILES,
         deadline: Deadline,
         with_lines: bool = False,
-    ) -> Run:
+    ) -> RipgrepRun:
         """Look for `needles`, which must have no line breaks, in the files of up to `max_bytes` beneath `directory`.
 
         A file is found if it contains any of them. `options` are options of ripgrep that say which files to leave out.
@@ -282,7 +282,7 @@ class Ripgrep:
         """
         shown = _LINES if with_lines else _NAMES
         command = (self._program, *_OPTIONS, *shown, f"--max-filesize={max_bytes}", *options, "--", "./")
-        return Run(command, needles, directory, deadline, with_lines=with_lines)
+        return RipgrepRun(command, needles, directory, deadline, with_lines=with_lines)
 
     def is_understood(self) -> bool:
         """Whether the program leaves out the right files and logs them as expected, tried on a small directory."""
@@ -295,22 +295,22 @@ class Ripgrep:
             (directory / "link").symlink_to("found")
             # Both at once, since the first search of a program waits for them.
             with self._trial(name, with_lines=False) as names, self._trial(name, with_lines=True) as lines:
-                for run, found in ((names, Found(b"found", None)), (lines, _TRIAL_LINES)):
-                    if sorted(file for files in run for file in files) != [Found(b"binary", None), found]:
+                for run, found in ((names, RipgrepFound(b"found", None)), (lines, _TRIAL_LINES)):
+                    if sorted(file for files in run for file in files) != [RipgrepFound(b"binary", None), found]:
                         return False
                     if run.left_out != {b".hidden", b"ignored", b"large", b"link"}:
                         return False
                 return True
         return False
 
-    def _trial(self, directory: str, *, with_lines: bool) -> Run:
+    def _trial(self, directory: str, *, with_lines: bool) -> RipgrepRun:
         options = (*NO_IGNORE_FILES, "--glob=!ignored")
         return self.search(
             [b"needle"], directory, max_bytes=40, options=options, deadline=Deadline(_TRIAL_S), with_lines=with_lines
         )
 
 
-_TRIAL_LINES = Found(b"found", b"1\n\xff\xfe\rneedle\n3\nneedle\r")
+_TRIAL_LINES = RipgrepFound(b"found", b"1\n\xff\xfe\rneedle\n3\nneedle\r")
 _TRIAL = {
     ".hidden": b"needle",
     "binary": b"needle\n\0needle",
@@ -324,15 +324,15 @@ _TRIAL = {
 def find_ripgrep() -> Ripgrep | None:
     """The ripgrep on the PATH, or among the scripts of this Python environment, if it can be used and is safe."""
     safe = (place.path for place in _find_installed(os.environ.get("PATH", os.defpath)) if place.is_safe_from_agents())
-    return next((ripgrep for ripgrep in map(_usable, safe) if ripgrep is not None), None)
+    return next((ripgrep for ripgrep in map(_check_program, safe) if ripgrep is not None), None)
 
 
 @lru_cache(maxsize=8)
-def _find_installed(path: str) -> Sequence[Place]:
+def _find_installed(path: str) -> Sequence[ProgramPlace]:
     return list(programs_on(path, "rg", os.path.join(sysconfig.get_path("scripts"), "rg")))
 
 
 @lru_cache(maxsize=8)
-def _usable(program: str) -> Ripgrep | None:
+def _check_program(program: str) -> Ripgrep | None:
     ripgrep = Ripgrep(program)
     return ripgrep if ripgrep.is_understood() else None

@@ -20,13 +20,13 @@ from deepfs.errors import (
 from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
 from deepfs.search.literals import required_path
-from deepfs.search.request import FileFilter, GlobRequest, Grep, GrepRequest
+from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.storage.gathering import batched
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
-from deepfs.text.entries import Kind, TreeListing, check_target, implied_listing
+from deepfs.text.entries import Kind, TreeListing, check_target, list_implied
 from deepfs.text.flat_tree import (
     Change,
     ChangedError,
@@ -154,9 +154,9 @@ def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
     path = operation.path
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
-        return implied_listing(path, [(path, single[path].size)])
+        return list_implied(path, [(path, single[path].size)])
     tree = yield from snapshot_tree(path)
-    return implied_listing(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
+    return list_implied(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
 def read(terms: Terms, operation: Read) -> Plan[ReadResult]:
@@ -294,7 +294,7 @@ def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]
     trees.check_parents(dst, found)
     standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
     check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
-    return [trees.moved_here(targets[path], found, path, files) for path in chosen]
+    return [trees.change_of_move(targets[path], found, path, files) for path in chosen]
 
 
 PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
@@ -440,7 +440,7 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
 
 
 def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
-    grep, root, deadline = Grep(request, files, terms._max_bytes), files.root, search_deadline()
+    grep, root, deadline = GrepScan(request, files, terms._max_bytes), files.root, search_deadline()
     if terms._finds:
         return (yield from _find_lines(terms, request, grep))
     tree = yield from _list_searched(terms, files)
@@ -459,7 +459,7 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     return search.result()
 
 
-def _find_lines(terms: Terms, request: GrepRequest, grep: Grep) -> Plan[GrepResult]:
+def _find_lines(terms: Terms, request: GrepRequest, grep: GrepScan) -> Plan[GrepResult]:
     """`grep` where the storage finds candidates by itself."""
     files, deadline, page = grep.files, search_deadline(), Page({}, "")
     seen = 0

@@ -119,13 +119,13 @@ class Model:
 
     # --- the tree ---
 
-    def implied(self) -> set[str]:
+    def implied_directories(self) -> set[str]:
         """The directories that must exist, including the root."""
         return {"/", *self.mounts, *(up for path in (*self.files, *self.mounts) for up in above(path))}
 
     def directories(self) -> set[str]:
         """Every directory."""
-        return {*self.implied(), *self.empty}
+        return {*self.implied_directories(), *self.empty}
 
     def _exists(self, path: str) -> bool:
         return path in self.files or path in self.directories()
@@ -285,22 +285,22 @@ class Model:
         self.empty = frozenset(up for up in self.empty if up != path and not is_under(up, path))
 
     def copy(self, src: str, dst: str, *, overwrite: bool) -> str:
-        self._refuse(self._not_there(src, dst, overwrite))
+        self._refuse(self._move_errors(src, dst, overwrite))
         self.files |= {dst + file[len(src) :]: self.files[file] for file in self._at_or_under(src)}
         return dst
 
     def move(self, src: str, dst: str, *, overwrite: bool) -> str:
         if src == "/" or self._leads_to_mount(src):
-            raise ModelRefusesError({ErrorCode.PERMISSION_DENIED, *self._not_there(src, dst, overwrite)})
+            raise ModelRefusesError({ErrorCode.PERMISSION_DENIED, *self._move_errors(src, dst, overwrite)})
         if src == dst and self._exists(src):
             return dst
-        self._refuse(self._not_there(src, dst, overwrite))
+        self._refuse(self._move_errors(src, dst, overwrite))
         moved = {dst + file[len(src) :]: self.files[file] for file in self._at_or_under(src)}
         self._remove(src)
         self.files |= moved
         return dst
 
-    def _not_there(self, src: str, dst: str, overwrite: bool) -> Iterator[str]:
+    def _move_errors(self, src: str, dst: str, overwrite: bool) -> Iterator[str]:
         """Yield the errors for which `src` cannot be moved or copied to `dst`."""
         if not self._exists(src):
             yield ErrorCode.FILE_NOT_FOUND

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.testing.model import Model, ModelRefusesError, normal
-from deepfs.testing.suite import BackendSuite, gather, succeeded
+from deepfs.testing.suite import BackendSuite, assert_ok, gather
 from deepfs.types import FileDataV2, ReadResult, Result
 
 __all__ = ["BackendStateMachine"]
@@ -92,7 +92,7 @@ def _texts(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def _mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> Any:
+def _draw_mostly(draw: st.DrawFn, usual: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> Any:
     """A value from `usual` four times in five, else from `other`."""
     return draw(usual if draw(st.integers(0, 4)) else other)
 
@@ -113,33 +113,37 @@ def _steps(mounts: Sequence[str]) -> st.SearchStrategy[Step]:
     paths = st.one_of(literal, files, files, directories)
     places = st.one_of(files, directories, literal, st.just("/"))
     flags = st.booleans()
-    contents = _mostly(_texts(), st.sampled_from(("\0", "a\ud800")))
+    contents = _draw_mostly(_texts(), st.sampled_from(("\0", "a\ud800")))
     pieces = st.builds(Piece, st.integers(0, 12), st.sampled_from((1, 1, 2, 3, 8)))
-    edit = {"path": _mostly(files, paths), "old": _mostly(pieces, st.sampled_from(_OLD)), "new": st.sampled_from(_NEW)}
+    edit = {
+        "path": _draw_mostly(files, paths),
+        "old": _draw_mostly(pieces, st.sampled_from(_OLD)),
+        "new": st.sampled_from(_NEW),
+    }
     searched = {
-        "path": _mostly(st.one_of(st.none(), directories), places),
+        "path": _draw_mostly(st.one_of(st.none(), directories), places),
         "glob": st.one_of(st.none(), st.sampled_from(_GLOBS)),
         "ignore_case": flags,
         "context_lines": st.sampled_from((0, 1)),
         "max_count": st.sampled_from((None, 1, 1, 2)),
     }
     return st.one_of(
-        _step("ls", path=_mostly(directories, places)),
+        _step("ls", path=_draw_mostly(directories, places)),
         _step("write", path=literal, content=contents, overwrite=flags, if_match=st.none()),
         _step("write", path=paths, content=contents, overwrite=flags, if_match=_matches()),
         _step("edit", **edit, replace_all=flags, if_match=st.none()),
         _step("edit", **edit, replace_all=st.just(True), if_match=_matches()),
-        _step("delete", path=_mostly(files, places), if_match=st.none()),
-        _step("delete", path=_mostly(files, places), if_match=_matches()),
-        _step("move", src=_mostly(files, places), dst=_mostly(literal, paths), overwrite=flags),
+        _step("delete", path=_draw_mostly(files, places), if_match=st.none()),
+        _step("delete", path=_draw_mostly(files, places), if_match=_matches()),
+        _step("move", src=_draw_mostly(files, places), dst=_draw_mostly(literal, paths), overwrite=flags),
         _step("move", src=directories, dst=literal, overwrite=flags),
         _step("copy", src=places, dst=paths, overwrite=flags),
         _upload(literal, 0),
         _upload(st.one_of(literal, files), 0),
-        _step("read", path=_mostly(files, paths), offset=st.integers(0, 3), limit=st.integers(1, 3)),
-        _step("read_raw", path=_mostly(files, places)),
-        _step("download_files", paths=st.lists(_mostly(files, paths), max_size=3)),
-        _step("glob", pattern=st.sampled_from((*_GLOBS, "../*")), path=_mostly(directories, places)),
+        _step("read", path=_draw_mostly(files, paths), offset=st.integers(0, 3), limit=st.integers(1, 3)),
+        _step("read_raw", path=_draw_mostly(files, places)),
+        _step("download_files", paths=st.lists(_draw_mostly(files, paths), max_size=3)),
+        _step("glob", pattern=st.sampled_from((*_GLOBS, "../*")), path=_draw_mostly(directories, places)),
         _step("grep", pattern=st.sampled_from(_PATTERNS), regex=st.just(False), **searched),
         _step("grep", pattern=st.sampled_from(_REGEXES), regex=st.just(True), **searched),
     )
@@ -150,7 +154,7 @@ def _matches() -> st.SearchStrategy[str | None]:
 
 
 def _upload(paths: st.SearchStrategy[Any], at_least: int) -> st.SearchStrategy[Step]:
-    data = _mostly(_texts().map(str.encode), st.sampled_from(_BINARY))
+    data = _draw_mostly(_texts().map(str.encode), st.sampled_from(_BINARY))
     return _step("upload_files", files=st.lists(st.tuples(paths, data), min_size=at_least, max_size=at_least + 4))
 
 
@@ -332,7 +336,7 @@ class BackendStateMachine(BackendSuite):
         return backend
 
     async def _empty(self, backend: BackendProtocol, directory: str) -> None:
-        for entry in succeeded(await backend.als(directory)).entries or ():
+        for entry in assert_ok(await backend.als(directory)).entries or ():
             path = entry.path.rstrip("/")
             if any(f"{mount}/".startswith(f"{path}/") for mount in self.mounts):
                 await self._empty(backend, path)
@@ -436,13 +440,13 @@ class BackendStateMachine(BackendSuite):
         seen, level = {"/"}, ["/"]
         while level:
             listings = await gather(partial(backend.als, directory) for directory in level)
-            entries = [entry for listing in listings for entry in succeeded(listing).entries or ()]
+            entries = [entry for listing in listings for entry in assert_ok(listing).entries or ()]
             level = [entry.path.rstrip("/") for entry in entries if entry.is_dir]
             assert not seen.intersection(level), "a directory is listed again"
             seen.update(level)
             sizes |= {entry.path: entry.size for entry in entries if not entry.is_dir}
         if backend.capabilities.keeps_empty_directories:
-            model.empty = frozenset(seen - model.implied())
+            model.empty = frozenset(seen - model.implied_directories())
         assert seen == model.directories(), "the directories of the backend, and of the model"
         expected = {path: len(data) for path, data in model.files.items()}
         assert sizes == expected, "the files of the backend, and of the model"

@@ -18,7 +18,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 _NO_PAYLOAD = {"error", "code", "truncated", "truncation_reason", "skipped", "no_lines_requested"}
 
 
-def succeeded(result: ResultT) -> ResultT:
+def assert_ok(result: ResultT) -> ResultT:
     """Assert that `result` has no error, and return it."""
     assert result.ok, f"failed with {result.code}: {result.error}"
     assert result.error is None
@@ -26,7 +26,7 @@ def succeeded(result: ResultT) -> ResultT:
     return result
 
 
-def failed(result: ResultT, *codes: ErrorCode) -> ResultT:
+def assert_failed(result: ResultT, *codes: ErrorCode) -> ResultT:
     """Assert that `result` has one of the error `codes`, a text that can be encoded, and no payload; return it."""
     assert not result.ok, f"succeeded instead of failing with {' or '.join(codes)}: {result}"
     assert result.code in codes, f"failed with {result.code} instead of {' or '.join(codes)}: {result.error}"
@@ -52,17 +52,17 @@ def paths_of(items: Iterable[FileInfo | GrepMatch] | None) -> list[str]:
 
 def paths_in(result: LsResult) -> list[str]:
     """The paths in the result of a listing."""
-    return paths_of(succeeded(result).entries)
+    return paths_of(assert_ok(result).entries)
 
 
-async def listing(backend: BackendProtocol, path: str) -> list[str]:
+async def list_paths(backend: BackendProtocol, path: str) -> list[str]:
     """List a directory, and return the paths in it."""
     return paths_in(await backend.als(path))
 
 
 def content_of(result: ReadResult) -> str:
     """The content in the result of a read."""
-    data = succeeded(result).file_data
+    data = assert_ok(result).file_data
     assert data is not None, "a successful read has file_data"
     return data.content
 
@@ -74,7 +74,7 @@ async def text_of(backend: BackendProtocol, path: str) -> str:
 
 def lines_of(result: GrepResult) -> list[tuple[str, int]]:
     """Path and line of each match."""
-    matches = succeeded(result).matches
+    matches = assert_ok(result).matches
     assert matches is not None, "a successful grep has matches"
     return [(match.path, match.line) for match in matches]
 

@@ -115,7 +115,7 @@ def changed_places(before: str, after: str) -> list[Place] | None:
     return None if change is None else _places(change)
 
 
-def joined(base: str, mine: str, theirs: str) -> str | None:
+def merge_texts(base: str, mine: str, theirs: str) -> str | None:
     """`theirs` with the changes from `base` to `mine`; None if both changed the same place differently."""
     my_change, their_change = difference(base, mine), difference(base, theirs)
     if my_change is None or their_change is None:
@@ -431,7 +431,7 @@ def unified_diff(before: bytes, after: bytes, from_label: str, to_label: str, *,
     """
     if before == after:
         return ""
-    from_label, to_label = quoted_label(from_label, spaces=spaces), quoted_label(to_label, spaces=spaces)
+    from_label, to_label = quote_label(from_label, spaces=spaces), quote_label(to_label, spaces=spaces)
     if decode(before) is None or decode(after) is None:
         return f"Binary files {from_label} and {to_label} differ\n"
     old, new = _lines_of(before.decode()), _lines_of(after.decode())
@@ -450,7 +450,7 @@ def _brief_range(start: int, end: int) -> str:
 _UNQUOTED: Final = re.compile(r"[^\x00-\x1f\x7f\s\"](?:[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
-def quoted_label(name: str, *, spaces: bool = False) -> str:
+def quote_label(name: str, *, spaces: bool = False) -> str:
     """The name of a file for the head of a diff: quoted as git does if it could be taken for more than a name.
 
     Args:

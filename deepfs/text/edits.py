@@ -77,7 +77,7 @@ def replace(
     if crlf and lf:
         searched = content.replace("\r\n", "\n") if "\n" in old else content
         _check_place(path, content, old, searched, old, replace_all)
-        return _Mixed(path, content, searched, old, limit).replaced(new, "\r\n" if crlf > lf else "\n")
+        return _Mixed(path, content, searched, old, limit).replace(new, "\r\n" if crlf > lf else "\n")
     wanted, wanted_new = (_with_crlf(old), _with_crlf(new)) if crlf else (old, new)
     place = _check_place(path, content, old, content, wanted, replace_all)
     if replace_all:
@@ -148,7 +148,7 @@ class _Mixed:
         ends = re.finditer("\r\n", content) if is_folded else ()
         self._folded = array("q", (end.start() - i for i, end in enumerate(ends)))
 
-    def replaced(self, new: str, usual: str) -> Replacement:
+    def replace(self, new: str, usual: str) -> Replacement:
         """The content with `new` in each place, spelt with the line ends of the text that it replaces."""
         spelt = lru_cache(_SPELLINGS)(lambda replaced: _respell(new, replaced, usual))
         self._check_size(new, spelt)
@@ -228,7 +228,7 @@ def hint(content: str, old: str) -> Hint:
         return Hint(f"It ends with a line break, but {_line_at(content, len(content))} is the last and has none.")
     if not old.strip():
         return Hint()
-    if (found := misread(content, old)).text:
+    if (found := find_misreading(content, old)).text:
         return found
     region = _Region(content, _wanted_lines(old))
     return Hint(region.hint_of_same_lines() or _inner(content, old) or region.hint_of_similar_line())
@@ -237,7 +237,7 @@ def hint(content: str, old: str) -> Hint:
 # --- the file contains the text without additions such as line numbers ---
 
 
-def misread(content: str, old: str) -> Hint:
+def find_misreading(content: str, old: str) -> Hint:
     """The hint that says where `old` stands in another spelling, or without what a tool added; empty if nowhere."""
     for text, change, is_decorated in _plainer(old):
         if text.strip() and (place := content.find(text)) >= 0:

@@ -91,19 +91,19 @@ def unreadable_omission() -> Omission:
     return Omission(1, ErrorCode.PERMISSION_DENIED, "a directory in it cannot be listed")
 
 
-def joined(*omissions: Omission | None) -> Omission | None:
+def join_omissions(*omissions: Omission | None) -> Omission | None:
     """Several omissions as one, with the reason of the first."""
     found = [omission for omission in omissions if omission is not None]
     return replace(found[0], count=sum(omission.count for omission in found)) if found else None
 
 
-def implied_listing(top: str, files: Iterable[tuple[str, int | None]]) -> TreeListing:
+def list_implied(top: str, files: Iterable[tuple[str, int | None]]) -> TreeListing:
     """The listing of `top` in a flat storage: the files at or under it, with their sizes, and implied directories."""
     entries: dict[str, TreeEntry] = {}
     omission: Omission | None = None
     for path, size in sorted(files):
         if not is_valid(path):
-            omission = joined(omission, omission_of_name(paths.name(path)))
+            omission = join_omissions(omission, omission_of_name(paths.name(path)))
             continue
         for directory in ("/", *paths.ancestors(path)):
             if directory == top or paths.is_beneath(directory, top):
@@ -185,7 +185,7 @@ comes too late: others could have opened the file by then."""
 
 
 @contextmanager
-def making_files(mode: int | None) -> Iterator[None]:
+def use_file_mode(mode: int | None) -> Iterator[None]:
     """A context for storing files: new ones have these permission bits, where the storage has any, from the start.
 
     Args:

@@ -246,9 +246,9 @@ class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
         return self._files.get(path)
 
     def stat(self, path: str) -> FileStat:
-        return FileStat(*self.described(path), tag=self._files[path])
+        return FileStat(*self.describe(path), tag=self._files[path])
 
-    def described(self, path: str) -> tuple[int | None, str | None, str | None]:
+    def describe(self, path: str) -> tuple[int | None, str | None, str | None]:
         """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
             return filedata.describe_record(self._files[path], path)
@@ -396,7 +396,7 @@ def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Re
 def file_info(path: str, files: Found) -> FileInfo:
     """The listing entry of a file; if its record is malformed, the entry has only the path."""
     if type(files) is DecodedFiles:
-        size, modified_at, _ = files.described(path)
+        size, modified_at, _ = files.describe(path)
         return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
     data = files.get(path) if type(files) is dict else readable(files, path)
     if type(data) is not FileDataV2:
@@ -448,7 +448,7 @@ def relocation(src: str, dst: str, sources: Iterable[str]) -> dict[str, str]:
     return {path: dst + path[len(src) :] for path in sources}
 
 
-def moved_here(path: str, found: Found, src: str, files: Found) -> Change:
+def change_of_move(path: str, found: Found, src: str, files: Found) -> Change:
     """The change from the file that `found` has at `path`, if any, to the one that `files` have at `src`."""
     source = files.origin(src) if isinstance(files, StoredFiles) else None
     return replace(change_of(path, found, files[src]), source=source)  # type: ignore[arg-type]

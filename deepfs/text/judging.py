@@ -1,7 +1,7 @@
-"""Judges of paths: a question that goes down with an operation, to where links are resolved.
+"""Access checks of paths: a question that goes down with an operation, to where links are resolved.
 
-A policy judges a path and then calls the backend with it. If another process swaps a link in between, the backend uses
-another file than the one that was judged. So the policy also leaves its judge here, and a backend that resolves links
+A policy checks a path and then calls the backend with it. If another process swaps a link in between, the backend uses
+another file than the one that was checked. So the policy also leaves its check here, and a backend that resolves links
 asks it about the path that it is about to use, while nothing can change that path any more.
 """
 
@@ -21,8 +21,8 @@ Role: TypeAlias = Literal["source", "target"]
 """What an operation does at a path: it looks at, moves or removes what is there, or it puts something there."""
 
 
-class Judge(Protocol):
-    """Decides about paths that an operation uses. Two judges that are equal decide equally."""
+class AccessCheck(Protocol):
+    """Decides about paths that an operation uses. Two checks that are equal decide equally."""
 
     def check(self, path: str, role: Role, shown: str) -> None:
         """Raise the error of a refusal.
@@ -36,33 +36,33 @@ class Judge(Protocol):
     def __hash__(self) -> int: ...
 
 
-_judge: ContextVar[Judge | None] = ContextVar("deepfs_judge", default=None)
+_access: ContextVar[AccessCheck | None] = ContextVar("deepfs_access", default=None)
 
-current_judge: Callable[[], Judge | None] = _judge.get
-"""The judge of the operation that this task carries out; None if no policy has one."""
+current_access: Callable[[], AccessCheck | None] = _access.get
+"""The access check of the operation that this task carries out; None if no policy has one."""
 
 
-class judging:  # noqa: N801 - it is used like a function
-    """A context in which the operations of this task have `judge`, or none if it is None."""
+class AccessScope:
+    """A context in which the operations of this task have the check `access`, or none if it is None."""
 
-    __slots__ = ("_judge", "_token")
+    __slots__ = ("_access", "_token")
 
-    def __init__(self, judge: Judge | None) -> None:
-        self._judge = judge
+    def __init__(self, access: AccessCheck | None) -> None:
+        self._access = access
 
     def __enter__(self) -> None:
-        self._token: Token[Judge | None] = _judge.set(self._judge)
+        self._token: Token[AccessCheck | None] = _access.set(self._access)
 
     def __exit__(self, *_: object) -> None:
-        _judge.reset(self._token)
+        _access.reset(self._token)
 
 
-def unjudged() -> judging:
-    """A context for what a layer does besides the operation, such as keeping a version: no judge is asked there."""
-    return judging(None)
+def unjudged() -> AccessScope:
+    """A context for what a layer does besides the operation, such as keeping a version: nothing is checked there."""
+    return AccessScope(None)
 
 
-def aside(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def without_access_check(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Decorate an async function that works besides the operation: it runs `unjudged`."""
 
     @wraps(function)
@@ -73,30 +73,30 @@ def aside(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any
     return run
 
 
-def judging_as(role: Role) -> judging:
+def access_as(role: Role) -> AccessScope:
     """A context for looking at what an operation is about to replace or remove: refused where the operation would be.
 
     Args:
         role: What the operation does at the path.
     """
-    judge = _judge.get()
-    return judging(judge and _As(judge, role))
+    access = _access.get()
+    return AccessScope(access and _As(access, role))
 
 
 @dataclass(frozen=True)
 class _As:
-    judge: Judge
+    access: AccessCheck
     role: Role
 
     def check(self, path: str, role: Role, shown: str) -> None:
-        self.judge.check(path, self.role, shown)
+        self.access.check(path, self.role, shown)
 
 
-async def given_under(judge: Judge | None, chunks: AsyncIterable[T]) -> AsyncGenerator[T, None]:
-    """The same chunks, made under `judge` whoever asks for them: their source is not judged as their destination is."""
+async def iterate_under(access: AccessCheck | None, chunks: AsyncIterable[T]) -> AsyncGenerator[T, None]:
+    """The same chunks, made under `access` whoever asks for them: their source is not checked as the destination is."""
     source = aiter(chunks)
     while True:
-        with judging(judge):
+        with AccessScope(access):
             try:
                 chunk = await anext(source)
             except StopAsyncIteration:
@@ -104,18 +104,18 @@ async def given_under(judge: Judge | None, chunks: AsyncIterable[T]) -> AsyncGen
         yield chunk
 
 
-def rebased(prefix: str, root: str = "") -> judging:
-    """A context for calls of a backend of which `root` appears at `prefix`; the judge gets the paths as they appear.
+def rebased(prefix: str, root: str = "") -> AccessScope:
+    """A context for calls of a backend of which `root` appears at `prefix`; the check gets the paths as they appear.
 
     What lies outside of `root` appears nowhere, so it is refused. An empty string stands for `/`.
     """
-    judge = _judge.get()
-    return judging(judge if judge is None or prefix == root == "" else _Rebased(judge, prefix, root))
+    access = _access.get()
+    return AccessScope(access if access is None or prefix == root == "" else _Rebased(access, prefix, root))
 
 
 @dataclass(frozen=True)
 class _Rebased:
-    judge: Judge
+    access: AccessCheck
     prefix: str
     root: str
 
@@ -123,15 +123,15 @@ class _Rebased:
         inner = "" if path == "/" else path
         if inner != self.root and not inner.startswith(f"{self.root}/"):
             raise PermissionDeniedError(shown, "a link leads outside")
-        self.judge.check(self.prefix + inner[len(self.root) :] or "/", role, shown)
+        self.access.check(self.prefix + inner[len(self.root) :] or "/", role, shown)
 
 
 @dataclass(frozen=True)
-class BothJudges:
-    """Refuses what one of two judges refuses."""
+class BothChecks:
+    """Refuses what one of two checks refuses."""
 
-    first: Judge
-    second: Judge
+    first: AccessCheck
+    second: AccessCheck
 
     def check(self, path: str, role: Role, shown: str) -> None:
         """Ask both."""
@@ -139,14 +139,14 @@ class BothJudges:
         self.second.check(path, role, shown)
 
 
-def keeping_inside(directory: str) -> judging:
+def keep_inside(directory: str) -> AccessScope:
     """A context in which nothing is put where links lead out of a directory.
 
     Args:
         directory: The path of the directory without links.
     """
-    judge, inside = _judge.get(), _Inside(directory)
-    return judging(inside if judge is None else BothJudges(judge, inside))
+    access, inside = _access.get(), _Inside(directory)
+    return AccessScope(inside if access is None else BothChecks(access, inside))
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class _Inside:
             raise PermissionDeniedError(shown, "a link leads outside of the target")
 
 
-def permits(judge: Judge | None, path: str, role: Role = "source") -> bool:
+def permits(access: AccessCheck | None, path: str, role: Role = "source") -> bool:
     """Whether there is no refusal."""
-    if judge is None:
+    if access is None:
         return True
     try:
-        judge.check(path, role, path)
+        access.check(path, role, path)
     except DeepFSError:
         return False
     return True

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Final, Literal, NamedTuple
 
-from deepfs.text.edits import misread
+from deepfs.text.edits import find_misreading
 
 Action = Literal["add", "update", "delete"]
 
@@ -141,7 +141,7 @@ def patch_sections(patch: str) -> list[Section]:
             first += f"\n*** {part}"
     if first.strip():
         line = next(line for line in first.split("\n") if line.strip())
-        raise PatchError(f"{quoted_line(line)} belongs to no file. Begin with {' or '.join(_ACTIONS)} and a path.")
+        raise PatchError(f"{quote_line(line)} belongs to no file. Begin with {' or '.join(_ACTIONS)} and a path.")
     if not sections:
         raise PatchError(f"The patch changes no file. Name one with {', '.join(f'{each} path' for each in _ACTIONS)}.")
     return [_section("*** " + "\n*** ".join(each)) for each in sections]
@@ -173,7 +173,7 @@ def _path(line: str, prefix: str) -> str:
 def _file_patch(section: Section) -> FilePatch:
     action, path, move_to, lines = section
     if action == "add":
-        return FilePatch(action, path, content=added_text(lines, path))
+        return FilePatch(action, path, content=parse_added_text(lines, path))
     if action == "delete":
         if lines.strip():
             raise PatchError(f"'*** Delete File: {path}' has lines. Leave them out, or use '*** Update File:'.")
@@ -184,12 +184,12 @@ def _file_patch(section: Section) -> FilePatch:
     return FilePatch(action, path, hunks=hunks, move_to=move_to)
 
 
-def added_text(diff: str, path: str) -> str:
+def parse_added_text(diff: str, path: str) -> str:
     """The content of a new file, of which each line begins with `+`. Raises PatchError for another line."""
     text = "\n" + diff.replace("\r\n", "\n").rstrip("\n")
     if text.count("\n") != text.count("\n+") and text != "\n":
         line = next(line for line in text[1:].split("\n") if not line.startswith("+"))
-        raise PatchError(f"Each line of the new file {path} begins with +, and {quoted_line(line)} does not.")
+        raise PatchError(f"Each line of the new file {path} begins with +, and {quote_line(line)} does not.")
     return text.replace("\n+", "\n")[1:] + "\n" if text != "\n" else ""
 
 
@@ -232,12 +232,12 @@ def _sign_and_text(path: str, line: str) -> tuple[str, str]:
         return " ", ""
     if line[0] not in " -+" or line.startswith("*** "):
         raise PatchError(
-            f"Each line of a change of {path} begins with a space, - or +, and {quoted_line(line)} does not."
+            f"Each line of a change of {path} begins with a space, - or +, and {quote_line(line)} does not."
         )
     return line[0], line[1:]
 
 
-def quoted_line(line: str) -> str:
+def quote_line(line: str) -> str:
     """A line of a patch for an error: in quotes, and not all of a long one."""
     return f"'{line if len(line) <= _SHOWN else line[:_SHOWN] + '…'}'"
 
@@ -411,7 +411,7 @@ def _place(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> _HunkPlace:
                 raise PatchError(_ambiguous(path, hunk, places))
             if places:
                 return _HunkPlace(places[0], len(wanted), level is not str)
-    raise PatchError(_missing(path, texts, hunk, start))
+    raise PatchError(_explain_missing(path, texts, hunk, start))
 
 
 def _places(texts: _LineTexts, hunk: Hunk, sought: Sequence[str], start: int, level: Level) -> list[int]:
@@ -447,7 +447,7 @@ def _beneath(texts: _LineTexts, anchors: Sequence[str], start: int) -> list[int]
 
 def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     numbers = ", ".join(str(place + 1) for place in places[:_NAMED])
-    what = f"The lines from {quoted_line(hunk.old[0])} on" if hunk.old else f"The line {quoted_line(hunk.anchors[-1])}"
+    what = f"The lines from {quote_line(hunk.old[0])} on" if hunk.old else f"The line {quote_line(hunk.anchors[-1])}"
     times, more = (f"{len(places)} times", "") if len(places) <= _NAMED else (f"more than {_NAMED} times", ", …")
     return (
         f"{what} stand in {path} {times} (at lines {numbers}{more}). Add lines of context, or a line "
@@ -455,12 +455,12 @@ def _ambiguous(path: str, hunk: Hunk, places: Sequence[int]) -> str:
     )
 
 
-def _missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
+def _explain_missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
     trimmed = frozenset(map(str.strip, texts.texts[start:]))
     for anchor in hunk.anchors:
         if anchor.strip() not in trimmed:
             near = _near(texts, anchor, start)
-            which = f"The line {quoted_line(anchor)} of '@@' is not in {path}{_after(start)}"
+            which = f"The line {quote_line(anchor)} of '@@' is not in {path}{_after(start)}"
             return f"{which}. {near}Read the file and copy it."
     old = hunk.old
     if not old:
@@ -469,15 +469,15 @@ def _missing(path: str, texts: _LineTexts, hunk: Hunk, start: int) -> str:
         )
     absent = next((text for text in old if text.strip() not in trimmed), None)
     if absent is None:
-        which, near = f"The lines from {quoted_line(old[0])} on are not together", ""
+        which, near = f"The lines from {quote_line(old[0])} on are not together", ""
     else:
-        which, near = f"{quoted_line(absent)} is not", _near(texts, absent, start)
+        which, near = f"{quote_line(absent)} is not", _near(texts, absent, start)
     return f"{which} in {path}{_after(start)}. {near}Read the file and copy the context exactly."
 
 
 def _near(texts: _LineTexts, line: str, start: int) -> str:
     """A sentence that says how a line at or after the line `start` differs that looks the same; empty for none."""
-    found = misread("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
+    found = find_misreading("\n".join([*repeat("", start), *texts.texts[start:]]), line).text
     return f"{found} " if found else ""
 
 

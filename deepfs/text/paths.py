@@ -171,7 +171,7 @@ def host_path(path: str, root: str) -> str:
     return f"/{absolute.lstrip('/')}"
 
 
-def end_of(prefix: str) -> str:
+def end_of_prefix(prefix: str) -> str:
     """The first text behind all that begin with a prefix, in the order of code points, which is that of UTF-8.
 
     Args:
@@ -182,5 +182,5 @@ def end_of(prefix: str) -> str:
     """
     last = ord(prefix[-1]) + 1
     if last > sys.maxunicode:
-        return end_of(prefix[:-1])
+        return end_of_prefix(prefix[:-1])
     return prefix[:-1] + chr(0xE000 if last == 0xD800 else last)

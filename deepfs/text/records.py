@@ -202,7 +202,7 @@ def text_of(data: FileDataV2, path: str) -> str | None:
     return decode(content_bytes(data, path))
 
 
-def searchable(data: FileDataV2, path: str = "") -> str | bytes:
+def searchable_content(data: FileDataV2, path: str = "") -> str | bytes:
     """The content in its cheapest form: text as stored, or bytes."""
     return data.content if data.encoding == "utf-8" else content_bytes(data, path)
 

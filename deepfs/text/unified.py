@@ -12,8 +12,8 @@ from io import StringIO
 from itertools import chain
 from typing import Final
 
-from deepfs.text.edits import misread
-from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quoted_line
+from deepfs.text.edits import find_misreading
+from deepfs.text.patches import FilePatch, LineIndex, NumberedHunk, Patched, PatchError, quote_line
 
 _NO_FILE: Final = "/dev/null"
 _RANGES: Final = re.compile(r"@@ -(\d{1,18})(?:,(\d{1,18}))? \+(\d{1,18})(?:,(\d{1,18}))? @@")
@@ -82,11 +82,11 @@ def _parts(lines: Sequence[str]) -> list[_FilePart]:
             number = _read_names(parts[-1], lines, number)
         elif line.startswith("@@ -"):
             if not parts:
-                raise PatchError(f"Line {number + 1} of the patch, {quoted_line(line)}, belongs to no file.")
+                raise PatchError(f"Line {number + 1} of the patch, {quote_line(line)}, belongs to no file.")
             number = _read_hunk(parts[-1], lines, number)
         elif line == "GIT binary patch" or (line.startswith("Binary files ") and line.endswith(" differ")):
             what = parts[-1].shown if line.startswith("GIT") and parts else line
-            raise PatchError(f"The patch changes a binary file, which is not done here: {quoted_line(what)}.")
+            raise PatchError(f"The patch changes a binary file, which is not done here: {quote_line(what)}.")
         else:
             number += 1
     return parts
@@ -141,7 +141,7 @@ def _read_hunk(part: _FilePart, lines: Sequence[str], number: int) -> int:
     """Read the hunk that begins at a line. Returns the number of the line beneath it."""
     found, head = _RANGES.match(lines[number]), number + 1
     if found is None:
-        raise PatchError(f"Line {head} of the patch is no head of a hunk: {quoted_line(lines[number])}.")
+        raise PatchError(f"Line {head} of the patch is no head of a hunk: {quote_line(lines[number])}.")
     start, old_left, _, new_left = (int(given or "1") for given in found.groups())
     is_insertion = old_left == 0
     number += 1
@@ -212,7 +212,7 @@ def _unquote(name: str) -> str:
     try:
         return _ESCAPE.sub(byte, name[1:-1].encode()).decode()
     except UnicodeDecodeError:
-        raise PatchError(f"The patch changes a file whose name is no text (UTF-8): {quoted_line(name)}.") from None
+        raise PatchError(f"The patch changes a file whose name is no text (UTF-8): {quote_line(name)}.") from None
 
 
 def _both_names(text: str) -> tuple[str | None, str | None]:
@@ -388,7 +388,7 @@ def _hint(hunk: NumberedHunk, lines: Sequence[str]) -> str:
     absent = next((line for line in hunk.old if line.rstrip("\r\n") not in found), None)
     if absent is not None:
         text = absent.rstrip()
-        spelt = misread("".join(lines), text).text
-        return f", and not {quoted_line(text)}.{f' {spelt}' if spelt else ''}"
+        spelt = find_misreading("".join(lines), text).text
+        return f", and not {quote_line(text)}.{f' {spelt}' if spelt else ''}"
     whole = set(lines)
     return ", or other line ends." if any(line not in whole for line in hunk.old) else "."

@@ -35,7 +35,7 @@ _NOTE_LIKE: Final = re.compile(
 """Matches at a line that could be taken for a note of deepfs, or for a delimiter of `fenced`."""
 
 
-def shown_path(path: str) -> str:
+def display_path(path: str) -> str:
     """A path for a line of a prompt: as it is, or as a JSON string if it could be mistaken for something else."""
     return path if path.isprintable() and path.startswith("/") else dumps(path)
 
@@ -46,7 +46,7 @@ def escape_controls(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """`escaped`, and invisible characters as escapes too: content that a person is to judge by its looks."""
+    """`escape_controls`, and invisible characters as escapes too: content that a person is to judge by its looks."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, escape_controls(text))
 
 

@@ -21,17 +21,17 @@ from deepfs.threads.native import Lock, get_ident, start_thread
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["BackgroundLoop", "Call", "background_loop", "on_background_loop", "start_in_background"]
+__all__ = ["BackgroundCall", "BackgroundLoop", "background_loop", "on_background_loop", "start_in_background"]
 
 T = TypeVar("T")
 
 
-class _Here(threading.local):
+class _CallLocal(threading.local):
     is_starting = False
     """Whether the calling thread is starting a loop."""
 
 
-_here = _Here()
+_here = _CallLocal()
 
 
 class BackgroundLoop:
@@ -46,7 +46,7 @@ class BackgroundLoop:
         """Whether the calling thread runs this loop."""
         return self._running is not None and self._running.thread == get_ident()
 
-    def take(self, call: "Call[Any]") -> "_Running | None":
+    def take(self, call: "BackgroundCall[Any]") -> "_Running | None":
         """Start `call`; return the loop that runs it, or None if no thread can be started, as at interpreter shutdown.
 
         Raises RuntimeError if the caller has interrupted the start of the loop in its own thread.
@@ -83,10 +83,10 @@ class _Running:
         self.has_ended: bool = False
         """Whether the loop takes no more calls; calls that it has taken and not finished fail."""
         self._callbacks: LoopCallbacks | None = None
-        self._calls: dict[Call[Any], None] = {}
+        self._calls: dict[BackgroundCall[Any], None] = {}
         self._start = ExitStack()
 
-    def take(self, call: "Call[Any]") -> bool:
+    def take(self, call: "BackgroundCall[Any]") -> bool:
         """Schedule `call`; return False if the loop has ended."""
         self._calls[call] = None
         if self.has_ended and self._calls.pop(call, call) is None:
@@ -126,16 +126,16 @@ class _Running:
             finally:
                 self.has_ended = True
 
-    def _begin(self, call: "Call[Any]") -> None:
+    def _begin(self, call: "BackgroundCall[Any]") -> None:
         call.context.run(self._spawn, call)
 
-    def _spawn(self, call: "Call[Any]") -> None:
+    def _spawn(self, call: "BackgroundCall[Any]") -> None:
         if self.has_ended:
             return
         name_asyncio()
         self._tasks.start_soon(self._run, call)
 
-    async def _run(self, call: "Call[Any]") -> None:
+    async def _run(self, call: "BackgroundCall[Any]") -> None:
         error = await call.run()
         if isinstance(error, anyio.get_cancelled_exc_class()):
             with anyio.CancelScope(shield=True), suppress(anyio.get_cancelled_exc_class()):
@@ -171,7 +171,7 @@ def _loop_ended_error(reason: BaseException | None) -> RuntimeError:
     return ended
 
 
-class Call(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call that another thread makes on the loop, and its outcome."""
 
     _value: T
@@ -250,7 +250,7 @@ class Call(Generic[T]):
         self._scope.cancel()
 
 
-class _AwaitedCall(Call[T]):
+class _AwaitedCall(BackgroundCall[T]):
     """A call that a task of another loop awaits, so that no thread waits for it."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
@@ -316,7 +316,7 @@ def start_in_background(function: Callable[[], Awaitable[None]]) -> None:
     Raises:
         RuntimeError: The loop cannot be started, as at interpreter shutdown.
     """
-    if _detached_loop.take(Call(function, is_awaited=False)) is None:
+    if _detached_loop.take(BackgroundCall(function, is_awaited=False)) is None:
         raise RuntimeError("deepfs's event loop for background tasks cannot be started any more")
 
 

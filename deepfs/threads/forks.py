@@ -64,13 +64,13 @@ class ForkSafeLock:
 _locks: "WeakSet[ForkSafeLock]" = WeakSet()
 
 
-class _Here(threading.local):
+class _ForkLocal(threading.local):
     def __init__(self) -> None:
         self.held: list[list[ForkSafeLock]] = []
         """The locks that the thread took for each fork that it makes: a signal handler may fork within another one."""
 
 
-_here = _Here()
+_here = _ForkLocal()
 
 
 def _before_fork() -> None:

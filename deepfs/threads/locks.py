@@ -60,7 +60,7 @@ class Request:
             notify()
 
 
-class _Line(dict[Request, bool]):
+class _WaitingLine(dict[Request, bool]):
     """The queue of one path: requests, granted or waiting, in order of arrival, and whether each is exclusive."""
 
     exclusives = 0
@@ -110,7 +110,7 @@ class LockTable:
     __slots__ = ("_changes", "_lines", "_turns")
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line | Request] = {}
+        self._lines: dict[str, _WaitingLine | Request] = {}
         """By path, its queue, or the only request there."""
         self._changes: deque[tuple[Callable[[Request], None], Request]] = deque()
         self._turns: dict[None, tuple[int]] = {}
@@ -197,11 +197,11 @@ class LockTable:
                 request.obstacles.add(path)
         request.is_granted = not request.obstacles
 
-    def _line(self, path: str) -> _Line:
+    def _line(self, path: str) -> _WaitingLine:
         """The queue of `path`, which is made when a second request arrives."""
         line = self._lines[path]
         if isinstance(line, Request):
-            first, line = line, _Line()
+            first, line = line, _WaitingLine()
             line.join(first, first.claims[path])
             self._lines[path] = line
         return line
@@ -210,16 +210,18 @@ class LockTable:
         for path in tuple(request.obstacles):
             line = self._lines.get(path, ())
             # Those behind the first ones get there in their turn.
-            for first in [line] if isinstance(line, Request) else line.first() if isinstance(line, _Line) else ():
+            for first in (
+                [line] if isinstance(line, Request) else line.first() if isinstance(line, _WaitingLine) else ()
+            ):
                 if first.loop is not None and first.loop.is_lost():
                     self._leave(first)
 
     def _leave(self, request: Request) -> None:
         for path in request.claims:
             line = self._lines.get(path)
-            if line is request or (isinstance(line, _Line) and len(line) == 1 and request in line):
+            if line is request or (isinstance(line, _WaitingLine) and len(line) == 1 and request in line):
                 del self._lines[path]
-            elif isinstance(line, _Line):
+            elif isinstance(line, _WaitingLine):
                 for freed in line.leave(request):
                     freed.advance(path)
 
@@ -327,7 +329,7 @@ class StepLock(ForkSafeLock):
 
         RuntimeError if this thread, or one that waits for this call, holds it or waits for it.
         """
-        return _Step(self, self._inside)
+        return _LockStep(self, self._inside)
 
     def forget_threads(self, *, is_held: bool) -> None:
         super().forget_threads(is_held=is_held)
@@ -335,7 +337,7 @@ class StepLock(ForkSafeLock):
             del self._inside[thread]
 
 
-class _Step:
+class _LockStep:
     """Holds a `StepLock`, at the latest until this object is dropped: a signal handler may raise before `__aexit__`."""
 
     _thread: int | None = None

@@ -207,11 +207,11 @@ class Job(Generic[T]):
             del self  # The traceback refers to this frame; without this, the job and its error would be a cycle.
 
 
-class _Here(threading.local):
+class _PoolLocal(threading.local):
     is_worker = False
 
 
-_here = _Here()
+_here = _PoolLocal()
 
 
 def is_worker() -> bool:

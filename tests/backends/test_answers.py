@@ -2,7 +2,7 @@
 
 import pytest
 
-from deepfs.backends.answers import code_told, parse_numbered
+from deepfs.backends.answers import code_from, parse_numbered
 from deepfs.errors import ErrorCode
 
 
@@ -54,10 +54,10 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
     ],
 )
 def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> None:
-    assert code_told(error) is code
+    assert code_from(error) is code
 
 
 def test_words_of_the_path_are_no_conditions() -> None:
-    assert code_told("File not found: /docs/permission.txt", "/docs/permission.txt") is ErrorCode.FILE_NOT_FOUND
-    assert code_told("/notes/binary.md: No such file or directory", "/notes/binary.md") is ErrorCode.FILE_NOT_FOUND
-    assert code_told("Permission denied: /", "/") is ErrorCode.PERMISSION_DENIED
+    assert code_from("File not found: /docs/permission.txt", "/docs/permission.txt") is ErrorCode.FILE_NOT_FOUND
+    assert code_from("/notes/binary.md: No such file or directory", "/notes/binary.md") is ErrorCode.FILE_NOT_FOUND
+    assert code_from("Permission denied: /", "/") is ErrorCode.PERMISSION_DENIED

@@ -9,7 +9,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.errors import ErrorCode
 from deepfs.testing import BackendConformance, BackendStateMachine
-from deepfs.testing.suite import failed, succeeded
+from deepfs.testing.suite import assert_failed, assert_ok
 from deepfs.text import lines as text
 
 
@@ -42,8 +42,8 @@ class TestFilesystem(BackendConformance, BackendStateMachine):
         await self.raw_put("/a.txt", content := b"\xef\xbb\xbfone\r\n")
         path = self.root / "a.txt"
         await anyio.to_thread.run_sync(lambda: (os.utime(path, (1, 1)), path.chmod(0o600)))
-        assert succeeded(await backend.aread("/a.txt")).version == text.version(content)
-        succeeded(await backend.aedit("/a.txt", "one", "two", if_match=text.version(content)))
-        failed(await backend.aedit("/a.txt", "two", "three", if_match=text.version(content)), ErrorCode.CONFLICT)
-        succeeded(await backend.awrite("/a.txt", "", if_match=text.version(content.replace(b"one", b"two"))))
+        assert assert_ok(await backend.aread("/a.txt")).version == text.version(content)
+        assert_ok(await backend.aedit("/a.txt", "one", "two", if_match=text.version(content)))
+        assert_failed(await backend.aedit("/a.txt", "two", "three", if_match=text.version(content)), ErrorCode.CONFLICT)
+        assert_ok(await backend.awrite("/a.txt", "", if_match=text.version(content.replace(b"one", b"two"))))
         assert await self.raw_peek("/a.txt") == b""

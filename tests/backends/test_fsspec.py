@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from deepfs import CompositeBackend, ErrorCode, FsspecBackend, MemoryBackend
 from deepfs.storage.retries import RetryPolicy
-from deepfs.testing.suite import failed, succeeded
+from deepfs.testing.suite import assert_failed, assert_ok
 from support.fsspec_memory import AsyncMemory
 from support.processes import started
 from support.promises import keeps
@@ -40,7 +40,7 @@ def memory() -> Iterator[MemoryFileSystem]:
 
 
 def _paths(result: Any) -> list[str]:
-    return [info.path for info in succeeded(result).entries]
+    return [info.path for info in assert_ok(result).entries]
 
 
 # --- what a filesystem may be ----------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def test_names_above_the_root_are_out_of_reach(memory: Any) -> None:
     memory.pipe_file("/root-not/secret", b"x")
     backend = FsspecBackend("memory://root")
     assert _paths(backend.ls("/")) == []
-    failed(backend.read("/../secret"), ErrorCode.INVALID_PATH)
-    assert succeeded(backend.glob("**/*")).matches == []
+    assert_failed(backend.read("/../secret"), ErrorCode.INVALID_PATH)
+    assert assert_ok(backend.glob("**/*")).matches == []
     assert backend.write("/a", "x").ok
     assert sorted(memory.find("/")) == ["/root-not/secret", "/root/a", "/secret"]
 
@@ -128,8 +128,8 @@ def test_names_above_the_root_are_out_of_reach(memory: Any) -> None:
 @keeps("Names that it would read as others are refused.")
 def test_a_name_that_the_filesystem_reads_as_another_is_refused() -> None:
     backend = FsspecBackend(AsyncMemory())
-    failed(backend.write("/asyncmemory::x", "x"), ErrorCode.INVALID_PATH)
-    failed(backend.read("/asyncmemory::x"), ErrorCode.INVALID_PATH)
+    assert_failed(backend.write("/asyncmemory::x", "x"), ErrorCode.INVALID_PATH)
+    assert_failed(backend.read("/asyncmemory::x"), ErrorCode.INVALID_PATH)
     assert backend.write("/other::x", "x").ok
 
 
@@ -151,12 +151,12 @@ def archive(memory: Any) -> FsspecBackend:
 def test_an_archive_is_read(archive: FsspecBackend) -> None:
     assert _paths(archive.ls("/")) == ["/docs/"]
     assert _paths(archive.ls("/docs")) == ["/docs/a.txt", "/docs/deep/"]
-    assert succeeded(archive.read("/docs/a.txt")).total_lines == 2
-    assert [match.path for match in succeeded(archive.grep("needle")).matches] == ["/docs/a.txt"]
-    assert succeeded(archive.grep("needle")).skipped == 1  # The name that is no path.
+    assert assert_ok(archive.read("/docs/a.txt")).total_lines == 2
+    assert [match.path for match in assert_ok(archive.grep("needle")).matches] == ["/docs/a.txt"]
+    assert assert_ok(archive.grep("needle")).skipped == 1  # The name that is no path.
     assert archive.download_files(["/docs/deep/b.bin"])[0].content == b"\xff\0"
-    failed(archive.read("/docs"), ErrorCode.IS_DIRECTORY)
-    failed(archive.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(archive.read("/docs"), ErrorCode.IS_DIRECTORY)
+    assert_failed(archive.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
 
 
 def test_an_archive_refuses_changes(archive: FsspecBackend) -> None:
@@ -184,8 +184,8 @@ def test_empty_directories_are_hidden_and_make_room(memory: Any) -> None:
     backend = FsspecBackend("memory://top")
     memory.makedirs("/top/empty/deep")
     assert _paths(backend.ls("/")) == []
-    failed(backend.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
-    failed(backend.delete("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(backend.ls("/empty"), ErrorCode.FILE_NOT_FOUND)
+    assert_failed(backend.delete("/empty"), ErrorCode.FILE_NOT_FOUND)
     assert backend.write("/empty", "now a file").ok
     assert memory.cat_file("/top/empty") == b"now a file"
 
@@ -243,10 +243,10 @@ def test_names_that_are_no_paths_are_left_out(kind: Any) -> None:
     listing += [None, "text", 7, {}, {"name": "a.txt", "type": "file", "size": 4}]
     backend = FsspecBackend(Answering(ls=listing))
     assert _paths(backend.ls("/")) == ["/a.txt"]
-    found = succeeded(backend.grep("one"))
+    found = assert_ok(backend.grep("one"))
     assert [match.path for match in found.matches] == ["/a.txt"]
     assert found.skipped > 0
-    assert [info.path for info in succeeded(backend.glob("**/*")).matches] == ["/a.txt"]
+    assert [info.path for info in assert_ok(backend.glob("**/*")).matches] == ["/a.txt"]
 
 
 @keeps("are links are never followed")
@@ -256,7 +256,7 @@ def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
     backend = FsspecBackend(filesystem := Answering(ls=[info], info=info))
     filesystem.keys["link.txt"] = filesystem.keys["a.txt"]
     assert _paths(backend.ls("/")) == []
-    assert succeeded(backend.grep("one")).matches == []
+    assert assert_ok(backend.grep("one")).matches == []
     assert not backend.read("/link.txt").ok
     assert not backend.edit("/link.txt", "one", "two").ok
     assert filesystem.keys["link.txt"][0] == b"one\n"
@@ -267,7 +267,7 @@ def test_links_are_hidden_and_not_followed(link: dict[str, Any]) -> None:
 def test_sizes_and_times_of_other_types_are_unknown(size: Any, time: Any) -> None:
     info = {"name": "a.txt", "type": "file", "size": size, "mtime": time, "ETag": ["no", "text"]}
     backend = FsspecBackend(Answering(ls=[info]))
-    [entry] = succeeded(backend.ls("/")).entries
+    [entry] = assert_ok(backend.ls("/")).entries
     assert entry.modified_at is None
     assert entry.size in (None, 10**30, True)
 
@@ -321,7 +321,7 @@ def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None
         answer = iter(())
     backend = FsspecBackend(Answering(**{method: answer}))
     results = {"info": backend.read("/a.txt"), "ls": backend.ls("/"), "cat_file": backend.read("/a.txt")}
-    failed(results[method], ErrorCode.BACKEND_ERROR)
+    assert_failed(results[method], ErrorCode.BACKEND_ERROR)
 
 
 EXPECTED: Final = [
@@ -340,7 +340,7 @@ EXPECTED: Final = [
 
 @pytest.mark.parametrize(("error", "code"), EXPECTED, ids=repr)
 def test_errors_have_the_code_of_their_condition(error: Exception, code: ErrorCode) -> None:
-    failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
+    assert_failed(FsspecBackend(Answering(pipe_file=error), retries=HASTY).write("/b.txt", "x"), code)
 
 
 @keeps("No text, result or `repr` has a URL", "the errors of Python that caused a result are attached")
@@ -366,11 +366,11 @@ def test_a_directory_that_cannot_be_listed_hides_no_other() -> None:
     backend = FsspecBackend(filesystem := Private())
     filesystem.keys = dict.fromkeys(("private/a", "public/b"), (b"needle", 1, FIRST))
     assert _paths(backend.ls("/")) == ["/private/", "/public/"]
-    found = succeeded(backend.grep("needle"))
+    found = assert_ok(backend.grep("needle"))
     assert ([match.path for match in found.matches], found.skipped) == (["/public/b"], 1)
-    failed(backend.ls("/private"), ErrorCode.PERMISSION_DENIED)
-    failed(backend.delete("/private"), ErrorCode.PERMISSION_DENIED)
-    failed(backend.move("/private", "/other"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(backend.ls("/private"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(backend.delete("/private"), ErrorCode.PERMISSION_DENIED)
+    assert_failed(backend.move("/private", "/other"), ErrorCode.PERMISSION_DENIED)
     assert sorted(filesystem.keys) == ["private/a", "public/b"]
 
 
@@ -415,7 +415,7 @@ def with_three_files(filesystem: Any) -> FsspecBackend:
 @pytest.mark.parametrize(("error", "code"), [(PermissionError(), "permission_denied"), (OSError(), "backend_error")])
 def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str, kind: Any) -> None:
     backend = with_three_files(kind(error))
-    found = succeeded(backend.grep("needle"))
+    found = assert_ok(backend.grep("needle"))
     assert ([match.path for match in found.matches], found.skipped) == (["/a", "/c"], 1)
     assert [each.error for each in backend.download_files(["/a", "/b", "/c"])] == [None, code, None]
     assert backend.read("/b").code == code
@@ -424,7 +424,7 @@ def test_a_file_that_cannot_be_read_spoils_no_other(error: Exception, code: str,
 @pytest.mark.parametrize("kind", [Damaged, AsyncDamaged])
 def test_a_filesystem_that_fails_is_no_unreadable_file(kind: Any) -> None:
     backend = with_three_files(kind(ConnectionError()))
-    failed(backend.grep("needle"), ErrorCode.BACKEND_ERROR)
+    assert_failed(backend.grep("needle"), ErrorCode.BACKEND_ERROR)
     assert {each.error for each in backend.download_files(["/a", "/b"])} == {"backend_error"}
 
 
@@ -455,11 +455,11 @@ def test_what_one_client_writes_the_other_reads() -> None:
     for number in range(3):
         assert _paths(one.ls("/")) == _paths(other.ls("/")) == [f"/{n}.txt" for n in range(number)]
         assert one.write(f"/{number}.txt", f"{number}\n").ok
-        assert succeeded(other.read(f"/{number}.txt")).file_data.content == f"{number}\n"
+        assert assert_ok(other.read(f"/{number}.txt")).file_data.content == f"{number}\n"
         assert other.write(f"/{number}.txt", "longer than before\n", overwrite=True).ok
-        assert succeeded(one.read(f"/{number}.txt")).file_data.content == "longer than before\n"
-        assert [match.line for match in succeeded(one.grep("longer")).matches] == [1] * (number + 1)
-        failed(one.write(f"/{number}.txt", "x"), ErrorCode.ALREADY_EXISTS)
+        assert assert_ok(one.read(f"/{number}.txt")).file_data.content == "longer than before\n"
+        assert [match.line for match in assert_ok(one.grep("longer")).matches] == [1] * (number + 1)
+        assert_failed(one.write(f"/{number}.txt", "x"), ErrorCode.ALREADY_EXISTS)
 
 
 class Racing(AsyncMemory):
@@ -482,11 +482,11 @@ def test_a_change_of_another_client_is_not_overwritten(tagged: bool, monkeypatch
     filesystem = Racing({"a.txt": (b"one\n", 1, FIRST)})
     filesystem.races = 0
     backend = FsspecBackend(filesystem)
-    version = succeeded(backend.read("/a.txt")).version
+    version = assert_ok(backend.read("/a.txt")).version
     filesystem.races = 1
     assert backend.edit("/a.txt", "one", "two").ok
     assert filesystem.keys["a.txt"][0] == b"two\ntheirs\n"
-    failed(backend.write("/a.txt", "x", if_match=version), ErrorCode.CONFLICT)
+    assert_failed(backend.write("/a.txt", "x", if_match=version), ErrorCode.CONFLICT)
 
 
 def _bare(filesystem: AsyncMemory, key: str) -> dict[str, Any]:
@@ -556,7 +556,7 @@ def test_reads_are_tried_again() -> None:
     filesystem.failures = 2
     assert backend.read("/a.txt").ok
     filesystem.failures = 3
-    failed(backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
+    assert_failed(backend.read("/a.txt"), ErrorCode.BACKEND_ERROR)
 
 
 class Flaky(AsyncMemory):
@@ -616,8 +616,8 @@ def test_no_reader_sees_half_a_file() -> None:
     assert backend.edit("/a.txt", "first", "second").ok
     assert set(filesystem.seen) == {b"", b"first\n"}
     filesystem.fails = True
-    failed(backend.write("/a.txt", "third\n", overwrite=True), ErrorCode.BACKEND_ERROR)
-    failed(backend.write("/b.txt", "third\n"), ErrorCode.BACKEND_ERROR)
+    assert_failed(backend.write("/a.txt", "third\n", overwrite=True), ErrorCode.BACKEND_ERROR)
+    assert_failed(backend.write("/b.txt", "third\n"), ErrorCode.BACKEND_ERROR)
     assert sorted(filesystem.store) == ["/a.txt"]
     assert backend.read("/a.txt").file_data.content == "second\n"  # type: ignore[union-attr]
 
@@ -629,7 +629,7 @@ def test_temporary_files_of_others_are_hidden() -> None:
     MemoryFileSystem.pipe_file(filesystem, "/a.txt", b"needle")
     backend = FsspecBackend(filesystem)
     assert _paths(backend.ls("/")) == ["/a.txt"]
-    assert [match.path for match in succeeded(backend.grep("needle")).matches] == ["/a.txt"]
+    assert [match.path for match in assert_ok(backend.grep("needle")).matches] == ["/a.txt"]
 
 
 # --- loops, threads and processes ------------------------------------------------------------------------------------
@@ -678,7 +678,7 @@ async def test_many_edits_at_once_are_all_kept() -> None:
     others = [FsspecBackend(AsyncMemory(filesystem.keys)) for _ in range(3)]
 
     async def edit(number: int) -> None:
-        succeeded(await others[number % 3].aedit("/a.txt", f"<{number}>", f"({number})"))
+        assert_ok(await others[number % 3].aedit("/a.txt", f"<{number}>", f"({number})"))
 
     async with anyio.create_task_group() as tasks:
         for number in range(30):
@@ -718,7 +718,7 @@ class Homely(AsyncMemory):
 def test_an_asynchronous_object_needs_asyncio() -> None:
     backend = FsspecBackend(AsyncMemory(asynchronous=True))
     result = anyio.run(backend.aread, "/a", backend="trio")
-    failed(result, ErrorCode.BACKEND_ERROR)
+    assert_failed(result, ErrorCode.BACKEND_ERROR)
 
 
 FORKS: Final = """
@@ -777,5 +777,5 @@ async def test_it_is_mounted_beside_others(memory: Any) -> None:
     assert (await tree.awrite("/remote/a.txt", "needle\n")).ok
     assert (await tree.amove("/remote/a.txt", "/keys/b.txt")).ok
     assert (await tree.acopy("/keys/b.txt", "/c.txt")).ok
-    found = succeeded(await tree.agrep("needle"))
+    found = assert_ok(await tree.agrep("needle"))
     assert [match.path for match in found.matches] == ["/c.txt", "/keys/b.txt"]

@@ -14,7 +14,7 @@ from fsspec import get_filesystem_class
 
 from deepfs.backends.fsspec import FsspecBackend
 from deepfs.errors import ErrorCode
-from deepfs.testing.suite import failed, succeeded
+from deepfs.testing.suite import assert_failed, assert_ok
 from support.http_proxy import Fault, HttpProxy, Request, running_proxy
 from support.object_stores import BUCKET, S3Server
 
@@ -62,25 +62,25 @@ async def backend(objects: _Objects) -> AsyncIterator[FsspecBackend]:
 
 async def test_files_go_in_and_out(backend: FsspecBackend) -> None:
     for name in ("plain.txt", "plus+and&.txt", "with space", "percent%20", "question?", "hash#", "é"):
-        succeeded(await backend.awrite(f"/dir/{name}", "one\n"))
-        succeeded(await backend.aedit(f"/dir/{name}", "one", "two"))
-        succeeded(await backend.amove(f"/dir/{name}", f"/moved/{name}"))
+        assert_ok(await backend.awrite(f"/dir/{name}", "one\n"))
+        assert_ok(await backend.aedit(f"/dir/{name}", "one", "two"))
+        assert_ok(await backend.amove(f"/dir/{name}", f"/moved/{name}"))
         [download] = await backend.adownload_files([f"/moved/{name}"])
         assert download.content == b"two\n"
-    failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
-    assert len(succeeded(await backend.agrep("two")).matches or []) == 7
-    succeeded(await backend.adelete("/moved"))
-    assert succeeded(await backend.als("/")).entries == []
+    assert_failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
+    assert len(assert_ok(await backend.agrep("two")).matches or []) == 7
+    assert_ok(await backend.adelete("/moved"))
+    assert assert_ok(await backend.als("/")).entries == []
 
 
 async def test_markers_of_directories_are_hidden(objects: _Objects, backend: FsspecBackend) -> None:
-    succeeded(await backend.awrite("/dir/a.txt", "one\n"))
+    assert_ok(await backend.awrite("/dir/a.txt", "one\n"))
     filesystem = backend._source.calls.filesystem  # type: ignore[union-attr]
     for key in ("dir/", "empty/"):
         await anyio.to_thread.run_sync(filesystem.pipe_file, f"{BUCKET}/{objects.prefix}/{key}", b"")
-    assert [info.path for info in succeeded(await backend.als("/")).entries or []] == ["/dir/"]
-    assert [info.path for info in succeeded(await backend.als("/dir")).entries or []] == ["/dir/a.txt"]
-    assert [info.path for info in succeeded(await backend.aglob("**")).matches or []] == ["/dir/a.txt"]
+    assert [info.path for info in assert_ok(await backend.als("/")).entries or []] == ["/dir/"]
+    assert [info.path for info in assert_ok(await backend.als("/dir")).entries or []] == ["/dir/a.txt"]
+    assert [info.path for info in assert_ok(await backend.aglob("**")).matches or []] == ["/dir/a.txt"]
 
 
 @pytest.mark.parametrize("checks", [True, False])
@@ -100,10 +100,10 @@ async def test_a_change_between_check_and_store_is_refused_by_the_server(
             await pipe(path, value, mode=mode, **options)
 
         monkeypatch.setattr(filesystem, "_pipe_file", late)
-        succeeded(await racing.aedit("/a.txt", "one", "two"))
+        assert_ok(await racing.aedit("/a.txt", "one", "two"))
         assert (await backend.adownload_files(["/a.txt"]))[0].content == b"two\ntheirs\n"
         races.append(b"theirs\n")
-        failed(await racing.awrite("/new.txt", "ours\n"), ErrorCode.ALREADY_EXISTS)
+        assert_failed(await racing.awrite("/new.txt", "ours\n"), ErrorCode.ALREADY_EXISTS)
         assert (await backend.adownload_files(["/new.txt"]))[0].content == b"theirs\n"
 
 
@@ -126,12 +126,12 @@ async def test_a_change_whose_answer_is_lost_is_made_once_and_reported(objects: 
     async with objects.backend(proxy.url) as backend:
         assert (await backend.als("/")).ok
         proxy.fault = lose
-        succeeded(await backend.awrite("/a.txt", "|"))
+        assert_ok(await backend.awrite("/a.txt", "|"))
         lost.clear()
-        succeeded(await backend.aedit("/a.txt", "|", "x|"))
+        assert_ok(await backend.aedit("/a.txt", "|", "x|"))
         assert lost
         lost.clear()
-        succeeded(await backend.amove("/a.txt", "/b.txt"))
+        assert_ok(await backend.amove("/a.txt", "/b.txt"))
         assert lost
         assert (await backend.adownload_files(["/b.txt"]))[0].content == b"x|"
         assert [info.path for info in (await backend.aglob("**")).matches or ()] == ["/b.txt"]
@@ -152,15 +152,15 @@ async def test_the_same_edit_of_two_clients_is_made_twice(
         await pipe(path, value, **options)
 
     monkeypatch.setattr(filesystem, "_pipe_file", late)
-    succeeded(await backend.aedit("/a.txt", "|", "x|"))
+    assert_ok(await backend.aedit("/a.txt", "|", "x|"))
     assert (await backend.adownload_files(["/a.txt"]))[0].content == b"xx|"
 
 
 async def test_tags_are_sent_in_the_form_that_the_store_compares(ceph_server: S3Server) -> None:
     get_filesystem_class("s3")
     async with _Objects(ceph_server).backend() as backend:
-        succeeded(await backend.awrite("/a.txt", "0"))
+        assert_ok(await backend.awrite("/a.txt", "0"))
         for number in range(3):
-            succeeded(await backend.aedit("/a.txt", str(number), str(number + 1)))
-        succeeded(await backend.amove("/a.txt", "/b.txt"))
+            assert_ok(await backend.aedit("/a.txt", str(number), str(number + 1)))
+        assert_ok(await backend.amove("/a.txt", "/b.txt"))
         assert (await backend.adownload_files(["/b.txt"]))[0].content == b"3"

@@ -15,7 +15,7 @@ from deepfs import (
     SandboxBackendProtocol,
 )
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.middleware.tools import Limits, file_tools
+from deepfs.middleware.tools import ToolLimits, file_tools
 from deepfs.operations import Operation
 from deepfs.types import (
     DeleteResult,
@@ -123,7 +123,7 @@ class Replacing(WrapperBackend):
 
 async def shown(backend: BackendProtocol, name: str, **given: Any) -> Any:
     """What a model is shown for a call of a tool."""
-    [tool] = [each for each in file_tools(backend, Limits()) if each.name == name]
+    [tool] = [each for each in file_tools(backend, ToolLimits()) if each.name == name]
     try:
         return (await tool.call(**dict(tool.arguments(**given)))).content
     except ToolException as error:

@@ -14,7 +14,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError, NotSupportedError
 from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.testing.suite import lines_of, succeeded
+from deepfs.testing.suite import assert_ok, lines_of
 from deepfs.text.flat_tree import stat_of
 from deepfs.types import FileDataV2
 from support.http_proxy import HttpProxy, running_proxy
@@ -46,74 +46,74 @@ def backend(database: SqliteBackend) -> BucketBackend:
 
 async def test_the_first_search_lists_and_later_ones_fetch_candidates_only(backend: BucketBackend) -> None:
     bucket = backend.bucket
-    first = succeeded(await backend.agrep("needle"))
+    first = assert_ok(await backend.agrep("needle"))
     assert lines_of(first) == [("/a.txt", 1), ("/d/c.py", 2)]
     assert (first.skipped, first.truncated) == (2, False)
     assert bucket.listed == 1
     bucket.fetched.clear()
-    again = succeeded(await backend.agrep("needle"))
+    again = assert_ok(await backend.agrep("needle"))
     assert (again.matches, again.skipped, again.as_of) == (first.matches, 2, first.as_of)
     assert first.as_of is not None
     assert (bucket.listed, bucket.fetched) == (1, ["/a.txt", "/d/c.py", "/d/x.bin"])
     bucket.fetched.clear()
-    assert lines_of(succeeded(await backend.agrep("absent"))) == []
+    assert lines_of(assert_ok(await backend.agrep("absent"))) == []
     assert bucket.fetched == []
 
 
 async def test_globs_are_answered_by_the_index_with_the_sizes_of_the_objects(backend: BucketBackend) -> None:
-    found = succeeded(await backend.aglob("**"))
+    found = assert_ok(await backend.aglob("**"))
     expected = {path: stat_of(data).size for path, (data, _) in backend.bucket.objects.items()}
     assert {info.path: info.size for info in found.matches or ()} == expected
     assert backend.bucket.listed == 1
 
 
 async def test_own_changes_are_found_at_once_and_those_of_others_after_a_listing(backend: BucketBackend) -> None:
-    before = succeeded(await backend.agrep("needle"))
-    succeeded(await backend.awrite("/new.txt", "a needle of ours"))
-    succeeded(await backend.aedit("/a.txt", "needle", "NEEDLE"))
-    succeeded(await backend.amove("/d/c.py", "/d/moved.py"))
-    own = succeeded(await backend.agrep("needle"))
+    before = assert_ok(await backend.agrep("needle"))
+    assert_ok(await backend.awrite("/new.txt", "a needle of ours"))
+    assert_ok(await backend.aedit("/a.txt", "needle", "NEEDLE"))
+    assert_ok(await backend.amove("/d/c.py", "/d/moved.py"))
+    own = assert_ok(await backend.agrep("needle"))
     assert lines_of(own) == [("/d/moved.py", 2), ("/new.txt", 1)]
     assert own.as_of == before.as_of
     backend.bucket.put("/theirs.txt", b"a needle of theirs")
     backend.bucket.put("/new.txt", b"nothing")
     del backend.bucket.objects["/d/moved.py"]
-    assert lines_of(succeeded(await backend.agrep("needle"))) == [], "candidates are checked, others are not known"
+    assert lines_of(assert_ok(await backend.agrep("needle"))) == [], "candidates are checked, others are not known"
     backend.bucket.fetched.clear()
-    fresh = succeeded(await backend.arun(GrepRequest("needle", fresh=True)))
+    fresh = assert_ok(await backend.arun(GrepRequest("needle", fresh=True)))
     assert lines_of(fresh) == [("/theirs.txt", 1)]
     assert sorted(backend.bucket.fetched[:2]) == ["/new.txt", "/theirs.txt"], "only what changed is copied"
     assert (fresh.as_of or "") > (own.as_of or "")
 
 
 async def test_another_process_uses_the_same_index(backend: BucketBackend, database: SqliteBackend) -> None:
-    first = succeeded(await backend.agrep("needle"))
+    first = assert_ok(await backend.agrep("needle"))
     other = BucketBackend(database, backend.bucket.objects)
-    second = succeeded(await other.agrep("needle"))
+    second = assert_ok(await other.agrep("needle"))
     assert (second.matches, second.as_of, other.bucket.listed) == (first.matches, first.as_of, 0)
 
 
 async def test_an_index_that_failed_to_follow_a_change_lists_again(
     backend: BucketBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    succeeded(await backend.agrep("needle"))
+    assert_ok(await backend.agrep("needle"))
 
     async def fails(*_: Any, **__: Any) -> None:
         raise BackendError(None, "the database of the index is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(backend.bucket.index._copies, "store", fails)
-        succeeded(await backend.awrite("/new.txt", "a needle of ours"))
-    assert "/new.txt" in [path for path, _ in lines_of(succeeded(await backend.agrep("needle")))]
+        assert_ok(await backend.awrite("/new.txt", "a needle of ours"))
+    assert "/new.txt" in [path for path, _ in lines_of(assert_ok(await backend.agrep("needle")))]
     assert backend.bucket.listed == 2
     backend.bucket.index.suspect(None)
-    succeeded(await backend.agrep("needle"))
+    assert_ok(await backend.agrep("needle"))
     assert backend.bucket.listed == 3
 
 
 async def test_a_change_during_a_listing_is_not_undone_by_it(backend: BucketBackend) -> None:
     bucket = backend.bucket
-    succeeded(await backend.agrep("needle"))
+    assert_ok(await backend.agrep("needle"))
     bucket.put("/a.txt", b"theirs, without it")
     times = 0
 
@@ -123,20 +123,20 @@ async def test_a_change_during_a_listing_is_not_undone_by_it(backend: BucketBack
         found = await bucket._tagged(paths)
         if times > 1:
             return found
-        succeeded(await backend.awrite("/a.txt", "ours, a needle again", overwrite=True))
-        succeeded(await backend.awrite("/z/late.txt", "another needle"))
+        assert_ok(await backend.awrite("/a.txt", "ours, a needle again", overwrite=True))
+        assert_ok(await backend.awrite("/z/late.txt", "another needle"))
         return found
 
     bucket.index._objects = Objects(bucket._pages, bucket.stat, fetch, MAX_BYTES)
-    found = succeeded(await backend.arun(GrepRequest("needle", fresh=True)))
+    found = assert_ok(await backend.arun(GrepRequest("needle", fresh=True)))
     assert [path for path, _ in lines_of(found)] == ["/a.txt", "/d/c.py", "/z/late.txt"]
 
 
 async def test_the_file_of_the_index_itself_is_not_found(backend: BucketBackend) -> None:
     for request in (GlobRequest(".*"), GlobRequest("/.deepfs-index")):
-        assert succeeded(await backend.arun(request)).matches == []
-    succeeded(await backend.agrep("20"))
-    assert all(path != "/.deepfs-index" for path, _ in lines_of(succeeded(await backend.agrep("20", glob=".*"))))
+        assert assert_ok(await backend.arun(request)).matches == []
+    assert_ok(await backend.agrep("20"))
+    assert all(path != "/.deepfs-index" for path, _ in lines_of(assert_ok(await backend.agrep("20", glob=".*"))))
 
 
 def test_an_index_needs_a_backend_that_finds() -> None:
@@ -169,27 +169,27 @@ async def test_a_search_of_a_bucket_fetches_candidates_only(
     backend = s3_server.backend(prefix, endpoint_url=one_proxy.url, index=index)
     plain = s3_server.backend(prefix)
     assert all(response.error is None for response in await plain.aupload_files(files))
-    succeeded(await backend.awrite("/first.txt", "the first change checks the conditions of the store"))
-    first = succeeded(await backend.agrep("mark-077-x"))
+    assert_ok(await backend.awrite("/first.txt", "the first change checks the conditions of the store"))
+    first = assert_ok(await backend.agrep("mark-077-x"))
     assert lines_of(first) == [("/d0/f077.txt", 2)]
 
     one_proxy.methods()
-    assert succeeded(await backend.agrep("mark-077-x")).matches == first.matches
+    assert assert_ok(await backend.agrep("mark-077-x")).matches == first.matches
     assert one_proxy.methods() == ["GET"], "one candidate"
-    assert len(succeeded(await backend.agrep(r"mark-0[45]\d-x", regex=True)).matches or []) == 20
-    assert succeeded(await backend.agrep("no such mark")).matches == []
-    assert len(succeeded(await backend.aglob("f03*.txt")).matches or []) == 10
+    assert len(assert_ok(await backend.agrep(r"mark-0[45]\d-x", regex=True)).matches or []) == 20
+    assert assert_ok(await backend.agrep("no such mark")).matches == []
+    assert len(assert_ok(await backend.aglob("f03*.txt")).matches or []) == 10
     one_proxy.methods()
 
-    succeeded(await backend.aedit("/d0/f077.txt", "mark-077-x", "mark-changed-x"))
+    assert_ok(await backend.aedit("/d0/f077.txt", "mark-077-x", "mark-changed-x"))
     assert one_proxy.methods() == ["GET", "PUT"]
-    assert lines_of(succeeded(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
-    succeeded(await plain.awrite("/d0/by-another.txt", "mark-changed"))
-    succeeded(await plain.adelete("/d1/f001.txt"))
-    assert lines_of(succeeded(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
-    assert succeeded(await backend.agrep("mark-001-x")).matches == [], "it is not there any more"
+    assert lines_of(assert_ok(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
+    assert_ok(await plain.awrite("/d0/by-another.txt", "mark-changed"))
+    assert_ok(await plain.adelete("/d1/f001.txt"))
+    assert lines_of(assert_ok(await backend.agrep("mark-changed"))) == [("/d0/f077.txt", 2)]
+    assert assert_ok(await backend.agrep("mark-001-x")).matches == [], "it is not there any more"
     as_of = await backend.arefresh_index()
-    found = succeeded(await backend.agrep("mark-changed"))
+    found = assert_ok(await backend.agrep("mark-changed"))
     assert (lines_of(found), found.as_of) == ([("/d0/by-another.txt", 1), ("/d0/f077.txt", 2)], as_of)
     for query in ("mark-1", "line", "x", "e\nm"):
         expected = await plain.agrep(query)

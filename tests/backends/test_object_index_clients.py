@@ -15,7 +15,7 @@ from deepfs.backends.postgres import PostgresBackend
 from deepfs.backends.sqlite import SqliteBackend
 from deepfs.errors import BackendError
 from deepfs.search.request import GrepRequest
-from deepfs.testing.suite import failed, lines_of, succeeded
+from deepfs.testing.suite import assert_failed, assert_ok, lines_of
 from deepfs.text.flat_tree import FileStat
 from deepfs.types import ErrorCode
 from support.indexed_bucket import MAX_BYTES, BucketBackend
@@ -43,7 +43,7 @@ def backend(database: SqliteBackend) -> BucketBackend:
 
 
 async def paths_with(backend: StorageBackend, pattern: str) -> list[str]:
-    return [path for path, _ in lines_of(succeeded(await backend.agrep(pattern)))]
+    return [path for path, _ in lines_of(assert_ok(await backend.agrep(pattern)))]
 
 
 def dies_at(step: str) -> object:
@@ -64,7 +64,7 @@ async def test_what_a_client_stored_before_it_died_is_found(backend: BucketBacke
     with suppress(_DiedError):
         await dying.adelete("/a.txt")
     assert await paths_with(backend, "needle") == ["/b.txt", "/new.txt"]
-    names = [info.path for info in succeeded(await backend.aglob("**")).matches or ()]
+    names = [info.path for info in assert_ok(await backend.aglob("**")).matches or ()]
     assert names == ["/b.txt", "/new.txt"]
     assert backend.bucket.listed == 1
 
@@ -101,7 +101,7 @@ async def test_the_slower_of_two_clients_does_not_store_the_older_copy(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(slow.aedit, "/b.txt", "no such thing", "the older text")
         await stored.wait()
-        succeeded(await backend.aedit("/b.txt", "older", "newer"))
+        assert_ok(await backend.aedit("/b.txt", "older", "newer"))
         goes_on.set()
     assert await paths_with(backend, "newer") == ["/b.txt"]
 
@@ -141,16 +141,16 @@ async def test_whatever_clients_do_at_once_each_file_is_found(database: SqliteBa
     small = {path: text for path, text in contents.items() if len(text) <= MAX_BYTES}
     for text in ("common", "word0", "word1", "word2"):
         assert await paths_with(client, text) == sorted(path for path in small if text in small[path])
-    assert succeeded(await client.agrep("common")).skipped == len(contents) - len(small)
-    assert [info.path for info in succeeded(await client.aglob("**")).matches or ()] == sorted(contents)
+    assert assert_ok(await client.agrep("common")).skipped == len(contents) - len(small)
+    assert [info.path for info in assert_ok(await client.aglob("**")).matches or ()] == sorted(contents)
 
 
 async def test_two_places_cannot_share_an_index(backend: BucketBackend, database: SqliteBackend) -> None:
     assert await paths_with(backend, "needle") == ["/a.txt"]
     other = BucketBackend(database, place="another bucket")
-    failed(await other.agrep("needle"), ErrorCode.BACKEND_ERROR)
-    failed(await other.aglob("*"), ErrorCode.BACKEND_ERROR)
-    failed(await other.awrite("/x.txt", "text"), ErrorCode.BACKEND_ERROR)
+    assert_failed(await other.agrep("needle"), ErrorCode.BACKEND_ERROR)
+    assert_failed(await other.aglob("*"), ErrorCode.BACKEND_ERROR)
+    assert_failed(await other.awrite("/x.txt", "text"), ErrorCode.BACKEND_ERROR)
     with pytest.raises(BackendError, match="in use for another place"):
         await other.bucket.index.refresh()
     assert other.bucket.objects == {}
@@ -158,10 +158,10 @@ async def test_two_places_cannot_share_an_index(backend: BucketBackend, database
 
 
 async def test_files_that_are_no_index_are_not_removed(backend: BucketBackend, database: SqliteBackend) -> None:
-    succeeded(await database.awrite("/precious.txt", "not an index"))
+    assert_ok(await database.awrite("/precious.txt", "not an index"))
     assert "holds other files" in ((await backend.agrep("needle")).error or "")
     assert "holds other files" in ((await backend.awrite("/c.txt", "text")).error or "")
-    assert succeeded(await database.aread("/precious.txt")).file_data is not None
+    assert assert_ok(await database.aread("/precious.txt")).file_data is not None
 
 
 async def test_texts_that_the_index_uses_itself_may_be_in_objects(backend: BucketBackend) -> None:
@@ -169,11 +169,11 @@ async def test_texts_that_the_index_uses_itself_may_be_in_objects(backend: Bucke
     backend.bucket.put("/marked.txt", MARK.encode() + b"and a needle")
     backend.bucket.put("//no/path", b"a needle in a key that is no path")
     assert await paths_with(backend, "needle") == ["/a.txt", "/marked.txt"]
-    named = succeeded(await backend.agrep("needle", glob=".deepfs-index"))
+    named = assert_ok(await backend.agrep("needle", glob=".deepfs-index"))
     assert lines_of(named) == [("/.deepfs-index", 1)]
-    found = succeeded(await backend.agrep("absent"))
+    found = assert_ok(await backend.agrep("absent"))
     assert (found.matches, found.skipped) == ([], 0)
-    succeeded(await backend.awrite("/.deepfs-index", "replaced", overwrite=True))
+    assert_ok(await backend.awrite("/.deepfs-index", "replaced", overwrite=True))
     assert (await backend.agrep("needle")).as_of == found.as_of
 
 
@@ -210,9 +210,9 @@ async def test_a_stream_is_found_by_all_clients_of_the_index(s3_server: S3Server
     assert (await one.aupload_stream("/large.txt", chunks())).error is None
     with pytest.raises(ConnectionError):
         await one.aupload_stream("/none.txt", chunks(fails=True))
-    found = succeeded(await other.arun(GrepRequest("needle")))
+    found = assert_ok(await other.arun(GrepRequest("needle")))
     assert lines_of(found) == [("/large.txt", 1)]
-    assert [info.path for info in succeeded(await other.aglob("**")).matches or ()] == ["/large.txt"]
+    assert [info.path for info in assert_ok(await other.aglob("**")).matches or ()] == ["/large.txt"]
 
     s3_server.store().put(f"{prefix}/\uf000a", b"a key that is not in the form of a path")
     await other.arefresh_index()

@@ -201,7 +201,7 @@ async def test_searches_give_the_answers_of_the_model(
     if way == "never by index":
         monkeypatch.setattr(search, "_TOO_MANY", 0)
     async with PostgresBackend(*(plain if way == "plain" else indexed)) as backend:
-        abilities = await backend._client.known(backend._namespace())
+        abilities = await backend._client.learn_abilities(backend._namespace())
         assert abilities.has_trigrams == (way != "plain")
         for call, expected in answers.greps:
             found = await backend.agrep(**call)

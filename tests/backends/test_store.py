@@ -20,7 +20,7 @@ from deepfs.backends.namespace import NamespaceFactory
 from deepfs.backends.store import StoreBackend
 from deepfs.errors import ErrorCode
 from deepfs.sync import run_sync
-from deepfs.testing.suite import succeeded
+from deepfs.testing.suite import assert_ok
 from deepfs.threads.locks import path_locks
 from support.files import stored
 
@@ -280,7 +280,7 @@ def test_a_store_without_async_methods_works_in_sync_and_async_programs(tmp_path
         backend = StoreBackend(store, namespace=("n",))
         assert backend.write("/a", "one").ok
         assert run_sync(backend.aedit, "/a", "one", "two").ok
-        assert [match.path for match in succeeded(backend.grep("two")).matches or []] == ["/a"]
+        assert [match.path for match in assert_ok(backend.grep("two")).matches or []] == ["/a"]
         assert store.get(("n",), "/a").value["content"] == "two"
 
 

@@ -489,4 +489,4 @@ async def test_reads_at_once_share_statements_and_none_is_disturbed_by_another(
         await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     assert (await backend.aread("/d/1")).ok
-    assert (await backend._identified_files())._reads == []
+    assert (await backend._identify_files())._reads == []

@@ -21,7 +21,7 @@ from deepfs.backends.watching import ChangeBuffer
 from deepfs.errors import BackendError, ConflictError, NotFoundError, QuotaExceededError
 from deepfs.policy import HistoryBackend, PermissionedBackend
 from deepfs.storage.runners import Storage
-from deepfs.testing.conformance.at_once import WatchingConformance, WatchReader, watching
+from deepfs.testing.conformance.at_once import WatchingConformance, WatchReader, watch_changes
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, stat_of
 from deepfs.types import ChangeEvent, ChangeKind, FileDataV2
 from support.store_suite import NAMESPACE, StoreConformance
@@ -122,7 +122,7 @@ async def test_changes_from_other_threads_and_loops_are_told() -> None:
         for number in range(50):
             backend.write(f"/thread/{number}", "x")
 
-    async with watching(backend) as reader, anyio.create_task_group() as group:
+    async with watch_changes(backend) as reader, anyio.create_task_group() as group:
         group.start_soon(anyio.to_thread.run_sync, without_one)
         for library in ("asyncio", "trio"):
             await anyio.to_thread.run_sync(lambda name: anyio.run(on_a_loop, backend=name), library)
@@ -154,7 +154,7 @@ async def test_what_changes_while_a_watch_begins_is_not_lost(kind: str, tmp_path
         readers: list[WatchReader] = []
 
         async def follow() -> None:
-            async with watching(backend) as reader:
+            async with watch_changes(backend) as reader:
                 readers.append(reader)
                 await reader.until(lambda: "/last" in reader.files)
 
@@ -243,7 +243,7 @@ async def test_a_watch_begins_between_two_changes() -> None:
     readers: list[WatchReader] = []
 
     async def watch() -> None:
-        async with watching(backend) as reader:
+        async with watch_changes(backend) as reader:
             readers.append(reader)
 
     with anyio.fail_after(20):
@@ -260,7 +260,7 @@ async def test_a_watch_begins_between_two_changes() -> None:
 
 async def test_a_change_while_a_reader_falls_asleep_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = MemoryBackend()
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         prepare = watches.loop_callbacks
 
         def prepare_to_wait() -> Any:
@@ -268,7 +268,7 @@ async def test_a_change_while_a_reader_falls_asleep_wakes_it(monkeypatch: pytest
             return prepare()
 
         monkeypatch.setattr(watches, "loop_callbacks", prepare_to_wait)
-        await reader.is_told("/a", "created")
+        await reader.expect("/a", "created")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ async def test_a_change_of_unknown_outcome_is_a_resync(
 ) -> None:
     files = Failing()
     backend = OverFailing(files)
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         files.before, files.after = before, after
         if isinstance(after, ValueError):
             with pytest.raises(ValueError, match="broken"):
@@ -298,14 +298,14 @@ async def test_a_change_of_unknown_outcome_is_a_resync(
             await backend.awrite("/a", "x")
         files.after = None
         assert (await backend.awrite("/end", "x")).ok
-        await reader.is_told("/end", "created")
-        assert [event.kind for event in reader.told if event.path == "/a"] == ([told] if told else [])
+        await reader.expect("/end", "created")
+        assert [event.kind for event in reader.received if event.path == "/a"] == ([told] if told else [])
         assert reader.files == {*files.files}
 
 
 async def test_a_cancelled_change_is_a_resync() -> None:
     backend = OverFailing(Failing())
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         with anyio.CancelScope() as scope:
             scope.cancel()
             await backend.awrite("/before", "x")
@@ -317,14 +317,14 @@ async def test_a_cancelled_change_is_a_resync() -> None:
             group.start_soon(backend.awrite, "/a", "x")
             group.start_soon(cancel)
         assert (await backend.awrite("/end", "x")).ok
-        await reader.is_told("/end", "created")
+        await reader.expect("/end", "created")
         assert reader.files == {*backend.files.files}  # type: ignore[attr-defined]
 
 
 async def test_of_a_batch_that_is_stored_in_part_all_paths_are_a_resync() -> None:
     files = Failing()
     backend = OverFailing(files)
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         files.after = PartlyDoneError("half", {"/a"})
         outcomes = await backend.aupload_files([("/a", b"a"), ("/b", b"b")])
         assert [outcome.error for outcome in outcomes] == [None, "backend_error"]
@@ -365,7 +365,7 @@ class Committing(BlockingStorage):
 async def test_changes_are_told_after_the_commit() -> None:
     files = Committing()
     backend = OverFailing(files)
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         files.fails = OSError("the connection was lost")
         assert not (await backend.awrite("/a", "x")).ok
         assert await reader.step() == ChangeEvent("/a", "resync")
@@ -403,11 +403,11 @@ class TestStoreThatOnlyThisProcessChanges(WatchingConformance):
 async def test_namespaces_of_a_store_are_watched_apart() -> None:
     store = InMemoryStore()
     mine, yours = (OnlyWriter(store, namespace=(name, "files")) for name in ("ada", "bob"))
-    async with watching(mine) as reader:
+    async with watch_changes(mine) as reader:
         assert (await yours.awrite("/secret.txt", "x")).ok
         assert (await mine.awrite("/mine.txt", "x")).ok
-        await reader.is_told("/mine.txt", "created")
-        assert {event.path for event in reader.told} == {"/", "/mine.txt"}
+        await reader.expect("/mine.txt", "created")
+        assert {event.path for event in reader.received} == {"/", "/mine.txt"}
 
 
 # --- composites and policies ---
@@ -462,12 +462,12 @@ async def test_a_composite_tells_nothing_before_all_mounts_are_watched() -> None
 async def test_files_that_a_mount_hides_are_not_told() -> None:
     default, mount = MemoryBackend(), MemoryBackend()
     tree = CompositeBackend(default, {"/m": mount})
-    async with watching(tree) as reader:
+    async with watch_changes(tree) as reader:
         assert (await default.awrite("/m/hidden.txt", "x")).ok
         assert (await mount.awrite("/shown.txt", "x")).ok
         assert (await default.awrite("/end", "x")).ok
         await reader.until(lambda: {"/m/shown.txt", "/end"} <= reader.files)
-        assert {event.path for event in reader.told} == {"/", "/m/shown.txt", "/end"}
+        assert {event.path for event in reader.received} == {"/", "/m/shown.txt", "/end"}
 
 
 async def test_permissions_hide_paths_and_pass_on_that_something_was_missed() -> None:
@@ -490,10 +490,10 @@ async def test_permissions_hide_paths_and_pass_on_that_something_was_missed() ->
 async def test_versions_of_a_history_are_not_told() -> None:
     memory = MemoryBackend()
     backend = HistoryBackend(memory)
-    async with watching(backend) as reader:
+    async with watch_changes(backend) as reader:
         assert (await backend.awrite("/a", "1")).ok
         assert (await backend.awrite("/a", "2", overwrite=True)).ok
         assert (await backend.awrite("/end", "x")).ok
-        await reader.is_told("/end", "created")
-        assert {event.path for event in reader.told} == {"/", "/a", "/end"}
+        await reader.expect("/end", "created")
+        assert {event.path for event in reader.received} == {"/", "/a", "/end"}
     assert len((await memory.aglob("**/*", "/.history")).matches or ()) > 0

@@ -16,7 +16,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.transfer import CopyTotals
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.cli.copying import CopyOptions, TreeMerge
-from deepfs.cli.session import Place, Session
+from deepfs.cli.session import AddressedPlace, Session
 from deepfs.config.urls import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
 from support.copies import HOSTILE, command, contents, fill
@@ -124,7 +124,7 @@ def session() -> Session:
 
 async def _copy(session: Session, source: BackendProtocol, target: BackendProtocol, **options: object) -> CopyTotals:
     totals = CopyTotals()
-    ends = [Place(backend, "/src", Address("memory://", "/src", "/src")) for backend in (source, target)]
+    ends = [AddressedPlace(backend, "/src", Address("memory://", "/src", "/src")) for backend in (source, target)]
     chosen = CopyOptions(sources=["/src"], target="/src", **options)  # type: ignore[arg-type]
     await TreeMerge(session, chosen, totals, *ends).run(await source.alist_tree("/src"), "/src")
     return totals

@@ -14,7 +14,7 @@ import pytest
 
 from deepfs.backends.filesystem import FilesystemBackend, _count_unrelated
 from deepfs.disk import Disk, carry_out, is_temporary
-from deepfs.disk.flushing import Change, finish_together
+from deepfs.disk.flushing import FlushedChange, finish_together
 from deepfs.errors import NotDirectoryError
 from deepfs.threads import pool
 from support.disks import open_descriptors, tree
@@ -253,7 +253,7 @@ def test_changes_that_find_no_descriptors_are_made_after_the_others(
         return open_(*args, **where)
 
     monkeypatch.setattr(os, "open", short)
-    changes = list(carry_out([partial(disk.writing, f"/{number}", b"") for number in range(10)]))
+    changes = list(carry_out([partial(disk.write_in_steps, f"/{number}", b"") for number in range(10)]))
     assert [change.error for change in changes] == [None] * 10
     assert len(tree(tmp_path)) == 10
 
@@ -264,7 +264,7 @@ def test_without_threads_flushes_are_made_one_by_one(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(pool.WorkerPool, "submit", refuse)
     disk = Disk(str(tmp_path), durable=True)
-    changes = [Change(partial(disk.writing, f"/{number}", b"")) for number in range(3)]
+    changes = [FlushedChange(partial(disk.write_in_steps, f"/{number}", b"")) for number in range(3)]
     finish_together(changes)
     assert [change.result() for change in changes] == [None] * 3
     assert sorted(tree(tmp_path)) == ["0", "1", "2"]
@@ -273,7 +273,7 @@ def test_without_threads_flushes_are_made_one_by_one(tmp_path: Path, monkeypatch
 def test_a_failed_change_raises_its_own_error(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path), durable=True)
     disk.write_file("/file", b"")
-    changes = list(carry_out([partial(disk.writing, path, b"") for path in ("/a", "/file/b", "/c")]))
+    changes = list(carry_out([partial(disk.write_in_steps, path, b"") for path in ("/a", "/file/b", "/c")]))
     assert [change.error is None for change in changes] == [True, False, True]
     with pytest.raises(NotDirectoryError, match="'/file'"):
         changes[1].result()

@@ -388,7 +388,7 @@ def test_a_judged_disk_reads_nothing_that_the_judge_refuses(root: Path, confined
             super().check(path.removeprefix(prefix), role, shown)
 
     guard = Placed()
-    disk = Disk(str(root), confined=confined).judged(guard)
+    disk = Disk(str(root), confined=confined).with_access(guard)
     for path in ("/a/b/file", "/to-deep"):
         with pytest.raises(PermissionDeniedError, match="guarded"):
             disk.read_file(prefix + path)
@@ -404,7 +404,7 @@ def test_a_judged_walk_and_listing_leave_out_what_the_judge_refuses(root: Path) 
     (root / "b" / "to-deep").symlink_to("../a/b/file")
     (root / "b" / "to-missing").symlink_to("../a/missing")
     (root / "b" / "outside").symlink_to("../../elsewhere")
-    disk = Disk(str(root)).judged(Guard())
+    disk = Disk(str(root)).with_access(Guard())
     found = [file.path for file in disk.walk("/")]
     assert "/top" in found
     assert [path for path in found if path.startswith(("/a/", "/b/"))] == []
@@ -425,7 +425,7 @@ def test_a_judge_is_only_asked_about_the_chosen_files_of_a_walk(root: Path) -> N
     guard = Guard()
     for name in "xyz":
         (root / name).touch()
-    runs = Disk(str(root)).judged(guard).walk_runs("/", Tops())
+    runs = Disk(str(root)).with_access(guard).walk_runs("/", Tops())
     assert [file.path for run in runs for file in run] == ["/top"]
     assert guard.asked == ["/top"]
 

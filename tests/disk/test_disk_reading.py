@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk, Limits, modified_at
+from deepfs.disk import Disk, ReadLimits, modified_at
 from deepfs.disk import reading as files
 from deepfs.disk import reading as windows
 from deepfs.errors import (
@@ -207,7 +207,7 @@ def test_consecutive_windows_of_a_file_too_large_to_count_join_to_its_text(
         patch.setattr(windows, "MAX_WHOLE", 0)
         patch.setattr(files, "BLOCK", block)
         while offset is not None:
-            shown = Disk(str(root)).read_window("/file", offset, limit, Limits(judged=0)).shown
+            shown = Disk(str(root)).read_window("/file", offset, limit, ReadLimits(judged=0)).shown
             parts.append(shown.text)
             assert shown.start_line == offset + 1
             offset = shown.next_offset
@@ -226,12 +226,12 @@ def test_a_text_file_gives_a_window_and_a_binary_file_its_whole_content(root: Pa
 def test_lines_are_counted_only_up_to_a_file_size(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     assert disk.read_window("/log", 0, 2).shown.total_lines == 400_000
-    beyond = disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown
+    beyond = disk.read_window("/log", 0, 2, ReadLimits(judged=MIB)).shown
     assert (beyond.text, beyond.total_lines, beyond.next_offset) == ("line\nline\n", None, 2)
-    end = disk.read_window("/log", 399_999, 2, Limits(judged=MIB)).shown
+    end = disk.read_window("/log", 399_999, 2, ReadLimits(judged=MIB)).shown
     assert (end.text, end.total_lines, end.next_offset) == ("line\n", 400_000, None)
     with pytest.raises(InvalidContentError, match="400000 lines"):
-        disk.read_window("/log", 400_000, 1, Limits(judged=MIB))
+        disk.read_window("/log", 400_000, 1, ReadLimits(judged=MIB))
 
 
 @pytest.mark.parametrize("junk", [b"\0", b"\xff", b"\xc3"])
@@ -240,8 +240,8 @@ def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, jun
     (root / "log").write_bytes(content)
     assert disk.read_window("/log", 0, 2).shown == content
     with pytest.raises(TooLargeError):
-        disk.read_window("/log", 0, 2, Limits(binary=MIB))
-    assert disk.read_window("/log", 0, 2, Limits(judged=MIB)).shown.text == "line\nline\n"
+        disk.read_window("/log", 0, 2, ReadLimits(binary=MIB))
+    assert disk.read_window("/log", 0, 2, ReadLimits(judged=MIB)).shown.text == "line\nline\n"
 
 
 def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
@@ -368,7 +368,7 @@ def test_a_version_computed_while_the_file_changes_is_not_cached(
 
 def test_the_version_of_a_partly_read_file_depends_on_its_status(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(content := b"line\n" * 400_000)
-    limits = Limits(judged=1000)
+    limits = ReadLimits(judged=1000)
     known = disk.read_window("/file", 0, 10, limits).version
     assert known.startswith("s-")
     assert disk.read_window("/file", 0, 10, limits).version == known
@@ -384,7 +384,7 @@ def test_the_version_of_a_partly_read_file_depends_on_its_status(root: Path, dis
 
 def test_the_last_window_of_a_file_too_large_to_hash_has_a_status_version(root: Path, disk: Disk) -> None:
     (root / "file").write_bytes(b"line\n" * 400_000)
-    read = disk.read_window("/file", 399_999, 10, Limits(judged=1000))
+    read = disk.read_window("/file", 399_999, 10, ReadLimits(judged=1000))
     assert read.shown == text.Window("line\n", 400_000, 400_000, 400_000, None)
     assert read.version.startswith("s-")
 

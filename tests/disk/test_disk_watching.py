@@ -16,7 +16,7 @@ from deepfs import FilesystemBackend
 from deepfs.disk import Deadline, Disk
 from deepfs.disk import watching as disk_watching
 from deepfs.errors import BackendError, NotSupportedError, PermissionDeniedError
-from deepfs.testing.conformance.at_once import WatchReader, watching
+from deepfs.testing.conformance.at_once import WatchReader, watch_changes
 from deepfs.types import ChangeEvent
 from support.waiting import until, until_tasks_wait
 
@@ -40,12 +40,12 @@ async def outside(work: Callable[..., Any], *args: Any) -> None:
 
 async def told(reader: WatchReader, root: Path) -> list[ChangeEvent]:
     """The events of all that happened so far, without those about the file that marks the end."""
-    reader.told.clear()
+    reader.received.clear()
     await outside((root / "end").write_text, "")
-    await reader.is_told("/end", "created")
+    await reader.expect("/end", "created")
     await outside((root / "end").unlink)
-    await reader.is_told("/end", "deleted")
-    return [event for event in reader.told if event.path != "/end"]
+    await reader.expect("/end", "deleted")
+    return [event for event in reader.received if event.path != "/end"]
 
 
 def _kinds(events: list[ChangeEvent]) -> list[tuple[str, str]]:
@@ -61,7 +61,7 @@ async def test_what_other_programs_do_is_told(root: Path) -> None:
         with open(root / "dir" / "b.txt", "a") as file:
             file.write("more")
 
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         assert reader.files == {"/a.txt", "/dir/b.txt", "/dir/deep/c.txt"}
         await outside(append)
         assert _kinds(await told(reader, root)) == [("/dir/b.txt", "modified")]
@@ -83,14 +83,14 @@ async def test_files_in_directories_that_are_new_are_told_however_fast_they_come
             for name in ("1", "2"):
                 (root / f"{number}" / "x" / "y" / name).touch()
 
-    async with watching(FilesystemBackend(root)) as reader, anyio.create_task_group() as group:
+    async with watch_changes(FilesystemBackend(root)) as reader, anyio.create_task_group() as group:
         group.start_soon(outside, make)
         made = {f"/{number}/x/y/{name}" for number in range(100) for name in ("1", "2")}
         await reader.until(lambda: made <= reader.files)
 
 
 async def test_directories_that_are_moved_in_and_out_are_told_file_by_file(root: Path, tmp_path: Path) -> None:
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         await outside((root / "dir").rename, tmp_path / "gone")
         assert _kinds(await told(reader, root)) == [("/dir/b.txt", "deleted"), ("/dir/deep/c.txt", "deleted")]
         await outside((tmp_path / "gone" / "deep" / "c.txt").write_text, "not seen any more")
@@ -132,7 +132,7 @@ async def test_names_that_are_exchanged_are_followed(root: Path) -> None:
         done = ctypes.CDLL(None).renameat2(-1, os.fsencode(root / one), -1, os.fsencode(root / other), 2)
         assert done == 0
 
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         await outside((root / "other").mkdir)
         await outside((root / "other" / "o.txt").touch)
         await outside(exchange, "dir", "other")
@@ -151,7 +151,7 @@ async def test_names_that_are_exchanged_are_followed(root: Path) -> None:
 async def test_nothing_behind_links_to_directories_is_told(root: Path, tmp_path: Path) -> None:
     await outside((tmp_path / "outside").mkdir)
     await outside((root / "out").symlink_to, tmp_path / "outside")
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         await outside((tmp_path / "outside" / "secret.txt").touch)
         await outside((root / "around").symlink_to, root / "dir")
         await outside((root / "out-too").symlink_to, tmp_path / "outside" / "secret.txt")
@@ -176,7 +176,7 @@ async def test_strange_names_and_special_files_neither_raise_nor_are_told(root: 
         (root / "line\nbreak").touch()
         (root / ".hidden").touch()
 
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         await outside(make)
         assert _kinds(await told(reader, root)) == [("/.hidden", "created"), ("/line\nbreak", "created")]
 
@@ -187,17 +187,17 @@ async def test_a_directory_that_is_deleted_and_made_anew_stays_watched(root: Pat
         (root / "dir").mkdir()
         (root / "dir" / "new.txt").touch()
 
-    async with watching(FilesystemBackend(root), "/dir") as reader:
+    async with watch_changes(FilesystemBackend(root), "/dir") as reader:
         await outside(remake)
         await reader.until(lambda: reader.files == {"/dir/new.txt"})
-        assert ("/dir", "resync") in _kinds(reader.told[1:])
+        assert ("/dir", "resync") in _kinds(reader.received[1:])
         await outside(shutil.rmtree, root)
         await reader.until(lambda: not reader.files)
         await outside((root / "dir" / "more").mkdir, 0o755, True)
         await outside((root / "dir" / "more" / "last.txt").touch)
         await reader.until(lambda: reader.files == {"/dir/more/last.txt"})
         await outside((root / "dir" / "more" / "last.txt").write_text, "x")
-        await reader.is_told("/dir/more/last.txt", "modified")
+        await reader.expect("/dir/more/last.txt", "modified")
 
 
 @pytest.mark.parametrize("base", ["root", "link"])
@@ -211,13 +211,13 @@ async def test_a_directory_that_a_link_leads_to_may_come_and_go(root: Path, base
 
     await outside((root / "to-dir").symlink_to, "dir")
     await outside((root.parent / "link").symlink_to, root)
-    async with watching(FilesystemBackend(root.parent / base), "/to-dir") as reader:
+    async with watch_changes(FilesystemBackend(root.parent / base), "/to-dir") as reader:
         for gone in ("/to-dir/b.txt", "/to-dir/new.txt"):
-            reader.told.clear()
+            reader.received.clear()
             await outside(remove)
-            await reader.until(lambda gone=gone: ChangeEvent(gone, "deleted") in reader.told)
+            await reader.until(lambda gone=gone: ChangeEvent(gone, "deleted") in reader.received)
             await outside(make)
-            await reader.until(lambda: ChangeEvent("/to-dir/new.txt", "created") in reader.told)
+            await reader.until(lambda: ChangeEvent("/to-dir/new.txt", "created") in reader.received)
 
 
 async def test_a_directory_above_may_be_replaced_while_it_is_in_use(root: Path) -> None:
@@ -228,7 +228,7 @@ async def test_a_directory_above_may_be_replaced_while_it_is_in_use(root: Path) 
     await outside((root / "deep" / "top").mkdir, 0o755, True)
     held = [await anyio.to_thread.run_sync(os.open, path, os.O_RDONLY) for path in (root, root / "deep")]
     try:
-        async with watching(FilesystemBackend(root / "deep" / "top")) as reader:
+        async with watch_changes(FilesystemBackend(root / "deep" / "top")) as reader:
             await outside((root / "deep" / "top").rmdir)
             await reader.step()
             await outside(replace)
@@ -257,17 +257,17 @@ async def test_a_watched_file_may_come_go_and_be_replaced(root: Path) -> None:
         (root / "dir" / "new").replace(root / "dir" / "b.txt")
 
     backend = FilesystemBackend(root)
-    async with watching(backend, "/dir/b.txt") as reader:
+    async with watch_changes(backend, "/dir/b.txt") as reader:
         await outside(replace)
-        await reader.is_told("/dir/b.txt", "modified")
+        await reader.expect("/dir/b.txt", "modified")
         await outside((root / "dir" / "b.txt").unlink)
-        await reader.is_told("/dir/b.txt", "deleted")
+        await reader.expect("/dir/b.txt", "deleted")
         assert (await backend.awrite("/dir/b.txt", "again")).ok
-        await reader.is_told("/dir/b.txt", "created")
+        await reader.expect("/dir/b.txt", "created")
         await outside((root / "dir").rename, root / "elsewhere")
-        await reader.is_told("/dir/b.txt", "deleted")
+        await reader.expect("/dir/b.txt", "deleted")
         await outside((root / "elsewhere").rename, root / "dir")
-        await reader.is_told("/dir/b.txt", "created")
+        await reader.expect("/dir/b.txt", "created")
         await outside((root / "dir" / "b.txt").unlink)
         await outside((root / "dir" / "b.txt").mkdir)
         await outside((root / "dir" / "b.txt" / "inside.txt").touch)
@@ -284,12 +284,12 @@ async def test_a_watched_file_in_a_directory_that_is_replaced_was_perhaps_modifi
         (root / "new").rename(root / "dir")
 
     await outside(make)
-    async with watching(FilesystemBackend(root), "/dir/b.txt") as reader:
-        reader.told.clear()
+    async with watch_changes(FilesystemBackend(root), "/dir/b.txt") as reader:
+        reader.received.clear()
         await outside(exchange)
-        await reader.until(lambda: bool(reader.told))
+        await reader.until(lambda: bool(reader.received))
         # Or it was told as deleted and created, if the events were read between the two steps.
-        await reader.until(lambda: reader.told[-1].kind != "deleted")
+        await reader.until(lambda: reader.received[-1].kind != "deleted")
 
 
 async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> None:
@@ -300,12 +300,12 @@ async def test_where_the_system_dropped_events_a_resync_says_so(root: Path) -> N
             os.rename(root / "z.txt", root / "a.txt")
         (root / "dropped.txt").touch()
 
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         await outside(storm)
         await reader.until(lambda: "/dropped.txt" in reader.files)
-        assert ChangeEvent("/", "resync") in reader.told[1:]
+        assert ChangeEvent("/", "resync") in reader.received[1:]
         await outside((root / "dir" / "later.txt").touch)
-        await reader.is_told("/dir/later.txt", "created")
+        await reader.expect("/dir/later.txt", "created")
 
 
 async def test_directories_that_went_are_watched_no_more(root: Path, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ async def test_directories_that_went_are_watched_no_more(root: Path, tmp_path: P
         ours = [number for number in numbers if "inotify" in os.readlink(f"/proc/self/fd/{number}")]
         return sum(Path(f"/proc/self/fdinfo/{number}").read_text().count("inotify wd:") for number in ours)
 
-    async with watching(FilesystemBackend(root)) as reader:
+    async with watch_changes(FilesystemBackend(root)) as reader:
         before = await anyio.to_thread.run_sync(watched)
         await outside((root / "dir").rename, tmp_path / "gone")
         await told(reader, root)
@@ -331,9 +331,9 @@ async def test_nothing_is_left_of_watches_that_ended(root: Path) -> None:
     waiting: list[WatchReader] = []
 
     async def wait() -> None:
-        async with watching(backend) as reader:
+        async with watch_changes(backend) as reader:
             waiting.append(reader)
-            await reader.is_told("/never", "created")
+            await reader.expect("/never", "created")
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:

@@ -152,9 +152,9 @@ PRIVATE: dict[str, Callable[[Disk], object]] = {
     "copy": lambda disk: disk.copy("/file", "/copy"),
     "copy over a file": lambda disk: disk.copy("/dir/public", "/file", overwrite=True),
     "copy of a tree": lambda disk: disk.copy("/secrets", "/copy"),
-    "new file": lambda disk: disk.making_files(0o600).write_file("/new", b"new"),
-    "new stream": lambda disk: put(disk.making_files(0o600), "/new", b"new"),
-    "new stream within a limit": lambda disk: put(bounded(disk).making_files(0o600), "/new", b"new"),
+    "new file": lambda disk: disk.with_file_mode(0o600).write_file("/new", b"new"),
+    "new stream": lambda disk: put(disk.with_file_mode(0o600), "/new", b"new"),
+    "new stream within a limit": lambda disk: put(bounded(disk).with_file_mode(0o600), "/new", b"new"),
     "new file under a rule": lambda disk: under_rule(disk).write_file("/new", b"new"),
 }
 
@@ -169,9 +169,9 @@ class AllowsAll:
 
 def under_rule(disk: Disk) -> Disk:
     """A view of a view: the first one was made before the mode was set."""
-    judge = AllowsAll()
-    disk.judged(judge)
-    return disk.making_files(0o600).judged(judge)
+    access = AllowsAll()
+    disk.with_access(access)
+    return disk.with_file_mode(0o600).with_access(access)
 
 
 @pytest.mark.parametrize("change", PRIVATE.values(), ids=PRIVATE)
@@ -359,7 +359,7 @@ def test_without_file_locks_threads_still_exclude_each_other(
         raise OSError(errno.ENOLCK, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr("deepfs.disk.file_locks._process_locks._told", False)
+    monkeypatch.setattr("deepfs.disk.file_locks._process_locks._has_warned", False)
     assert edits_by_threads(root, 4, 25) == 100
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

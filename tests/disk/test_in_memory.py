@@ -319,7 +319,7 @@ class Refusing:
 
 def test_a_judge_is_asked_before_a_file_is_found(root: Path, disk: Disk) -> None:
     judge = Refusing("/dir/file.txt")
-    view = prepared(disk.judged(judge))
+    view = prepared(disk.with_access(judge))
     (root / "other").write_text("other")
     assert in_memory(view, "/dir/file.txt") is None
     assert in_memory(view, "/none") is None

@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def begun(root: Path) -> UnchangedFiles:
-    found = Disk(str(root)).unchanged("/")
+    found = Disk(str(root)).select_unchanged("/")
     assert found is not None
     tick()
     return found
@@ -131,7 +131,7 @@ def test_files_that_changed_just_before_are_not_selected(root: Path, monkeypatch
     (root / "a" / "one").write_bytes(b"more\n")
     assert select(begun(root)) == FILES - {"/a/one"}
     (root / "new").touch()
-    assert Disk(str(root)).unchanged("/") is None
+    assert Disk(str(root)).select_unchanged("/") is None
 
 
 @pytest.mark.parametrize("content", [b"a\r\n", b"\xef\xbb\xbfa\n", b"\xe9\n", b"a\0\n", b"x" * 101])
@@ -173,7 +173,7 @@ def test_another_file_system_is_not_trusted(root: Path, monkeypatch: pytest.Monk
     for known in (0x6969, None):  # NFS, and a system that does not say.
         with monkeypatch.context() as patched:
             patched.setattr(unchanged, "file_system_type", lambda _, known=known: known)
-            assert Disk(str(root)).unchanged("/") is None
+            assert Disk(str(root)).select_unchanged("/") is None
     since = begun(root)
     monkeypatch.setattr(since, "_device", -1)
     assert select(since) == set(), "a directory may be on another device than the root"
@@ -183,17 +183,17 @@ def test_the_start_must_be_without_links_and_judges(root: Path, tmp_path: Path) 
     disk = Disk(str(root))
     (root / "c" / "link").symlink_to("../a")
     tick()
-    assert disk.unchanged("/a/b") is not None
-    assert disk.unchanged("/c/link") is None
-    assert disk.unchanged("/c/link/b") is None
-    assert Disk(str(tmp_path / "none")).unchanged("/") is None
+    assert disk.select_unchanged("/a/b") is not None
+    assert disk.select_unchanged("/c/link") is None
+    assert disk.select_unchanged("/c/link/b") is None
+    assert Disk(str(tmp_path / "none")).select_unchanged("/") is None
     assert begun(root).select_plain(["/a/one", "/c/link/one", "/c/link/b/three"], 100, Deadline()) == {"/a/one"}
 
     class Permissive:
         def check(self, path: str, role: Role, shown: str) -> None:
             pass
 
-    assert disk.judged(Permissive()).unchanged("/") is None
+    assert disk.with_access(Permissive()).select_unchanged("/") is None
 
 
 def test_selecting_can_be_stopped(root: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deepfs._langgraph.parallel_writes import FileChange, Operation, Places, header_of, is_header, next_change
+from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, is_header, next_change
 from deepfs._langgraph.reducers import fold, fold_conflicts, version_of
 from deepfs.text.diff import Place, compose, disjoint, rebase
 from deepfs.text.edits import replace
@@ -35,7 +35,7 @@ class Task:
         self.step = step
         self.file_format = file_format
         self.now = f"2026-01-01T00:{minute:02}:00.000000+00:00"
-        self.changes: dict[str, FileChange] = {}
+        self.changes: dict[str, RecordedChange] = {}
         self.writes: list[Write] = []
 
     def text(self, path: str) -> str:
@@ -51,7 +51,7 @@ class Task:
             write[path] = after and encode_file(after, self.file_format)
         self.changes |= changes
         self.files = plain(self.files, [write])
-        self.writes.append({header_of(Operation(changes, self.name, self.step, "node")): None, **write})
+        self.writes.append({header_of(WriteOperation(changes, self.name, self.step, "node")): None, **write})
         return self
 
     def write(self, path: str, content: str | bytes | None) -> "Task":

@@ -220,7 +220,7 @@ def test_results_are_stored_if_write_can_only_create(invoke: Invoke) -> None:
 
 
 def evicted(backend: BackendProtocol, message: Any, key: str) -> Any:
-    return run_sync(Evictor(backend, 10, "/large").evicted, message, key)
+    return run_sync(Evictor(backend, 10, "/large").evict, message, key)
 
 
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=2, max_size=6, unique=True))

@@ -394,7 +394,7 @@ def test_a_large_output_has_one_pair_of_delimiters_and_its_notes_outside(lines: 
     backend, output = MemoryBackend(), lines * 1_000
     shown = command_output(ExecuteResponse(output, 1, truncated=True))
     message = ToolMessage(shown, tool_call_id="1", name="execute")
-    text = str(run_sync(Evictor(backend, 1_000, "/large").evicted, message, "1").content)
+    text = str(run_sync(Evictor(backend, 1_000, "/large").evict, message, "1").content)
     note, *middle, cut, code = text.split("\n")
     assert (cut, code) == ("[Output was cut off: write it to a file, and read that]", "[Exit code 1]")
     assert text.count("<output") == 0

@@ -15,7 +15,7 @@ from deno_sandbox.transport import WebSocketTransport
 
 from deepfs.backends import DenoSandbox
 from deepfs.sandboxes.remote import RemoteSandbox, check_installed
-from deepfs.testing.suite import content_of, succeeded
+from deepfs.testing.suite import assert_ok, content_of
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service
 
@@ -40,10 +40,10 @@ async def sandbox(make: Maker, tmp_path: Path) -> RemoteSandbox[Any]:
 
 
 async def test_files_are_written_edited_and_searched(sandbox: RemoteSandbox[Any]) -> None:
-    succeeded(await sandbox.awrite("/it's/a.txt", "one\ntwo\n"))
-    succeeded(await sandbox.aedit("/it's/a.txt", "two", "three"))
+    assert_ok(await sandbox.awrite("/it's/a.txt", "one\ntwo\n"))
+    assert_ok(await sandbox.aedit("/it's/a.txt", "two", "three"))
     assert content_of(await sandbox.aread("/it's/a.txt")) == "one\nthree\n"
-    assert [match.path for match in succeeded(await sandbox.agrep("three")).matches or ()] == ["/it's/a.txt"]
+    assert [match.path for match in assert_ok(await sandbox.agrep("three")).matches or ()] == ["/it's/a.txt"]
     assert (await sandbox.aread("/missing")).code == "file_not_found"
 
 

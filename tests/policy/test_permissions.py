@@ -20,7 +20,7 @@ from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.operations import Glob, Operation, PathFilter
 from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
-from deepfs.search.request import Grep
+from deepfs.search.request import GrepScan
 from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
 
 pytestmark = pytest.mark.anyio
@@ -288,13 +288,13 @@ class Asked(WrapperBackend):
 
 async def test_denied_files_are_not_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     searched: list[str] = []
-    scan = Grep.scan
+    scan = GrepScan.scan
 
-    def watched(self: Grep, path: str, content: bytes | str) -> None:
+    def watched(self: GrepScan, path: str, content: bytes | str) -> None:
         searched.append(path)
         scan(self, path, content)
 
-    monkeypatch.setattr(Grep, "scan", watched)
+    monkeypatch.setattr(GrepScan, "scan", watched)
     tree = CompositeBackend(secret_files(), {"/disk/": FilesystemBackend(tmp_path)})
     for path in ("/disk/secret/a", "/disk/open/.hidden/a", "/disk/open/b"):
         assert (await tree.awrite(path, "needle")).ok

@@ -18,7 +18,7 @@ from deepfs.errors import BackendError, InvalidPathError
 from deepfs.sandboxes.answers import tree_listing
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import Records
-from deepfs.testing.suite import content_of, succeeded
+from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.sandboxes import WITH_PYTHON, LocalSandbox
@@ -105,16 +105,16 @@ _ODD = (
 async def test_ten_operations_take_at_most_eleven_commands(tmp_path: Path) -> None:
     sandbox = LocalSandbox(tmp_path, delay=0.05)
     begun = time.perf_counter()
-    succeeded(await sandbox.awrite("/a.txt", "one\ntwo\n"))
-    succeeded(await sandbox.aread("/a.txt"))
-    succeeded(await sandbox.aedit("/a.txt", "two", "three"))
-    succeeded(await sandbox.als("/"))
-    succeeded(await sandbox.aglob("*.txt"))
-    succeeded(await sandbox.agrep("three"))
-    succeeded(await sandbox.acopy("/a.txt", "/b.txt"))
-    succeeded(await sandbox.amove("/b.txt", "/c/d.txt"))
+    assert_ok(await sandbox.awrite("/a.txt", "one\ntwo\n"))
+    assert_ok(await sandbox.aread("/a.txt"))
+    assert_ok(await sandbox.aedit("/a.txt", "two", "three"))
+    assert_ok(await sandbox.als("/"))
+    assert_ok(await sandbox.aglob("*.txt"))
+    assert_ok(await sandbox.agrep("three"))
+    assert_ok(await sandbox.acopy("/a.txt", "/b.txt"))
+    assert_ok(await sandbox.amove("/b.txt", "/c/d.txt"))
     assert [item.error for item in await sandbox.aupload_files([("/e", b"\0"), ("/f", b"x" * 9000)])] == [None, None]
-    succeeded(await sandbox.adelete("/c"))
+    assert_ok(await sandbox.adelete("/c"))
     assert sandbox.commands <= 11
     assert time.perf_counter() - begun < 11 * 0.05 + 5
 
@@ -127,7 +127,7 @@ async def test_grep_over_many_files_takes_one_command(sandbox: LocalSandbox) -> 
             (directory / f"{number}.txt").write_text(f"line {number}\nand another of the {number}\n")
 
     await anyio.to_thread.run_sync(fill)
-    result = succeeded(await sandbox.agrep("line 4999"))
+    result = assert_ok(await sandbox.agrep("line 4999"))
     assert [(match.path, match.line) for match in result.matches or ()] == [("/49/4999.txt", 1)]
     assert sandbox.commands == 1
 
@@ -137,7 +137,7 @@ async def test_unchanged_content_is_not_transferred_again(sandbox: LocalSandbox)
     await sandbox.awrite("/large.txt", text)
     before = sandbox.commands
     assert content_of(await sandbox.aread("/large.txt", 5000, 1)) == text.split("\n")[5000] + "\n"
-    succeeded(await sandbox.aedit("/large.txt", text.split("\n")[7000], "changed"))
+    assert_ok(await sandbox.aedit("/large.txt", text.split("\n")[7000], "changed"))
     assert sandbox.commands - before == 2
     assert "changed\n" in await anyio.to_thread.run_sync((sandbox.root / "large.txt").read_text)
 
@@ -145,7 +145,7 @@ async def test_unchanged_content_is_not_transferred_again(sandbox: LocalSandbox)
 async def test_changes_by_other_commands_are_noticed(sandbox: LocalSandbox) -> None:
     await sandbox.awrite("/a.txt", "one two three")
     await sandbox.aexecute("printf 'ONE two three' > a.txt")
-    succeeded(await sandbox.aedit("/a.txt", "two", "2"))
+    assert_ok(await sandbox.aedit("/a.txt", "two", "2"))
     assert content_of(await sandbox.aread("/a.txt")) == "ONE 2 three"
     await sandbox.aexecute("printf other > a.txt")
     assert (await sandbox.aedit("/a.txt", "2", "3")).code == "no_match"
@@ -232,7 +232,7 @@ async def test_an_edit_keeps_every_other_byte_and_the_mode(sandbox: LocalSandbox
         path.chmod(0o751)
 
     await anyio.to_thread.run_sync(prepare)
-    succeeded(await sandbox.aedit("/run.sh", "one\nexit", "two\nend"))
+    assert_ok(await sandbox.aedit("/run.sh", "one\nexit", "two\nend"))
     assert await anyio.to_thread.run_sync(path.read_bytes) == b"\xef\xbb\xbf#!/bin/sh\r\necho two\r\nend\r"
     assert await anyio.to_thread.run_sync(lambda: path.stat().st_mode & 0o777) == 0o751
 
@@ -253,34 +253,34 @@ async def test_no_temporary_files_are_left_behind(sandbox: LocalSandbox, tmp_pat
 async def test_file_names_are_never_interpreted(sandbox: LocalSandbox) -> None:
     for name in _ODD:
         path = f"/{name}/{name}"
-        succeeded(await sandbox.awrite(path, f"in {name}"))
-        succeeded(await sandbox.aedit(path, "in", "at"))
+        assert_ok(await sandbox.awrite(path, f"in {name}"))
+        assert_ok(await sandbox.aedit(path, "in", "at"))
         assert content_of(await sandbox.aread(path)) == f"at {name}"
-        succeeded(await sandbox.acopy(path, f"{path}2"))
-    listed = succeeded(await sandbox.als("/")).entries or []
+        assert_ok(await sandbox.acopy(path, f"{path}2"))
+    listed = assert_ok(await sandbox.als("/")).entries or []
     assert [entry.path for entry in listed] == sorted(f"/{name}/" for name in _ODD)
-    found = succeeded(await sandbox.agrep("at ")).matches or []
+    found = assert_ok(await sandbox.agrep("at ")).matches or []
     assert {match.path for match in found} == {f"/{name}/{name}{end}" for name in _ODD for end in ("", "2")}
-    assert len(succeeded(await sandbox.aglob("*2")).matches or ()) == len(_ODD)
+    assert len(assert_ok(await sandbox.aglob("*2")).matches or ()) == len(_ODD)
     assert not await anyio.to_thread.run_sync((sandbox.root / "evil").exists)
 
 
 async def test_modules_of_the_workspace_are_not_imported(sandbox: LocalSandbox) -> None:
     for name in ("os", "zlib", "hashlib", "shutil", "stat", "re", "fnmatch", "binascii"):
         await sandbox.awrite(f"/{name}.py", "raise SystemExit('imported')")
-    assert len(succeeded(await sandbox.aglob("*.py")).matches or ()) == 8
-    succeeded(await sandbox.acopy("/os.py", "/copy.py"))
+    assert len(assert_ok(await sandbox.aglob("*.py")).matches or ()) == 8
+    assert_ok(await sandbox.acopy("/os.py", "/copy.py"))
 
 
 async def test_symlinks_and_pipes(sandbox: LocalSandbox) -> None:
     await sandbox.awrite("/dir/a.txt", "one")
     await sandbox.aexecute("ln -s dir/a.txt link; ln -s dir dirlink; ln -s nowhere broken; ln -s . loop; mkfifo pipe")
     assert content_of(await sandbox.aread("/link")) == "one"
-    succeeded(await sandbox.aedit("/link", "one", "two"))
+    assert_ok(await sandbox.aedit("/link", "one", "two"))
     assert content_of(await sandbox.aread("/dirlink/a.txt")) == "two"
-    entries = {entry.path for entry in succeeded(await sandbox.als("/")).entries or ()}
+    entries = {entry.path for entry in assert_ok(await sandbox.als("/")).entries or ()}
     assert entries == {"/broken", "/dir/", "/dirlink/", "/link", "/loop/", "/pipe"}
-    found = succeeded(await sandbox.agrep("two")).matches or []
+    found = assert_ok(await sandbox.agrep("two")).matches or []
     assert [match.path for match in found] == ["/dir/a.txt", "/link"]
     with anyio.fail_after(10):
         assert not (await sandbox.aread("/pipe")).ok
@@ -320,10 +320,10 @@ async def test_the_root_may_be_that_of_the_system(tmp_path: Path) -> None:
         def __init__(self) -> None:
             super().__init__(Path("/"))
 
-    entries = {entry.path for entry in succeeded(await Whole().als("/")).entries or ()}
+    entries = {entry.path for entry in assert_ok(await Whole().als("/")).entries or ()}
     assert {"/usr/", "/etc/", "/proc/"} <= entries
     await anyio.to_thread.run_sync((tmp_path / "a.txt").touch)
-    found = succeeded(await Whole().aglob("*.txt", str(tmp_path))).matches or []
+    found = assert_ok(await Whole().aglob("*.txt", str(tmp_path))).matches or []
     assert [info.path for info in found] == [f"{tmp_path}/a.txt"]
 
 
@@ -341,10 +341,10 @@ async def test_a_subclass_need_not_call_the_constructor(tmp_path: Path) -> None:
             return await self.local.aexecute(command, timeout=timeout)
 
     sandbox, file = Bare(LocalSandbox(tmp_path)), str(tmp_path / "a.txt")
-    succeeded(await sandbox.awrite(file, "one\n"))
-    succeeded(await sandbox.aedit(file, "one", "two"))
+    assert_ok(await sandbox.awrite(file, "one\n"))
+    assert_ok(await sandbox.aedit(file, "one", "two"))
     assert content_of(await sandbox.aread(file)) == "two\n"
-    assert [match.path for match in succeeded(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
+    assert [match.path for match in assert_ok(await sandbox.agrep("two", str(tmp_path))).matches or []] == [file]
 
 
 class Broken(BaseSandbox):
@@ -392,7 +392,7 @@ async def test_noise_around_a_response_is_ignored(tmp_path: Path) -> None:
             return ExecuteResponse(f"Welcome!\r\n{text}[stderr] bye\n", response.exit_code)
 
     sandbox = Noisy(tmp_path)
-    succeeded(await sandbox.awrite("/a.txt", "one"))
+    assert_ok(await sandbox.awrite("/a.txt", "one"))
     assert content_of(await sandbox.aread("/a.txt")) == "one"
 
 
@@ -417,7 +417,7 @@ def with_old_python(tmp_path: Path, busybox: str) -> LocalSandbox:
 
 
 async def test_without_a_suitable_python_the_shell_script_is_used(with_old_python: LocalSandbox) -> None:
-    succeeded(await with_old_python.awrite("/a.txt", "one"))
+    assert_ok(await with_old_python.awrite("/a.txt", "one"))
     assert content_of(await with_old_python.aread("/a.txt")) == "one"
     assert with_old_python.commands == 2
 

@@ -25,7 +25,7 @@ from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search, search_plain
 from deepfs.search.request import GlobRequest, GrepRequest
-from deepfs.search.ripgrep import Found, Ripgrep, RipgrepError, find_ripgrep
+from deepfs.search.ripgrep import Ripgrep, RipgrepError, RipgrepFound, find_ripgrep
 from deepfs.threads.deadline import Deadline
 from deepfs.types import GlobResult, GrepResult
 from support import trees
@@ -357,7 +357,7 @@ class _Failing:
     def __exit__(self, *error: Any) -> None:
         self._run.__exit__(*error)
 
-    def __iter__(self) -> Iterator[list[Found]]:
+    def __iter__(self) -> Iterator[list[RipgrepFound]]:
         yield from self._run
         raise RipgrepError("told to fail")
 
@@ -439,7 +439,7 @@ def test_greps_for_several_texts_share_the_lines_of_ripgrep(
     patterns = ["needle", "other", "1", "needle", "missing"]
     calls = [Collecting(GrepRequest(pattern)) for pattern in patterns]
     expected = [grep(root, pattern, engine=Engine.HERE) for pattern in patterns]
-    monkeypatch.setattr(engines._Task, "scan", lambda *_: pytest.fail("a file was searched again"))
+    monkeypatch.setattr(engines._SearchTask, "scan", lambda *_: pytest.fail("a file was searched again"))
     with trusted(), searching(root, Engine.RIPGREP) as searcher:
         searcher.run_batch(calls, "/")  # type: ignore[arg-type]
     assert [fields_of(call.result()) for call in calls] == [fields_of(each) for each in expected]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepfs.errors import DeadlineError
 from deepfs.search import ripgrep as module
-from deepfs.search.ripgrep import NO_IGNORE_FILES, Found, Ripgrep, RipgrepError, find_ripgrep
+from deepfs.search.ripgrep import NO_IGNORE_FILES, Ripgrep, RipgrepError, RipgrepFound, find_ripgrep
 from deepfs.threads.deadline import Deadline
 from support.disks import open_descriptors, public_directory, seen_by_nobody
 from support.processes import children
@@ -168,10 +168,10 @@ _FOUND = st.lists(st.tuples(_NAME, st.lists(_LINE, min_size=1, max_size=3).map(b
 
 @given(found=_FOUND, cuts=st.lists(st.integers(1, 9), max_size=40))
 def test_output_is_parsed_wherever_it_is_cut(found: list[tuple[bytes, bytes, bool]], cuts: list[int]) -> None:
-    files = [Found(name, None if has_nul else lines) for name, lines, has_nul in found]
+    files = [RipgrepFound(name, None if has_nul else lines) for name, lines, has_nul in found]
     shown = [lines + (b"\n1\n\0" if has_nul else b"") + b"\n" for _, lines, has_nul in found]
     output = b"\n".join(b"./%b\0%b" % (name, lines) for (name, _, _), lines in zip(found, shown, strict=True))
-    parser, parsed = module._Lines(), []
+    parser, parsed = module._OutputLines(), []
     for cut in cuts:
         parsed += parser.feed(output[:cut])
         output = output[cut:]
@@ -180,7 +180,7 @@ def test_output_is_parsed_wherever_it_is_cut(found: list[tuple[bytes, bytes, boo
 
 @pytest.mark.parametrize("output", [b"./a", b"./a\0", b"./a\0001\nneedle", b"./a\0001\nneedle\n\n./b"])
 def test_output_that_is_cut_off_raises(output: bytes) -> None:
-    parser = module._Lines()
+    parser = module._OutputLines()
     parser.feed(output)
     with pytest.raises(RipgrepError):
         parser.end()
@@ -316,7 +316,7 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
     run = talking.search([b"x"], str(tmp_path), max_bytes=1, deadline=Deadline())
     with run:
         files = iter(run)
-        assert set(next(files)) == {Found(b"a", None)}
+        assert set(next(files)) == {RipgrepFound(b"a", None)}
         time.sleep(0.2)
         writer = (tmp_path / "pid").read_text().strip()
         assert "S" in Path(f"/proc/{writer}/stat").read_text().split()[2]
@@ -327,7 +327,7 @@ def test_the_process_blocks_while_its_output_is_not_read(program: Callable[[str]
 
 def clear_caches() -> None:
     module._find_installed.cache_clear()
-    module._usable.cache_clear()
+    module._check_program.cache_clear()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from deepfs.search import disk as engines
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import GlobRequest, GrepRequest, SearchRequest
-from deepfs.search.ripgrep import Ripgrep, RipgrepError, Run, find_ripgrep
+from deepfs.search.ripgrep import Ripgrep, RipgrepError, RipgrepRun, find_ripgrep
 from support import trees
 from support.files import everything_in
 from support.searches import Collecting as CollectingCall
@@ -121,7 +121,7 @@ def test_random_batches_find_the_same_as_alone(trap: Path, searches: list[Search
 
 @dataclass(frozen=True)
 class RefusesEverySecond:
-    """A judge that refuses about half of the files, links to them included."""
+    """An access check that refuses about half of the files, links to them included."""
 
     def check(self, path: str, role: str, shown: str) -> None:
         if len(path) % 2:
@@ -131,15 +131,15 @@ class RefusesEverySecond:
 def test_a_batch_under_a_judge_finds_the_same_as_alone(trap: Path) -> None:
     searcher, judge = local_search(trap), RefusesEverySecond()
 
-    def judged(*searches: SearchRequest) -> list[tuple[object, ...]]:
+    def checked(*searches: SearchRequest) -> list[tuple[object, ...]]:
         calls = [Collecting(search) for search in searches]
-        searcher.run_batch(calls, "/", judge=judge)  # type: ignore[arg-type]
+        searcher.run_batch(calls, "/", access=judge)  # type: ignore[arg-type]
         return [call.answer for call in calls]
 
-    expected = [judged(search)[0] for search in [*GREPS, *GLOBS]]
-    assert judged(*GREPS, *GLOBS) == expected
+    expected = [checked(search)[0] for search in [*GREPS, *GLOBS]]
+    assert checked(*GREPS, *GLOBS) == expected
     assert expected != together(searcher, [*GREPS, *GLOBS])
-    found = [info.path for call in GLOBS for info in judged(call)[0][0]]  # type: ignore[attr-defined]
+    found = [info.path for call in GLOBS for info in checked(call)[0][0]]  # type: ignore[attr-defined]
     assert found
     assert [path for path in found if len(path) % 2 and not (trap / path[1:]).is_symlink()] == []
 
@@ -202,7 +202,7 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
             monkeypatch.setattr(run, "_end", partial(fail, run))
             return run
 
-    def fail(run: Run) -> int:
+    def fail(run: RipgrepRun) -> int:
         early.deadline.cancel()
         while not early.answer:
             run._deadline.check()
@@ -222,14 +222,14 @@ def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pyte
 def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         (tmp_path / name).write_text("needle")
-    started: list[Run] = []
-    start = Run.__enter__
+    started: list[RipgrepRun] = []
+    start = RipgrepRun.__enter__
 
-    def counted(run: Run) -> Run:
+    def counted(run: RipgrepRun) -> RipgrepRun:
         started.append(run)
         return start(run)
 
-    monkeypatch.setattr(Run, "__enter__", counted)
+    monkeypatch.setattr(RipgrepRun, "__enter__", counted)
     searcher, search = local_search(tmp_path, ripgrep=True), GrepRequest("needle")
     for _ in range(2):  # A place is given back.
         with ExitStack() as others:

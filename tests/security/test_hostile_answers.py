@@ -22,7 +22,7 @@ from deepfs.errors import BackendError, DeepFSError
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.remote import Done, RemoteSandbox, StreamEnds, exit_code_of, read_all
 from deepfs.sandboxes.wire import Records
-from deepfs.testing.suite import content_of, succeeded
+from deepfs.testing.suite import assert_ok, content_of
 from deepfs.text.entries import EntryChange
 from deepfs.types import ExecuteResponse
 from support.hostile import LyingSandbox, MutatingSandbox, attempted, framed, fuzzed, operations, recorded
@@ -245,9 +245,9 @@ async def test_unchanged_content_must_have_been_read_before() -> None:
     ],
 )
 async def test_a_time_may_have_any_value(told: bytes, shown_as: str | None) -> None:
-    listed = succeeded(await telling(b"ok\n81a4 0 %s /work/d/a//\n" % told).als("/d")).entries or []
+    listed = assert_ok(await telling(b"ok\n81a4 0 %s /work/d/a//\n" % told).als("/d")).entries or []
     assert [entry.modified_at for entry in listed] == [shown_as]
-    read = succeeded(await telling(b"ok %s 3\none" % told).aread("/d/a"))
+    read = assert_ok(await telling(b"ok %s 3\none" % told).aread("/d/a"))
     assert (read.file_data.modified_at if read.file_data else None) == shown_as
 
 
@@ -257,12 +257,12 @@ async def test_names_and_contents_are_no_shell_source(engine: str, tmp_path: Pat
     sandbox = engine_of(engine, tmp_path)
     for text in ("$(touch made)", "`touch made`", "'; touch made; '", '"; touch made #', "-rf", "a\nb & touch made"):
         path = f"/{text}"
-        succeeded(await sandbox.awrite(path, text))
-        succeeded(await sandbox.aedit(path, text, text * 2))
+        assert_ok(await sandbox.awrite(path, text))
+        assert_ok(await sandbox.aedit(path, text, text * 2))
         assert (await sandbox.adownload_files([path]))[0].content == (text * 2).encode()
-        assert succeeded(await sandbox.agrep(text.splitlines()[0], path)).matches
-        succeeded(await sandbox.adelete(path))
-    assert succeeded(await sandbox.als("/")).entries == []
+        assert assert_ok(await sandbox.agrep(text.splitlines()[0], path)).matches
+        assert_ok(await sandbox.adelete(path))
+    assert assert_ok(await sandbox.als("/")).entries == []
 
 
 @pytest.mark.parametrize("engine", ["py", "sh"])
@@ -270,7 +270,7 @@ async def test_a_file_with_a_time_beyond_years_can_be_listed_and_read(engine: st
     sandbox = engine_of(engine, tmp_path)
     await sandbox.awrite("/a", "one")
     await sandbox.aexecute("touch -d @999999999999 a")
-    [entry] = succeeded(await sandbox.als("/")).entries or []
+    [entry] = assert_ok(await sandbox.als("/")).entries or []
     assert entry.modified_at is not None
     assert content_of(await sandbox.aread("/a")) == "one"
 
@@ -327,12 +327,12 @@ async def test_a_name_that_is_not_absolute_is_refused_also_where_the_root_is_tha
 
 async def test_an_entry_that_is_told_again_is_listed_once() -> None:
     records = b"81a4 1 0 /work/d/a//\n" * 2 + b"41ed 0 0 /work/d/a//\n"
-    entries = succeeded(await telling(b"ok\n" + records).als("/d")).entries or []
+    entries = assert_ok(await telling(b"ok\n" + records).als("/d")).entries or []
     assert [(entry.path, entry.size) for entry in entries] == [("/d/a", 1)]
-    assert len(succeeded(await telling(b"ok\n" + records).aglob("a", "/d")).matches or ()) == 1
+    assert len(assert_ok(await telling(b"ok\n" + records).aglob("a", "/d")).matches or ()) == 1
     tree = await telling(b"ok\n41ed 0 0 /work/d//\n" + records).alist_tree("/d")
     assert [entry.path for entry in tree.entries] == ["/d", "/d/a"]
-    found = succeeded(await telling(b"ok\n" + b"file 3 /work/d/a//\none" * 2).agrep("one", "/d"))
+    found = assert_ok(await telling(b"ok\n" + b"file 3 /work/d/a//\none" * 2).agrep("one", "/d"))
     assert len(found.matches or ()) == 1
 
 
@@ -341,7 +341,7 @@ async def test_names_in_no_valid_path_blind_no_directory(engine: str, tmp_path: 
     sandbox = engine_of(engine, tmp_path)
     await sandbox.aexecute("for n in a 'C:' '..\\x' \"$(printf 'caf\\351')\"; do echo one >\"$n\"; done")
     shown_names = ["/..\\x", "/C:", "/a"]
-    listed = succeeded(await sandbox.als("/"))
+    listed = assert_ok(await sandbox.als("/"))
     assert ([entry.path for entry in listed.entries or ()], listed.skipped) == (shown_names, 1)
     globbed = await sandbox.aglob("**")
     assert [info.path for info in globbed.matches or ()] == ["/C:", "/a"]
@@ -352,7 +352,7 @@ async def test_names_in_no_valid_path_blind_no_directory(engine: str, tmp_path: 
     assert listing.omission is not None
     assert listing.omission.count == 3
     rules = PermissionedBackend(sandbox, [FilesystemPermission(["read"], ["/secret"], mode="deny")])
-    assert [entry.path for entry in succeeded(await rules.als("/")).entries or ()] == shown_names
+    assert [entry.path for entry in assert_ok(await rules.als("/")).entries or ()] == shown_names
 
 
 # --- the end of calls ---
@@ -438,7 +438,7 @@ async def test_a_lock_that_is_never_free_ends_a_change() -> None:
 async def test_a_change_goes_on_when_the_lock_is_free() -> None:
     left = [b"E timeout\n", b"E timeout\n", b"ok\n"]
     sandbox = LyingSandbox(lambda _: left.pop(0))
-    succeeded(await sandbox.awrite("/d/a", ""))
+    assert_ok(await sandbox.awrite("/d/a", ""))
     assert not left
 
 
@@ -494,8 +494,8 @@ async def test_a_lock_held_in_the_sandbox_cannot_hold_a_change(
         for call in calls:
             tasks.start_soon(attempt, call)
     assert codes == ["timeout"] * 7
-    assert [entry.path for entry in succeeded(await sandbox.als("/")).entries or ()] == [f"/{n}" for n in range(1, 6)]
-    assert len(succeeded(await sandbox.agrep("one")).matches or ()) == 5
+    assert [entry.path for entry in assert_ok(await sandbox.als("/")).entries or ()] == [f"/{n}" for n in range(1, 6)]
+    assert len(assert_ok(await sandbox.agrep("one")).matches or ()) == 5
 
 
 # --- links and rules ---

@@ -20,7 +20,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.testing import FaultyBackend
-from deepfs.text.visible import escape_controls, fence, output_text, shown_path, without_tags
+from deepfs.text.visible import display_path, escape_controls, fence, output_text, without_tags
 
 BREAKS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 TURNS = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
@@ -95,7 +95,7 @@ def test_names_that_do_not_print_are_quoted_wherever_a_tool_shows_them(odd: str)
 
 @given(texts)
 def test_a_quoted_name_is_what_a_model_writes_in_an_argument(name: str) -> None:
-    shown = shown_path(f"/{name}")
+    shown = display_path(f"/{name}")
     assert shown.isprintable()
     assert (json.loads(shown) if shown.startswith('"') else shown) == f"/{name}"
 
@@ -312,12 +312,12 @@ def test_a_stored_result_shows_no_notes_of_its_own() -> None:
     )
     backend = MemoryBackend()
     message = ToolMessage(f"a\r{forged}\n" * 5_000, tool_call_id="1")
-    shown = str(run_sync(Evictor(backend, 1_000, "/large").evicted, message, "1").content)
+    shown = str(run_sync(Evictor(backend, 1_000, "/large").evict, message, "1").content)
     outside = re.sub(r"<text ([0-9a-f]{8})>.*?</text \1>", "", shown, flags=re.DOTALL)
     assert "/large/1-" in outside
     assert "/evil" not in outside
     plain = HumanMessage("word " * 5_000)
-    assert "<text" not in str(run_sync(Evictor(backend, 1_000, "/large").evicted, plain, "2").content)
+    assert "<text" not in str(run_sync(Evictor(backend, 1_000, "/large").evict, plain, "2").content)
 
 
 def test_the_search_for_forged_notes_ends_for_any_text() -> None:

@@ -30,7 +30,7 @@ from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.text.entries import EntryChange, TreeListing
-from deepfs.text.judging import Role, current_judge, judging, permits, rebased
+from deepfs.text.judging import AccessScope, Role, current_access, permits, rebased
 from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
 from support.files import everything_in
@@ -520,12 +520,12 @@ async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_i
 
 
 def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
-    with judging(AllowsAll()), rebased("/a", "/a"):
-        assert permits(current_judge(), "/a/file")
-        assert not permits(current_judge(), "/b")
+    with AccessScope(AllowsAll()), rebased("/a", "/a"):
+        assert permits(current_access(), "/a/file")
+        assert not permits(current_access(), "/b")
 
 
 class AllowsAll:
-    """A judge that refuses nothing."""
+    """An access check that refuses nothing."""
 
     def check(self, path: str, role: Role, shown: str) -> None: ...

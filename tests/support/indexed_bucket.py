@@ -93,7 +93,7 @@ class Bucket(AsyncStorage):
                 tags[change.path] = f'"{next(_numbers)}"'
                 self.objects[change.path] = change.after, tags[change.path]
         await self.pause("follow")
-        await self.index.changed(pending, changes, tags)
+        await self.index.follow_changes(pending, changes, tags)
 
     def _holds(self, change: Change) -> bool:
         stored = self.objects.get(change.path)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepfs.text.diff import TextDiff, difference, disjoint, joined, line_changes
+from deepfs.text.diff import TextDiff, difference, disjoint, line_changes, merge_texts
 
 lines = st.lists(st.sampled_from(["a\n", "b\n", "c\r\n", "\n", "d", "e\u2028f\n"]), max_size=12).map("".join)
 
@@ -34,7 +34,7 @@ def test_changes_of_different_lines_are_joined(owners: list[str], data: st.DataO
         )
 
     original = "".join(f"= {number}\n{line}= {number}\n" for number, line in enumerate(base))
-    together = joined(original, version("mine"), version("theirs"))
+    together = merge_texts(original, version("mine"), version("theirs"))
     assert together in (version("mine", "theirs"), None)
     apart = all(
         "keep" in owners[min(one, other) : max(one, other)]
@@ -46,9 +46,9 @@ def test_changes_of_different_lines_are_joined(owners: list[str], data: st.DataO
 
 
 def test_changes_of_one_line_are_not_joined() -> None:
-    assert joined("a\nb\nc\n", "a\nB\nc\n", "a\nX\nc\n") is None
-    assert joined("", "a\n", "b\n") is None
-    assert joined("a\n", "a\nb\n", "a\nc\n") is None
+    assert merge_texts("a\nb\nc\n", "a\nB\nc\n", "a\nX\nc\n") is None
+    assert merge_texts("", "a\n", "b\n") is None
+    assert merge_texts("a\n", "a\nb\n", "a\nc\n") is None
 
 
 def test_very_different_texts_give_one_span() -> None:

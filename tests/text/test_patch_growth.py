@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deepfs.text.diff import TextDiff, difference, joined, unified_diff
+from deepfs.text.diff import TextDiff, difference, merge_texts, unified_diff
 from deepfs.text.patches import apply_hunks, parse_hunks, parse_patch, patch_sections
 from deepfs.text.unified import apply_numbered, parse_unified
 from support.growth import steep_growth
@@ -144,7 +144,7 @@ def test_texts_are_compared_in_linear_time(name: str) -> None:
 
         def compare() -> None:
             difference(before, after)
-            joined(before, after, after + "x\n")
+            merge_texts(before, after, after + "x\n")
             unified_diff(before.encode(), after.encode(), "a", "a")
             for _ in TextDiff(before, after).rows():
                 pass

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from deepfs.text.patches import (
     FilePatch,
     PatchError,
-    added_text,
     apply_hunks,
+    parse_added_text,
     parse_hunks,
     parse_patch,
 )
@@ -141,9 +141,9 @@ def test_a_patch_of_the_whole_file_makes_the_other_text(
 
 
 def test_each_line_of_a_new_file_has_a_sign() -> None:
-    assert added_text("+a\r\n+b\n", "/f") == "a\nb\n"
+    assert parse_added_text("+a\r\n+b\n", "/f") == "a\nb\n"
     with pytest.raises(PatchError, match="'b' does not"):
-        added_text("+a\nb", "/f")
+        parse_added_text("+a\nb", "/f")
 
 
 def test_hostile_patches_are_read_in_bounded_time() -> None:

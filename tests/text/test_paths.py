@@ -209,5 +209,5 @@ _letters = st.sampled_from(["a", "b", "/", "\x01", "\ud7ff", "\ue000", "\U0010ff
 @given(st.text(_letters, max_size=4), st.text(_letters, max_size=6))
 def test_the_end_of_a_prefix_is_behind_all_texts_that_begin_with_it_and_no_others(start: str, text: str) -> None:
     prefix, text = f"/{start}", f"/{text}"
-    end = paths.end_of(prefix)
+    end = paths.end_of_prefix(prefix)
     assert (prefix.encode() <= text.encode() < end.encode()) == text.startswith(prefix)

@@ -18,7 +18,7 @@ from deepfs.text.records import (
     decode_file,
     encode_file,
     new_file,
-    searchable,
+    searchable_content,
     size_of,
     text_of,
     timestamp,
@@ -120,7 +120,7 @@ def test_content_round_trips(content: str | bytes) -> None:
     assert content_bytes(data) == raw
     assert size_of(data) == len(raw)
     assert text_of(data, "/f") == decode(raw)
-    assert searchable(data) in (raw, decode(raw))
+    assert searchable_content(data) in (raw, decode(raw))
     assert decode_file(encode_file(data), "/f") == data
 
 

@@ -84,7 +84,7 @@ class FsspecBackend(StorageBackend):
 
     def _storage(self) -> Storage:
         kind = AwaitedFiles if self._source.is_async else BlockingFiles
-        opened = partial(self._source.opened, self._retries)
+        opened = partial(self._source.open, self._retries)
         return kind(opened, _join(self._source.root, self._inner), checks=not self._unsafe_overwrites)
 
     def _full(self, path: str) -> str:
@@ -135,7 +135,7 @@ class _Source:
         self.shown = f"{min(self.protocols, default=type(filesystem).__name__)}://{root.lstrip('/')}"
         self._filesystem = filesystem
 
-    def opened(self, policy: RetryPolicy) -> FilesystemCalls:
+    def open(self, policy: RetryPolicy) -> FilesystemCalls:
         """The calls of the filesystem."""
         if (calls := self.calls) is None:
             calls = self.calls = FilesystemCalls(self._filesystem, policy)
@@ -165,7 +165,7 @@ class _UrlSource(_Source):
         self._url, self._options = url, options
         self._lock, self._process = ForkSafeLock(), os.getpid()
 
-    def opened(self, policy: RetryPolicy) -> FilesystemCalls:
+    def open(self, policy: RetryPolicy) -> FilesystemCalls:
         with self._lock:
             if self._process != os.getpid():
                 self._process, self.calls = os.getpid(), None

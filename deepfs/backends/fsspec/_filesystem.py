@@ -54,7 +54,7 @@ def register_backend(name: str, backend: BackendProtocol) -> None:
     if not _NAME.fullmatch(check_string("name", name)):
         raise ValueError(f"a name has letters, digits, '.', '_' and '-' only, not {name!r:.100}")
     _backends[name] = as_backend(backend)
-    _registered_tree.cache_clear()
+    _compose_registered.cache_clear()
     # In case the package was not installed with its entry points.
     register_implementation(PROTOCOL, DeepFSFileSystem, clobber=True)
 
@@ -66,7 +66,7 @@ def unregister_backend(name: str) -> None:
         name: Its name; one that is not registered is ignored.
     """
     _backends.pop(name, None)
-    _registered_tree.cache_clear()
+    _compose_registered.cache_clear()
 
 
 class _Names(MemoryBackend):
@@ -77,7 +77,7 @@ class _Names(MemoryBackend):
 
 
 @cache
-def _registered_tree() -> BackendProtocol:
+def _compose_registered() -> BackendProtocol:
     """The registered backends as one tree."""
     return CompositeBackend(_Names(), {f"/{name}/": backend for name, backend in _backends.items()})
 
@@ -137,7 +137,7 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     @property
     def backend(self) -> BackendProtocol:
         """The backend, whose path `/a` is the name `a` here."""
-        return _registered_tree() if self._given is None else self._given
+        return _compose_registered() if self._given is None else self._given
 
     def _keeps_directories(self, name: str) -> bool:
         """Whether an empty directory of this name would be kept."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import anyio
 
 from deepfs.backends.flat import StorageBackend
-from deepfs.backends.object_store.client import BLOCK_BYTES, Found, ObjectClient
+from deepfs.backends.object_store.client import BLOCK_BYTES, FoundObject, ObjectClient
 from deepfs.backends.object_store.files import (
     Bucket,
     ObjectFiles,
@@ -27,7 +27,15 @@ from deepfs.backends.object_store.files import (
     rechunk,
 )
 from deepfs.backends.object_store.index import Objects, SearchIndex
-from deepfs.backends.object_store.keys import Keys, Place, as_store, check_key, identity, shown_url, store_of_url
+from deepfs.backends.object_store.keys import (
+    BucketPlace,
+    Keys,
+    as_store,
+    check_key,
+    display_url,
+    identity,
+    store_of_url,
+)
 from deepfs.backends.protocol import Capabilities
 from deepfs.errors import (
     ConflictError,
@@ -108,15 +116,15 @@ class ObjectStoreBackend(StorageBackend):
         place = self._open_store(store, prefix, options)
         self._keys = Keys(place.root, place.above)
         self._bucket_id = place.scope
-        self._url_shown = shown_url(place.scope, self._keys.whole("/"))
+        self._url_shown = display_url(place.scope, self._keys.whole("/"))
         self._is_checked = unsafe_overwrites
         self._client = ObjectClient(place, self._keys, self._retries, is_conditional=not unsafe_overwrites)
         self._shared = Bucket(self._client, self._keys, self._max_bytes, self._check_conditions)
         if index is not None:
             objects = Objects(
                 lambda: self._storage().pages(),
-                lambda wanted: self._storage().looked(wanted),
-                lambda wanted: self._storage().tagged(wanted),
+                lambda wanted: self._storage().stat_for_index(wanted),
+                lambda wanted: self._storage().fetch_for_index(wanted),
                 self._max_bytes,
             )
             self._shared.index = SearchIndex(index, objects, identity(place.scope, self._keys.whole("/")))
@@ -125,7 +133,7 @@ class ObjectStoreBackend(StorageBackend):
             durable=not self._client.in_memory, atomic_between_processes=not unsafe_overwrites
         )
 
-    def _open_store(self, store: Any, prefix: str, options: dict[str, Any]) -> Place:
+    def _open_store(self, store: Any, prefix: str, options: dict[str, Any]) -> BucketPlace:
         if not isinstance(store, str):
             if options:
                 raise TypeError("options are for the store of a URL; this one was made by the caller")
@@ -188,7 +196,7 @@ class ObjectStoreBackend(StorageBackend):
 
     async def adownload_stream(self, path: str, *, chunk_size: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         path, chunk_size = paths.normalize(path), chunk_bytes(chunk_size)
-        found: Found | None = None
+        found: FoundObject | None = None
         if path != "/" and self._keys.fits(path):
             found = await call_on_asyncio(lambda: self._client.fetch_range(path, 0, BLOCK_BYTES))
         if found is None:
@@ -200,8 +208,8 @@ class ObjectStoreBackend(StorageBackend):
     def _raise_missing(self, path: str) -> Plan[None]:
         raise (yield from plans.missing_error(path))
 
-    async def _blocks(self, path: str, first: Found) -> AsyncGenerator[bytes, None]:
-        block: Found | None = first
+    async def _blocks(self, path: str, first: FoundObject) -> AsyncGenerator[bytes, None]:
+        block: FoundObject | None = first
         start, size = 0, first.stat.size or 0
         while block is not None and block.content:
             yield block.content

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
-from deepfs.backends.object_store.keys import Keys, Place
+from deepfs.backends.object_store.keys import BucketPlace, Keys
 from deepfs.errors import BackendError, DeepFSError, NotSupportedError, PermissionDeniedError, quote
 from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.text import media, records
@@ -147,7 +147,7 @@ _STALE: Final = Tag('"00000000000000000000000000000000"', "1")
 """A tag that no object has."""
 
 
-class Found(NamedTuple):
+class FoundObject(NamedTuple):
     """An object: what is known about it, and its content if it was fetched."""
 
     stat: FileStat
@@ -180,16 +180,16 @@ def stat_of_listed(meta: Mapping[str, Any]) -> FileStat:
     return FileStat(meta["size"], _time(meta["last_modified"]), None, Tag(meta["e_tag"], meta["version"]))
 
 
-def found_object(
+def parse_object(
     path: str, meta: Mapping[str, Any], attributes: Mapping[str, str], content: bytes | None = None
-) -> Found:
+) -> FoundObject:
     """The object of `path` that the driver describes by `meta` and `attributes`, with its content if it was fetched."""
     modified_at = _time(meta["last_modified"])
     created_at = attributes.get(_CREATED)
     # A clock that is ahead of the store's must not make a file older than its creation.
     created_at = modified_at if created_at is None or not _is_time(created_at) else min(created_at, modified_at)
     stat = FileStat(meta["size"], modified_at, created_at, tag_of(path, meta, attributes))
-    return Found(stat, content, attributes.get(_VERSION))
+    return FoundObject(stat, content, attributes.get(_VERSION))
 
 
 def tag_of(path: str, answer: Mapping[str, Any], attributes: Mapping[str, str]) -> Tag:
@@ -241,7 +241,9 @@ def metadata(
 # --- outcomes of changes ---------------------------------------------------------------------------------------------
 
 
-def outcome_of_put(path: str, found: Found | None, before: Tag | None, change: str, *, is_lost: bool) -> Tag | None:
+def outcome_of_put(
+    path: str, found: FoundObject | None, before: Tag | None, change: str, *, is_lost: bool
+) -> Tag | None:
     """The tag of what a put stored, by what is `found` now; None if it stored nothing and may be sent again.
 
     Raises ChangedError if another change came first, and BackendError if it cannot be found out.
@@ -281,7 +283,7 @@ class ObjectClient:
     With `is_conditional`, puts are conditional on what is there.
     """
 
-    def __init__(self, place: Place, keys: Keys, policy: RetryPolicy, *, is_conditional: bool) -> None:
+    def __init__(self, place: BucketPlace, keys: Keys, policy: RetryPolicy, *, is_conditional: bool) -> None:
         import obstore
 
         self._driver = obstore
@@ -309,15 +311,15 @@ class ObjectClient:
 
     # --- looking ---
 
-    async def stat(self, path: str) -> Found | None:
+    async def stat(self, path: str) -> FoundObject | None:
         """Look at the object of a path; None if there is none."""
         return await self._get(path, {"head": True}, whole=False)
 
-    async def fetch(self, path: str, *, limit: int | None = None) -> Found | None:
+    async def fetch(self, path: str, *, limit: int | None = None) -> FoundObject | None:
         """Fetch the object of a path, without its content if it is over `limit` bytes; None if there is none."""
         return await self._get(path, None, whole=True, limit=limit)
 
-    async def fetch_range(self, path: str, start: int, end: int, tag: Tag | None = None) -> Found | None:
+    async def fetch_range(self, path: str, start: int, end: int, tag: Tag | None = None) -> FoundObject | None:
         """Fetch a part of an object; None if there is no object, or no longer the version `tag`."""
         options: dict[str, Any] = {"range": (start, end)}
         if tag is not None and tag.e_tag is not None:
@@ -326,10 +328,10 @@ class ObjectClient:
 
     async def _get(
         self, path: str, options: dict[str, Any] | None, *, whole: bool, limit: int | None = None
-    ) -> Found | None:
+    ) -> FoundObject | None:
         key = self.keys.key(path)
 
-        async def attempt() -> Found | None:
+        async def attempt() -> FoundObject | None:
             try:
                 result = await self._driver.get_async(self._store, key, options=options)
             except Exception as error:
@@ -340,8 +342,8 @@ class ObjectClient:
                 raise
             meta, attributes = result.meta, result.attributes
             if not whole or (limit is not None and meta["size"] > limit):
-                return found_object(path, meta, attributes)
-            return found_object(path, meta, attributes, bytes(await result.bytes_async()))
+                return parse_object(path, meta, attributes)
+            return parse_object(path, meta, attributes, bytes(await result.bytes_async()))
 
         return await self._send(path, attempt)
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from deepfs.backends.object_store.client import (
     BLOCK_BYTES,
     Aborted,
-    Found,
+    FoundObject,
     ObjectClient,
     Tag,
     index_tag,
@@ -29,7 +29,7 @@ from deepfs.backends.object_store.client import (
 )
 from deepfs.backends.object_store.index import IndexSearch, SearchIndex
 from deepfs.backends.object_store.keys import Keys
-from deepfs.disk.reading import MAX_WHOLE, Limits, NotTextError, WindowScan
+from deepfs.disk.reading import MAX_WHOLE, NotTextError, ReadLimits, WindowScan
 from deepfs.errors import BackendError, ConflictError, DeepFSError, ErrorCode, TooLargeError
 from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import Prefetch, gather_each
@@ -81,10 +81,10 @@ class _Objects(StoredFiles):
     Access to one that was too large to fetch raises TooLargeError.
     """
 
-    def __init__(self, found: Mapping[str, Found | DeepFSError]) -> None:
+    def __init__(self, found: Mapping[str, FoundObject | DeepFSError]) -> None:
         self._found = found
 
-    def _at(self, path: str) -> Found:
+    def _at(self, path: str) -> FoundObject:
         if isinstance(found := self._found[path], DeepFSError):
             raise found
         return found
@@ -138,7 +138,7 @@ class ObjectFiles(AsyncStorage):
         self._sizes: Mapping[str, FileStat] = {}
         self._tasks: TaskGroup | None = None
         """Where a search fetches files before it needs them."""
-        self._prefetch: Prefetch[Found] | None = None
+        self._prefetch: Prefetch[FoundObject] | None = None
         self._tags: dict[str, Tag] = {}
         self._search: IndexSearch | None = None
 
@@ -168,11 +168,11 @@ class ObjectFiles(AsyncStorage):
         return _Objects(await self._each(self._fetch, paths))
 
     async def _each(
-        self, ask: Callable[[str], Awaitable[Found | None]], paths: Sequence[str], *, keeps_errors: bool = False
+        self, ask: Callable[[str], Awaitable[FoundObject | None]], paths: Sequence[str], *, keeps_errors: bool = False
     ) -> dict[str, Any]:
         """What `ask` finds at `paths`; with `keeps_errors`, the errors about one file are among it."""
 
-        async def outcome(path: str) -> Found | DeepFSError | None:
+        async def outcome(path: str) -> FoundObject | DeepFSError | None:
             try:
                 return await ask(path)
             except DeepFSError as error:
@@ -195,7 +195,7 @@ class ObjectFiles(AsyncStorage):
                 raise outcome
         return _Objects({path: outcome for path, outcome in taken.items() if outcome is not None})
 
-    def _fetch(self, path: str) -> Awaitable[Found | None]:
+    def _fetch(self, path: str) -> Awaitable[FoundObject | None]:
         return self._client.fetch(path, limit=_MAX_HELD_BYTES)
 
     def _size(self, path: str) -> int:
@@ -267,12 +267,12 @@ class ObjectFiles(AsyncStorage):
             await self._without_markers(listed)
             yield {path: replace(stat, tag=index_tag(stat)) for path, stat in listed.items()}
 
-    async def looked(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
+    async def stat_for_index(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         """The stats of the files at `paths`, each with a text as its tag, for the search index."""
         found = await self.stat(paths)
         return {path: replace(stat, tag=index_tag(stat)) for path, stat in found.items()}
 
-    async def tagged(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
+    async def fetch_for_index(self, paths: Sequence[str]) -> Mapping[str, tuple[FileDataV2, str] | None]:
         """The files at `paths`, each with a text as its tag, for the search index; None for what cannot be read."""
         found = await self._each(self._fetch, paths, keeps_errors=True)
         return {
@@ -300,7 +300,9 @@ class ObjectFiles(AsyncStorage):
         except BaseException:
             index.suspect(pending)
             raise
-        await index.changed(pending, changes, {path: index_tag(FileStat(tag=tag)) for path, tag in self._tags.items()})
+        await index.follow_changes(
+            pending, changes, {path: index_tag(FileStat(tag=tag)) for path, tag in self._tags.items()}
+        )
 
     async def _apply(self, changes: Sequence[Change]) -> None:
         additions = [change for change in changes if change.after is not None]
@@ -443,12 +445,12 @@ class _ChangedMeanwhileError(Exception):
 
 
 async def _read_large(
-    client: ObjectClient, path: str, first: Found, offset: int, limit: int, max_binary: int
+    client: ObjectClient, path: str, first: FoundObject, offset: int, limit: int, max_binary: int
 ) -> ReadResult:
     if media.is_binary_name(path):
         return await _read_binary(client, path, first, max_binary)
     size = first.stat.size or 0
-    scan = WindowScan(path, size, offset, limit, Limits(), None)
+    scan = WindowScan(path, size, offset, limit, ReadLimits(), None)
     try:
         position, block = 0, first.content or b""
         while block:
@@ -466,14 +468,14 @@ async def _read_large(
     return records.read_window(data, shown, first.content_version or first.version_of_unread())
 
 
-async def _part(client: ObjectClient, path: str, first: Found, start: int) -> bytes:
+async def _part(client: ObjectClient, path: str, first: FoundObject, start: int) -> bytes:
     part = await client.fetch_range(path, start, start + BLOCK_BYTES, first.tag)
     if part is None or not part.content:
         raise _ChangedMeanwhileError
     return part.content
 
 
-async def _read_binary(client: ObjectClient, path: str, first: Found, max_binary: int) -> ReadResult:
+async def _read_binary(client: ObjectClient, path: str, first: FoundObject, max_binary: int) -> ReadResult:
     if (first.stat.size or 0) > max_binary:
         raise TooLargeError(path, first.stat.size or 0, max_binary)
     whole = await client.fetch(path, limit=max_binary)

@@ -323,11 +323,11 @@ def is_marked(stat: FileStat) -> bool:
 class Objects(Struct, frozen=True):
     """How the index looks at the object store. Each stat has a size, a time and a tag that is a string."""
 
-    listed: Callable[[], AsyncIterator[Mapping[str, FileStat]]]
+    list_pages: Callable[[], AsyncIterator[Mapping[str, FileStat]]]
     """Lists all objects, a page at a time."""
-    looked: Callable[[Sequence[str]], Awaitable[Mapping[str, FileStat]]]
+    stat: Callable[[Sequence[str]], Awaitable[Mapping[str, FileStat]]]
     """Looks at objects at once."""
-    fetched: Callable[[Sequence[str]], Awaitable[Mapping[str, tuple[FileDataV2, str] | None]]]
+    fetch: Callable[[Sequence[str]], Awaitable[Mapping[str, tuple[FileDataV2, str] | None]]]
     """Fetches objects at once, each with its tag; None for those that cannot be read."""
     max_bytes: int
     """The largest object that is searched."""
@@ -366,7 +366,7 @@ class SearchIndex:
         except DeepFSError:
             return None
 
-    async def changed(self, pending: Pending | None, changes: Sequence[Change], tags: Mapping[str, str]) -> None:
+    async def follow_changes(self, pending: Pending | None, changes: Sequence[Change], tags: Mapping[str, str]) -> None:
         """Follow changes that were made, with the tag of each object that was stored.
 
         If the index cannot, the next search lists the objects first.
@@ -405,7 +405,7 @@ class SearchIndex:
     async def _settle(self, pending: Pending, paths: Sequence[str]) -> None:
         for _ in range(_ATTEMPTS):
             seen = await self._copies.at(paths)
-            paths = sorted(await self._align(await self._objects.looked(paths), seen, {*paths}))
+            paths = sorted(await self._align(await self._objects.stat(paths), seen, {*paths}))
             if not paths:
                 await self._copies.forget([pending.note])
                 return
@@ -436,7 +436,7 @@ class SearchIndex:
         await self._copies.claim()
         ended = {*left, *await self._copies.old_notes()}
         known = await self._copies.all()
-        async for page in self._objects.listed():
+        async for page in self._objects.list_pages():
             await self._align({path: page[path] for path in file_paths(page)}, known, set())
             for path in page:
                 known.pop(path, None)
@@ -464,11 +464,11 @@ class SearchIndex:
     async def _copy(self, stale: Mapping[str, FileStat], seen: Mapping[str, FileStat]) -> set[str]:
         most = self._objects.max_bytes
         large = [path for path, stat in stale.items() if (stat.size or 0) > most]
-        looked = await self._objects.looked(large) if large else {}
+        looked = await self._objects.stat(large) if large else {}
         marks = {path: placeholder(looked[path]) if path in looked else None for path in large}
         changed = await self._copies.store(marks, seen)
         for batch in batches((path, stat.size or 0) for path, stat in stale.items() if path not in marks):
-            fetched = await self._objects.fetched(batch)
+            fetched = await self._objects.fetch(batch)
             copies = {path: _make_copy(stale[path], fetched[path], most) if path in fetched else None for path in batch}
             changed |= await self._copies.store(copies, seen)
         return changed
@@ -535,7 +535,7 @@ class IndexSearch:
         doubtful = here | {path for path, stat in found.items() if is_reserved(stat) or path in self._changing}
         if not doubtful:
             return {path: object_stat(stat) for path, stat in found.items()}
-        looked = await self._objects.looked(sorted(doubtful))
+        looked = await self._objects.stat(sorted(doubtful))
         known = {path: object_stat(stat) for path, stat in found.items() if path not in doubtful}
         known |= {path: FileStat(stat.size, stat.modified_at, stat.created_at) for path, stat in looked.items()}
         return dict(sorted(known.items()))

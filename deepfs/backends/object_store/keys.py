@@ -73,7 +73,7 @@ def check_key(keys: Keys, path: str) -> None:
         )
 
 
-class Place(NamedTuple):
+class BucketPlace(NamedTuple):
     """A store of the driver, and what is known about it."""
 
     store: Any
@@ -108,7 +108,7 @@ def _root(prefix: str) -> str:
     return paths.normalize("/" + prefix)
 
 
-def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: int) -> Place:
+def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: int) -> BucketPlace:
     """Open the store that a URL names. Raises ValueError for a URL or an option that cannot be used.
 
     Unless `options` say otherwise, requests are sent once, and those for parts of a file `attempts` times.
@@ -121,7 +121,7 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         if options:
             raise ValueError(f"memory:// has no options: {_names(options)}")
         store = driver.MemoryStore()
-        return Place(store, store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
+        return BucketPlace(store, store, _root(f"{unquote(parts.path)}/{prefix}"), "/", _scope(store), is_given=False)
     if parts.scheme not in _SCHEMES or not parts.netloc:
         # The URL is not shown: it may hold a password.
         raise ValueError("the URL of an object store is s3://bucket/prefix, gs://…, az://container/prefix or memory://")
@@ -134,7 +134,7 @@ def store_of_url(url: str, prefix: str, options: Mapping[str, Any], attempts: in
         failure = ValueError(f"the options of the object store cannot be used ({reason}): {_names(options)}")
     else:
         root = _root(f"{unquote(parts.path)}/{prefix}")
-        return Place(store, resending, root, "/", _scope(store), is_given="retry_config" in options)
+        return BucketPlace(store, resending, root, "/", _scope(store), is_given="retry_config" in options)
     raise failure
 
 
@@ -147,7 +147,7 @@ def _names(options: Mapping[str, Any]) -> str:
     return ", ".join(sorted(options)) or "none were given"
 
 
-def as_store(store: Any, prefix: str) -> Place:
+def as_store(store: Any, prefix: str) -> BucketPlace:
     """Return the place of a store object of obstore. Raises TypeError or ValueError if it is no object store."""
     driver = _driver()
     if isinstance(store, driver.LocalStore):
@@ -155,7 +155,9 @@ def as_store(store: Any, prefix: str) -> Place:
     if not isinstance(store, driver.S3Store | driver.GCSStore | driver.AzureStore | driver.MemoryStore):
         raise TypeError(f"an object store is given by its URL or as a store of obstore, not as {type(store).__name__}")
     above = "/" + str(getattr(store, "prefix", None) or "").strip("/")
-    return Place(store, store, _root(prefix), above, _scope(store), is_given=not isinstance(store, driver.MemoryStore))
+    return BucketPlace(
+        store, store, _root(prefix), above, _scope(store), is_given=not isinstance(store, driver.MemoryStore)
+    )
 
 
 def _scope(store: Any) -> Hashable:
@@ -173,7 +175,7 @@ def identity(scope: Hashable, root: str) -> str:
     return "\n".join([kind if named else "memory", *bucket, root])
 
 
-def shown_url(scope: Hashable, root: str) -> str:
+def display_url(scope: Hashable, root: str) -> str:
     """The URL of a path in a bucket, for people: with the scheme and the bucket, and without the server."""
     kind, *bucket, path = identity(scope, root).split("\n")
     name = bucket[0] if bucket else ""  # An account of Azure may follow.

@@ -134,7 +134,7 @@ class _Pool:
         self.lock = anyio.Lock()
         self.keeper: AsyncGenerator[None, None] | None = None
 
-    async def opened(self) -> Any:
+    async def open(self) -> Any:
         if self.is_ours and self.keeper is None:
             async with self.lock:
                 if self.keeper is None:
@@ -269,7 +269,7 @@ class Client:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """A connection from the pool of the running loop; the tables are ready."""
-        pool = await self._pool().opened()
+        pool = await self._pool().open()
         connection = await pool.acquire()
         try:
             if self.abilities is None:
@@ -294,11 +294,11 @@ class Client:
     @asynccontextmanager
     async def tenant(self, namespace: str, *, changes: bool = False) -> AsyncIterator[Any]:
         """A connection that may see the rows of `namespace`; with `changes`, in a transaction."""
-        async with self.connection() as connection, self.acting_for(namespace, connection, changes=changes):
+        async with self.connection() as connection, self.act_for(namespace, connection, changes=changes):
             yield connection
 
     @asynccontextmanager
-    async def acting_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
+    async def act_for(self, namespace: str, connection: Any, *, changes: bool) -> AsyncIterator[None]:
         """Let a connection see the rows of `namespace`; with `changes`, in a transaction."""
         if not self.is_secured and not changes:
             yield
@@ -330,7 +330,7 @@ class Client:
                 else:
                     connection.terminate()
 
-    async def known(self, namespace: str) -> Abilities:
+    async def learn_abilities(self, namespace: str) -> Abilities:
         """What the database can do."""
         if self.abilities is None:
             await self.ask(namespace, _nothing)

@@ -35,7 +35,7 @@ from deepfs.storage.gathering import batched
 from deepfs.storage.runners import AsyncStorage, Listing
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 from deepfs.types import FileDataV2
 
 _STATEMENT_BYTES: Final = 16 * 1024 * 1024
@@ -97,7 +97,7 @@ class OneChange(NumberedChange):
 
     async def run(self, number: int, connection: Any) -> bool:
         condition, origin = self.change.condition, self.change.origin
-        statement, values = self._removal() if self.row is None else self._storing(self.row)
+        statement, values = self._removal() if self.row is None else self._store(self.row)
         given = (*values, origin) if condition == "version" else values
         is_done = bool(await connection.fetchval(_with_journal(self.names, statement), self.namespace, number, *given))
         if not is_done and condition != "replace":
@@ -109,7 +109,7 @@ class OneChange(NumberedChange):
         where = f"namespace = $1::text AND path = $3::text {same}"
         return f"DELETE FROM {self.names.files} WHERE {where}", (self.change.path,)
 
-    def _storing(self, row: Row) -> tuple[str, tuple[Any, ...]]:
+    def _store(self, row: Row) -> tuple[str, tuple[Any, ...]]:
         values = "$3::text, $4::text, $5::bytea, $6::text, $7::timestamptz, $8::timestamptz"
         if self.change.condition == "version":
             statement = f"""
@@ -339,11 +339,11 @@ class PostgresFiles(AsyncStorage):
             SELECT {STAT} FROM {self.names.files} WHERE namespace = $1 AND path >= $2 AND path < $3
             ORDER BY path LIMIT $4
         """
-        return stats_of_rows(await self.rows(query, prefix, end_of(prefix), limit))
+        return stats_of_rows(await self.rows(query, prefix, end_of_prefix(prefix), limit))
 
     async def children(self, prefix: str) -> Listing:
         query = _children(self.names)
-        return stats_of_rows(await self.rows(query, prefix, end_of(prefix), len(prefix) + 1))
+        return stats_of_rows(await self.rows(query, prefix, end_of_prefix(prefix), len(prefix) + 1))
 
     async def apply(self, changes: Sequence[Change]) -> None:
         for change in changes:

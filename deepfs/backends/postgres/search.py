@@ -18,7 +18,7 @@ from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, requi
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 
 _FIRST_STEP: Final = 200
 """How many files the first step of a walk compares; each step doubles the number."""
@@ -143,8 +143,8 @@ class SearchedFiles(PostgresFiles):
 
     async def find(self, request: SearchRequest, files: FileFilter, after: str | None) -> Page:
         if self._texts is None:
-            prefix, self._texts = _texts(request, files, await self.client.known(self.namespace))
-            self._end = end_of(prefix)
+            prefix, self._texts = _texts(request, files, await self.client.learn_abilities(self.namespace))
+            self._end = end_of_prefix(prefix)
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL
         else:

@@ -93,12 +93,12 @@ class _Listener:
                 return
 
     async def _connect(self) -> None:
-        await self._client.known(self._namespace)
+        await self._client.learn_abilities(self._namespace)
         connection = await self._stack.enter_async_context(self._client.listener())
         connection.add_termination_listener(self._resync)
         self._buffer = ChangeBuffer(self._path)
         await connection.add_listener(self._channel, self._add_event)
-        async with self._client.acting_for(self._namespace, connection, changes=True):
+        async with self._client.act_for(self._namespace, connection, changes=True):
             await self._register(connection)
         self._connection = connection
 
@@ -113,7 +113,7 @@ class _Listener:
 
     async def _unregister(self, connection: Any) -> None:
         remove = f"DELETE FROM {self._client.names.watchers} WHERE namespace = $1 AND pid = pg_backend_pid()"
-        async with self._client.acting_for(self._namespace, connection, changes=False):
+        async with self._client.act_for(self._namespace, connection, changes=False):
             await connection.execute(remove, self._namespace)
         await connection.remove_listener(self._channel, self._add_event)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from deepfs.backends.flat import StorageBackend
 from deepfs.backends.namespace import Namespace, NamespaceFactory, namespace_given
 from deepfs.backends.protocol import Capabilities
-from deepfs.backends.sqlite.database import Database, Durability, Session, damaged_error, database_at, error_for
+from deepfs.backends.sqlite.database import Database, DatabaseSession, Durability, damaged_error, database_at, error_for
 from deepfs.backends.sqlite.schema import check_current, code_of
 from deepfs.backends.sqlite.search import (
     MIME_TYPE,
@@ -31,7 +31,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 from deepfs.threads import pool
 from deepfs.types import FileDataV2
 
@@ -53,7 +53,7 @@ class _SqliteFiles(BlockingStorage):
     """The files of a namespace, for one operation."""
 
     failures = (sqlite3.Error,)
-    _session: Session
+    _session: DatabaseSession
     _search: Candidates | None = None
     _has_read = False
     """Whether what a change rests on was read while the database was locked."""
@@ -113,7 +113,7 @@ class _SqliteFiles(BlockingStorage):
             yield from self._session.execute(query, (self._namespace, *part))
 
     def list(self, prefix: str, limit: int | None = None) -> Mapping[str, FileStat]:
-        return stat_rows(self._range(prefix, end_of(prefix), -1 if limit is None else limit))
+        return stat_rows(self._range(prefix, end_of_prefix(prefix), -1 if limit is None else limit))
 
     def _range(self, start: str, end: str, limit: int) -> Rows:
         self._has_read = True
@@ -122,7 +122,7 @@ class _SqliteFiles(BlockingStorage):
 
     def children(self, prefix: str) -> Mapping[str, FileStat]:
         found: dict[str, FileStat] = {}
-        start, end, count = prefix, end_of(prefix), _FIRST_CHILDREN
+        start, end, count = prefix, end_of_prefix(prefix), _FIRST_CHILDREN
         while start:
             rows = self._range(start, end, count)
             fresh = len(found)
@@ -212,7 +212,7 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
         at = path.find("/", len(prefix))
         directory = path[: at + 1] if at > 0 else ""
         found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:6])
-    return end_of(directory) if directory else behind(rows[-1][0])
+    return end_of_prefix(directory) if directory else behind(rows[-1][0])
 
 
 def _file(

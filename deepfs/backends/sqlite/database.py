@@ -79,7 +79,7 @@ _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
 
 
-class Session:
+class DatabaseSession:
     """A connection, used by one operation at a time."""
 
     def __init__(
@@ -133,13 +133,13 @@ class Database:
     def __init__(self, file: str, durability: Durability) -> None:
         self.file: str = file
         self._durability = durability
-        self._idle: deque[Session] = deque()
+        self._idle: deque[DatabaseSession] = deque()
         self._wal_size = 0
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[DatabaseSession]:
         """A connection for one operation. A transaction that is open at the end is rolled back."""
-        with _use_of(self.file):
+        with _hold_forks(self.file):
             session = self._take()
             is_usable = False
             try:
@@ -164,7 +164,7 @@ class Database:
                 else:
                     session.close()
 
-    def _take(self) -> Session:
+    def _take(self) -> DatabaseSession:
         identity = _identity(self.file)
         if _is_cut_off or identity in _inherited:
             raise BackendError(None, _FORKED)
@@ -179,7 +179,7 @@ class Database:
                 return session
             session.close()
 
-    def _open(self) -> Session:
+    def _open(self) -> DatabaseSession:
         check_sqlite()
         if 0 < _size(self.file) < _SMALLEST:  # SQLite would take it for an empty database, and overwrite it.
             raise BackendError(None, _REASONS[sqlite3.SQLITE_NOTADB])
@@ -193,7 +193,7 @@ class Database:
                 raise
             return self._connect(f"{Path(self.file).as_uri()}?immutable=1", stamp)
 
-    def _connect(self, name: str, stamp: tuple[int, ...] | None = None) -> Session:
+    def _connect(self, name: str, stamp: tuple[int, ...] | None = None) -> DatabaseSession:
         # Operations on a connection are one after another, on whichever thread makes them.
         connection = sqlite3.connect(
             name, timeout=0, isolation_level=None, check_same_thread=False, uri=stamp is not None
@@ -213,11 +213,11 @@ class Database:
             if isinstance(error, UnicodeDecodeError):
                 raise damaged_error() from error
             raise
-        return Session(self.file, connection, identity, has_index, stamp)
+        return DatabaseSession(self.file, connection, identity, has_index, stamp)
 
     def close(self) -> None:
         """Close the connections that are not in use. An operation opens a new one."""
-        with _use_of(self.file):
+        with _hold_forks(self.file):
             while True:
                 try:
                     session = self._idle.pop()
@@ -237,7 +237,7 @@ class Database:
 
     # --- the write-ahead log ---
 
-    def checkpoint(self, session: Session) -> None:
+    def checkpoint(self, session: DatabaseSession) -> None:
         """Copy the write-ahead log into the database if it is long. Errors are left to the next operation.
 
         Another connection holds the write lock meanwhile, so that nobody starts the log again: versions of SQLite
@@ -253,7 +253,7 @@ class Database:
             self._wal_size = size
             session.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def empty_log(self, session: Session) -> bool:
+    def empty_log(self, session: DatabaseSession) -> bool:
         """Give the room of the write-ahead log back to the disk, if all of it can be copied; return whether it was."""
         size = _size(f"{self.file}-wal")
         with suppress(sqlite3.Error):
@@ -264,7 +264,7 @@ class Database:
         """Whether the disk has room for more than the next changes."""
         return disk_usage(self.file).free >= _LITTLE_ROOM
 
-    def index(self, session: Session) -> None:
+    def index(self, session: DatabaseSession) -> None:
         """Bring the search index up to date, if it is due and there is room for it."""
         if not session.has_index:
             return
@@ -277,7 +277,7 @@ class Database:
         if free >= _RESERVE:
             index_pending(session.connection, _RESERVE // 4)
 
-    def check_room(self, session: Session, pages: int) -> None:
+    def check_room(self, session: DatabaseSession, pages: int) -> None:
         """Raise BackendError if the disk is too full for a change, before which the database had so many `pages`.
 
         Nothing could be deleted later if the log filled the disk: a deletion is added to the log as well, and the log
@@ -376,8 +376,8 @@ def _size(file: str) -> int:
         return 0
 
 
-def _close_all(file: str, sessions: Iterable[Session]) -> None:
-    with _use_of(file):
+def _close_all(file: str, sessions: Iterable[DatabaseSession]) -> None:
+    with _hold_forks(file):
         for session in sessions:
             session.close()
 
@@ -407,7 +407,7 @@ _FORKED: Final = (
 )
 
 
-class _Use:
+class _DatabaseUse:
     """That a thread uses, opens or closes connections to a file."""
 
     def __init__(self, file: str) -> None:
@@ -415,8 +415,8 @@ class _Use:
         self.thread: int = get_ident()
 
 
-_open: set[Session] = set()
-_uses: set[_Use] = set()
+_open: set[DatabaseSession] = set()
+_uses: set[_DatabaseUse] = set()
 _forking: list[int] = []
 """The threads that fork."""
 _inherited: set[tuple[int, int]] = set()
@@ -426,9 +426,9 @@ _is_cut_off = False
 
 
 @contextmanager
-def _use_of(file: str) -> Iterator[None]:
+def _hold_forks(file: str) -> Iterator[None]:
     """Keep forks waiting for this thread; first wait for the end of a fork."""
-    use = _Use(file)
+    use = _DatabaseUse(file)
     _uses.add(use)
     try:
         while _forking and not _may_go_on(use):
@@ -440,7 +440,7 @@ def _use_of(file: str) -> Iterator[None]:
         _uses.discard(use)
 
 
-def _may_go_on(use: _Use) -> bool:
+def _may_go_on(use: _DatabaseUse) -> bool:
     """Whether the thread forks, or a fork waits for it already."""
     return use.thread in _forking or any(each.thread == use.thread and each is not use for each in list(_uses))
 

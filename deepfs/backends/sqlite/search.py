@@ -9,13 +9,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from deepfs.backends.sqlite.database import Session
+from deepfs.backends.sqlite.database import DatabaseSession
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
 from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
-from deepfs.text.paths import end_of
+from deepfs.text.paths import end_of_prefix
 
 # Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
 _SIZE: Final = """
@@ -90,7 +90,7 @@ class Candidates:
 
     def __init__(
         self,
-        session: Session,
+        session: DatabaseSession,
         namespace: str,
         request: SearchRequest,
         files: FileFilter,
@@ -100,7 +100,7 @@ class Candidates:
     ) -> None:
         self._session, self._namespace, self._files = session, namespace, files
         needs = required_path(files)
-        self._start, self._end = needs.prefix, end_of(needs.prefix)
+        self._start, self._end = needs.prefix, end_of_prefix(needs.prefix)
         self._walked_at_once = _SAMPLE
         self._scanned = 0
         self._is_sampled = False

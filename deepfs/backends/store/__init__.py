@@ -21,10 +21,10 @@ from deepfs.backends.flat import RecordStorageBackend, records_of
 from deepfs.backends.namespace import (
     Namespace,
     NamespaceFactory,
-    checked_legacy_namespace,
-    checked_namespace,
+    check_legacy_namespace,
+    check_namespace,
+    encode_namespace,
     namespace_from,
-    stored_namespace,
 )
 from deepfs.backends.protocol import Capabilities
 from deepfs.backends.store.items import change as change_items
@@ -98,7 +98,7 @@ class _StoreFiles(AsyncStorage):
         self.locks = path_locks((storage, namespace))
         self.apply_waits = not _langgraph.never_suspends(store)
         self._index = _indexes.setdefault(storage, _Indexes()).index(namespace)
-        self._stored_namespace = stored_namespace(namespace)
+        self._stored_namespace = encode_namespace(namespace)
         self._format = file_format
         # SQL may read the tables of LangGraph's own stores, unmodified, and change them as they do.
         self._selects = _langgraph.reads_plainly(store)
@@ -225,7 +225,7 @@ class StoreBackend(RecordStorageBackend):
         self._store_class = None if given is None else type(given)  # The repr of the store may show a connection.
         self.is_synchronous = type(self).is_synchronous and given is not None and _langgraph.never_suspends(given)
         self._last: _StoreFiles | None = None
-        self._given_namespace = namespace if namespace is None or callable(namespace) else checked_namespace(namespace)
+        self._given_namespace = namespace if namespace is None or callable(namespace) else check_namespace(namespace)
 
     def _store(self) -> BaseStore:
         return self._given_store if self._given_store is not None else _langgraph.current_store()
@@ -233,7 +233,7 @@ class StoreBackend(RecordStorageBackend):
     def _namespace(self) -> Namespace:
         given = self._given_namespace
         if given is None:
-            return checked_legacy_namespace(_langgraph.legacy_namespace())
+            return check_legacy_namespace(_langgraph.legacy_namespace())
         return namespace_from(given, _langgraph.current_context()) if callable(given) else given
 
     def _scope(self) -> tuple[Hashable, Namespace]:
@@ -254,7 +254,7 @@ class StoreBackend(RecordStorageBackend):
             return False
         return _langgraph.runs_loop_of(store)
 
-    async def _identified_files(self) -> _StoreFiles:
+    async def _identify_files(self) -> _StoreFiles:
         """The files of one operation, in an identified store: all backends over one database share locks and index.
 
         Those of the last operation are taken again, if it had the same store and namespace.
@@ -269,14 +269,14 @@ class StoreBackend(RecordStorageBackend):
 
     @asynccontextmanager
     async def _hold(self, *held: str) -> AsyncIterator[None]:
-        async with (await self._identified_files()).locks.hold(*held):
+        async with (await self._identify_files()).locks.hold(*held):
             yield
 
     async def _look(self, plan: Callable[[], Plan[T]], kind: Kind = "look") -> T:
-        return await (await self._identified_files()).carry_out(plan(), kind)
+        return await (await self._identify_files()).carry_out(plan(), kind)
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
-        files = await self._identified_files()
+        files = await self._identify_files()
         async with files.locks.hold(*held):
             return await run_and_report(files, plan(), self._scope)
 

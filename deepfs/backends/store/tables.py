@@ -19,7 +19,7 @@ from langgraph.store.base import BaseStore, PutOp
 from msgspec import Struct
 
 from deepfs._langgraph import private as _langgraph
-from deepfs._langgraph.private import Session
+from deepfs._langgraph.private import StoreSession
 from deepfs.backends.namespace import Namespace
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads import pool
@@ -95,12 +95,12 @@ _POSTGRES_TABLE: Final = """
 """
 
 
-async def _postgres_table(session: Session) -> tuple[object, ...]:
+async def _postgres_table(session: StoreSession) -> tuple[object, ...]:
     [row] = await session.rows(_POSTGRES_TABLE, None)
     return tuple(row)
 
 
-async def _sqlite_file(session: Session) -> str:
+async def _sqlite_file(session: StoreSession) -> str:
     listed = await session.rows("PRAGMA database_list", ())
     return next((file or "" for _, name, file in listed if name == "main"), "")
 
@@ -165,7 +165,7 @@ async def _select(
     if _langgraph.database_kind(store) == "postgres":
         query = query.replace("?", "%s")
 
-    async def select(session: Session) -> list[T]:
+    async def select(session: StoreSession) -> list[T]:
         return [convert(row) for row in await session.rows(query, (".".join(namespace), *parameters))]
 
     return await _langgraph.with_session(store, select)
@@ -182,7 +182,7 @@ async def put_if_unchanged(store: BaseStore, namespace: Namespace, puts: Sequenc
     """
     is_postgres = _langgraph.database_kind(store) == "postgres"
 
-    async def change(session: Session) -> str | None:
+    async def change(session: StoreSession) -> str | None:
         if is_postgres:
             return await _postgres(store, session, namespace, puts)
         return await _sqlite(store, session, namespace, puts)
@@ -224,19 +224,23 @@ _OVERTAKEN: Final = frozenset({"23505", "40001", "40P01"})
 """SQLSTATE codes after losing to a concurrent change: unique violation, serialization failure, deadlock."""
 
 
-async def _postgres(store: BaseStore, session: Session, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+async def _postgres(store: BaseStore, session: StoreSession, namespace: Namespace, puts: Sequence[Put]) -> str | None:
     connection = session.connection
     try:
         # If the connection is in a transaction, a failure must not abort it.
         async with nullcontext() if connection.autocommit else connection.transaction():
-            return await _changed_in_postgres(session, ".".join(namespace), puts, omits=_langgraph.omits_expired(store))
+            return await _compare_and_set_in_postgres(
+                session, ".".join(namespace), puts, omits=_langgraph.omits_expired(store)
+            )
     except Exception as error:
         if getattr(error, "sqlstate", None) in _OVERTAKEN:
             raise OvertakenError(puts[0].path) from error
         raise
 
 
-async def _changed_in_postgres(session: Session, prefix: str, puts: Sequence[Put], *, omits: bool) -> str | None:
+async def _compare_and_set_in_postgres(
+    session: StoreSession, prefix: str, puts: Sequence[Put], *, omits: bool
+) -> str | None:
     parameters = {
         "prefix": prefix,
         "keys": [put.path for put in puts],
@@ -252,14 +256,14 @@ def _json(record: Any) -> str | None:
     return None if record is None else json.dumps(record)
 
 
-async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts: Sequence[Put]) -> str | None:
+async def _sqlite(store: BaseStore, session: StoreSession, namespace: Namespace, puts: Sequence[Put]) -> str | None:
     connection = session.connection
     # Else a single statement would belong to a transaction, which it could not commit.
     is_alone = connection.isolation_level is None and not connection.in_transaction
     if is_alone and _RETURNS and await _is_made(session, ".".join(namespace), puts):
         return None
     async with _sqlite_transaction(session):
-        changed = await _changed_in_sqlite(session, ".".join(namespace), puts)
+        changed = await _find_difference_in_sqlite(session, ".".join(namespace), puts)
         if changed is None:
             operations = [PutOp(namespace, put.path, put.after) for put in puts]
             for statement, parameters in _langgraph.put_statements(store, operations):
@@ -268,7 +272,7 @@ async def _sqlite(store: BaseStore, session: Session, namespace: Namespace, puts
 
 
 @asynccontextmanager
-async def _sqlite_transaction(session: Session) -> AsyncIterator[None]:
+async def _sqlite_transaction(session: StoreSession) -> AsyncIterator[None]:
     """A transaction, which is rolled back if it is left by an error or a cancellation."""
     is_within_another = session.connection.in_transaction  # Of the caller, as it seems. BEGIN then fails.
     try:
@@ -289,7 +293,7 @@ async def _sqlite_transaction(session: Session) -> AsyncIterator[None]:
         raise
 
 
-async def _roll_back(session: Session) -> None:
+async def _roll_back(session: StoreSession) -> None:
     # A cancelled statement is still executed. So only SQLite knows whether a transaction is open; if not, this fails.
     with suppress(Exception):
         await session.rows("ROLLBACK", ())
@@ -300,7 +304,7 @@ def _encode_value(record: Any) -> bytes | None:
     return None if record is None else msgspec.json.encode(record)
 
 
-async def _changed_in_sqlite(session: Session, prefix: str, puts: Sequence[Put]) -> str | None:
+async def _find_difference_in_sqlite(session: StoreSession, prefix: str, puts: Sequence[Put]) -> str | None:
     found: dict[str, Mapping[str, Any]] = {}
     for start in range(0, len(puts), _MOST_PARAMETERS):
         keys = [put.path for put in puts[start : start + _MOST_PARAMETERS]]
@@ -331,7 +335,7 @@ _REPLACE: Final = """
 _REMOVE: Final = "DELETE FROM store WHERE prefix = :prefix AND key = :key AND value = :before RETURNING key"
 
 
-async def _is_made(session: Session, prefix: str, puts: Sequence[Put]) -> bool:
+async def _is_made(session: StoreSession, prefix: str, puts: Sequence[Put]) -> bool:
     """Make a single change, and return whether it was made.
 
     If it was not, as when another program has written the same record in another form, the general statements decide.

@@ -253,28 +253,28 @@ class PlainOutput(Output):
         mark = "✓" if result.ok else "✗"
         line = f"{mark} {on_one_line(result.name)} {subject(args)}  {outcome(result, args)}"
         self._write(result.agent, line.rstrip())
-        for row in unfolded(result, args) if self._verbose else ():
+        for row in unfold(result, args) if self._verbose else ():
             self._write(result.agent, f"    {row}")
 
     def _answer(self, answer: Answer) -> None:
-        self._write(answer.agent, f"{told(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
+        self._write(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
 
     def _note(self, text: str) -> None:
         self._write(None, text)
 
 
-_TOLD: Final = {"approve": "approved:", "edit": "changed and approved:", "reject": "not approved:"}
+_DECISION_LABELS: Final = {"approve": "approved:", "edit": "changed and approved:", "reject": "not approved:"}
 
 
-def told(answer: Answer) -> str:
-    return _TOLD.get(answer.decision, "answered:")
+def decision_label(answer: Answer) -> str:
+    return _DECISION_LABELS.get(answer.decision, "answered:")
 
 
 def argument_rows(args: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in args.items()]
 
 
-def unfolded(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
+def unfold(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     """The arguments of a call, and its result, as rows."""
     text = "\n".join([*argument_rows(args), result.text])
     left_out = len(text) - _UNFOLDED
@@ -282,7 +282,7 @@ def unfolded(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     return [*rows, f"[{left_out:,} more characters]"] if left_out > 0 else rows
 
 
-def escaping_streams() -> None:
+def escape_streams() -> None:
     """Make the standard streams take characters that they cannot encode, as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

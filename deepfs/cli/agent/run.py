@@ -19,18 +19,18 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escaping_streams, for_terminal
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escape_streams, for_terminal
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
     Thread,
     ThreadLock,
     absolute_url,
-    checked_name,
+    check_name,
     default_file,
     new_name,
+    open_agent,
     open_threads,
-    opened_agent,
 )
 from deepfs.cli.agent.terminal import KeyedApprovals, TerminalOutput
 from deepfs.cli.agent.turns import (
@@ -47,7 +47,7 @@ from deepfs.cli.agent.turns import (
 )
 from deepfs.cli.screen import discard_output
 from deepfs.config.urls import TREE
-from deepfs.types import error_told
+from deepfs.types import error_from
 
 # --- events in this thread -------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class _RunningTurn:
         self._ended = anyio.Event()
 
     @classmethod
-    async def begun(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
+    async def begin(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
         return cls(events)
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class _RunningTurn:
         finally:
             self._ended.set()
 
-    async def some(self) -> list[Event]:
+    async def read_events(self) -> list[Event]:
         """The events that are there, at least one; none at the end."""
         found: list[Event] = []
         with suppress(anyio.EndOfStream, anyio.WouldBlock):
@@ -93,10 +93,10 @@ def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Gene
 
     If the iterator is closed before its end, or by Ctrl-C, the turn is cancelled.
     """
-    turn = portal.call(_RunningTurn.begun, events)
+    turn = portal.call(_RunningTurn.begin, events)
     running = portal.start_task_soon(turn.run)
     try:
-        while found := portal.call(turn.some):
+        while found := portal.call(turn.read_events):
             yield found
         running.result()
     finally:
@@ -139,11 +139,11 @@ class Program:
         self.was_refused: bool = False
         self.thread: str = ""
         self.output: Output
-        self.output, self._decide = self._ways()
+        self.output, self._decide = self._choose_output()
         self.asks: bool = isinstance(self._decide, KeyedApprovals)
         """Whether a person answers questions."""
 
-    def _ways(self) -> tuple[Output, Callable[[Question], Decision]]:
+    def _choose_output(self) -> tuple[Output, Callable[[Question], Decision]]:
         """How events are shown, and how questions are answered."""
         options = self.options
         if options.as_json:
@@ -176,7 +176,7 @@ class Program:
         Raises:
             ValueError: Another process works on it, or the name cannot be used.
         """
-        self._lock.take(checked_name(name))
+        self._lock.take(check_name(name))
         self.thread = name
         self.conversation: Conversation = Conversation(self.opened.graph, name)
         self.output.show(Started(thread=name, model=self.opened.model, tree=self.tree))
@@ -186,15 +186,15 @@ class Program:
 
     def work(self, task: str) -> None:
         """Give the agent a task, and answer its questions until it is done."""
-        stopped = self.portal.call(self.conversation.stopped)
+        stopped = self.portal.call(self.conversation.find_stop)
         if stopped is not None:
             self.output.show(Note(text=f"{where_stopped(stopped)}. The new task leaves that."))
-        self.portal.call(self.opened.threads.used, self.thread, task, self.tree, self.url)
+        self.portal.call(self.opened.threads.record_use, self.thread, task, self.tree, self.url)
         self._finish(self.conversation.task(task))
 
     def go_on(self) -> bool:
         """Go on with the turn that was cut off; False if there is none."""
-        stopped = self.portal.call(self.conversation.stopped)
+        stopped = self.portal.call(self.conversation.find_stop)
         if stopped is not None:
             self._finish(self.conversation.go_on(stopped, self._answers(stopped)))
         return stopped is not None
@@ -221,7 +221,7 @@ class Program:
     def _answer(self, question: Question) -> Decision:
         decision = self._decide(question)
         self.was_refused |= decision["type"] not in ("approve", "edit")
-        self.output.show(question.answered(decision))
+        self.output.show(question.to_answer(decision))
         return decision
 
 
@@ -283,13 +283,13 @@ def _do_task(program: Program, task: str | None) -> int:
         status, ended, error = FAILED, "failed", _message(caught, program.options)
     program.output.show(Ended(status=ended, thread=program.thread, answer=program.conversation.answer, error=error))
     if error is not None:
-        _tell(error)
+        _report(error)
     elif status == REFUSED and not (program.asks or program.options.yes or program.options.as_json):
-        _tell("a call was not approved; --yes approves all calls")
+        _report("a call was not approved; --yes approves all calls")
     return status
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(f"deepfs agent: {text}", file=sys.stderr, flush=True)
 
 
@@ -360,7 +360,7 @@ class _Talk:
         messages, task = program.portal.call(program.conversation.recent)
         if messages:
             self._say(f"The thread has {messages} messages. The last task: {' '.join(task.split())[:200]}")
-        stopped = program.portal.call(program.conversation.stopped)
+        stopped = program.portal.call(program.conversation.find_stop)
         if stopped is not None and stopped.questions:
             self._guard(program.go_on)
         elif stopped is not None:
@@ -388,7 +388,7 @@ class _Talk:
     def _files(self, pattern: str) -> None:
         found = self._program.portal.call(self._program.opened.backend.aglob, pattern or "**")
         if not found.ok:
-            raise error_told(found)
+            raise error_from(found)
         entries = [entry for entry in found.matches or () if not entry.is_dir]
         rows = [f"{entry.size or 0:>9,}  {entry.path}" for entry in entries[:_MOST_FILES]]
         if len(entries) > _MOST_FILES:
@@ -455,7 +455,7 @@ def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> i
 def run_agent(**given: Any) -> NoReturn:
     """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
-    escaping_streams()
+    escape_streams()
     try:
         status = _run(options)
         sys.stdout.flush()
@@ -465,7 +465,7 @@ def run_agent(**given: Any) -> NoReturn:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        _tell(_message(error, options))
+        _report(_message(error, options))
         status = WRONG_USE
     sys.exit(status)
 
@@ -475,9 +475,9 @@ def _run(options: AgentOptions) -> int:
     with start_blocking_portal("asyncio") as portal, ExitStack() as stack:
         if options.lists:
             return _list_threads(portal, options, file)
-        task = _given_task(options)
+        task = _read_task(options)
         url = absolute_url(options.on)
-        opened = stack.enter_context(portal.wrap_async_context_manager(opened_agent(options, url, file)))
+        opened = stack.enter_context(portal.wrap_async_context_manager(open_agent(options, url, file)))
         lock = stack.enter_context(closing(ThreadLock(file)))
         program = Program(portal, opened, options, url, lock)
         program.open_thread(_thread_name(portal, opened, options, url))
@@ -487,7 +487,7 @@ def _run(options: AgentOptions) -> int:
         return _Talk(program).run()
 
 
-def _given_task(options: AgentOptions) -> str | None:
+def _read_task(options: AgentOptions) -> str | None:
     """The task; None to talk, or to end the turn that was cut off. Raises ValueError if there is none."""
     task = sys.stdin.read() if options.task == "-" else options.task
     if task is not None and not task.strip():

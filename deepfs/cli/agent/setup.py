@@ -74,7 +74,7 @@ class Threads:
         """The thread that was used last with these files."""
         return next((each for each in await self.list() if each.place == _digest(url)), None)
 
-    async def used(self, name: str, task: str, tree: str, url: str) -> None:
+    async def record_use(self, name: str, task: str, tree: str, url: str) -> None:
         """Note that a thread gets a task."""
         title = " ".join(task.split())[:_LONGEST_TITLE]
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -126,7 +126,7 @@ def new_name() -> str:
     return f"{datetime.now():%Y%m%d}-{token_hex(3)}"
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """The name of a thread. Raises ValueError if it is empty, too long, or has characters that do not print."""
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise ValueError(f"the name of a thread has 1 to {_LONGEST_NAME} characters that print: {name[:80]!r}")
@@ -353,7 +353,7 @@ class Opened(Struct):
 
 
 @asynccontextmanager
-async def opened_agent(options: AgentOptions, url: str, file: str) -> AsyncIterator[Opened]:
+async def open_agent(options: AgentOptions, url: str, file: str) -> AsyncIterator[Opened]:
     """Open all that an agent works with, and close it at the end.
 
     Raises:

@@ -21,12 +21,12 @@ from deepfs.cli.agent.output import (
     LONGEST_LINE,
     Output,
     argument_rows,
+    decision_label,
     for_terminal,
     on_one_line,
     outcome,
     subject,
-    told,
-    unfolded,
+    unfold,
 )
 from deepfs.cli.agent.turns import APPROVE, Answer, Decision, Question, ToolResult, refusal
 from deepfs.cli.screen import count_noun
@@ -62,7 +62,7 @@ class TerminalOutput(Output):
 
     def refresh(self) -> None:
         """Show what is going on: what the agent is saying, and the calls that run."""
-        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in self._running()]
+        rows = [Styled(f"… {line}", "dim", no_wrap=True, overflow="ellipsis") for line in self._running_lines()]
         if self._block:
             tail = self._block[-self._console.width * 6 :]
             rows.append(Styled(tail if tail == self._block else f"…{tail}"))
@@ -75,7 +75,7 @@ class TerminalOutput(Output):
             self._live.start()
         self._live.update(Group(*rows), refresh=True)
 
-    def _running(self) -> list[str]:
+    def _running_lines(self) -> list[str]:
         calls = [(call.agent, f"{on_one_line(call.name)} {subject(call.args)}") for call in self._calls.values()]
         said = [(agent, line[-self._console.width :]) for agent, line in self._unfinished.items()]
         running: list[tuple[str | None, str]] = [*calls[-_RUNNING:], *said[-_RUNNING:]]
@@ -145,12 +145,12 @@ class TerminalOutput(Output):
         came_of_it = (f"  {outcome(result, args)}", "dim" if result.ok else "red")
         line = Styled.assemble(mark, (on_one_line(result.name), "bold"), f" {subject(args)}", came_of_it)
         self._print(result.agent, line, wraps=False)
-        for row in unfolded(result, args) if self._verbose else ():
+        for row in unfold(result, args) if self._verbose else ():
             self._print(result.agent, Styled(f"    {row}", "dim"))
 
     def _answer(self, answer: Answer) -> None:
         style = "green" if answer.decision in ("approve", "edit") else "red"
-        line = Styled.assemble((told(answer), style), f" {on_one_line(answer.name)} {subject(answer.args)}")
+        line = Styled.assemble((decision_label(answer), style), f" {on_one_line(answer.name)} {subject(answer.args)}")
         self._print(answer.agent, line, wraps=False)
 
     def _note(self, text: str) -> None:

@@ -102,7 +102,7 @@ class Question(Struct, frozen=True):
     preview: str
     allowed: Sequence[str]
 
-    def answered(self, decision: Decision) -> Answer:
+    def to_answer(self, decision: Decision) -> Answer:
         """The event of an answer."""
         edited = decision.get("edited_action", {})
         return Answer(
@@ -150,8 +150,8 @@ class Conversation:
         self._agents = _Agents()
         self._calls: dict[tuple[str | None, str], str] = {}
         """The names of the calls that have no result yet."""
-        self._told: set[tuple[str | None, str]] = set()
-        """The calls whose results were told."""
+        self._reported: set[tuple[str | None, str]] = set()
+        """The calls whose results were reported."""
 
     # --- turns ---
 
@@ -179,9 +179,9 @@ class Conversation:
         async for namespace, mode, happened in stream:
             for event in self._events(namespace, mode, happened):
                 yield event
-        self.pending = await self.stopped()
+        self.pending = await self.find_stop()
 
-    async def stopped(self) -> Stopped | None:
+    async def find_stop(self) -> Stopped | None:
         """Where the last turn of the thread stopped; None if it came to its end, or there is none."""
         state = await self._graph.aget_state(self._config)
         if not state.next:
@@ -208,15 +208,15 @@ class Conversation:
     def _events(self, namespace: Any, mode: Any, happened: Any) -> Iterator[Event]:
         if mode == "messages":
             message, about = happened
-            agent = self._agents.named(namespace, about.get("lc_agent_name"))
+            agent = self._agents.name_agent(namespace, about.get("lc_agent_name"))
             if about.get("langgraph_node") == "model" and isinstance(message, AIMessage) and message.text:
                 yield Text(agent=agent, text=message.text)
             return
         for node, update in happened.items():
             if node == "__interrupt__":
-                self._agents.asked(self._agents.named(namespace, None), update)
+                self._agents.record_interrupts(self._agents.name_agent(namespace, None), update)
             for message in _messages_of(update):
-                agent = self._agents.named(namespace, message.name if isinstance(message, AIMessage) else None)
+                agent = self._agents.name_agent(namespace, message.name if isinstance(message, AIMessage) else None)
                 if isinstance(message, AIMessage):
                     yield from self._message_events(agent, message, is_new=node == "model")
                 elif isinstance(message, ToolMessage) and (node == "tools" or node.endswith(".after_model")):
@@ -233,15 +233,15 @@ class Conversation:
     def _unknown(self, calls: Sequence[ToolCall], *, is_new: bool = False) -> Iterator[ToolCall]:
         for call in calls:
             key = call.agent, call.id
-            if is_new or (key not in self._calls and key not in self._told):
+            if is_new or (key not in self._calls and key not in self._reported):
                 self._calls[key] = call.name
                 yield call
 
     def _result_events(self, agent: str | None, message: ToolMessage) -> Iterator[Event]:
         # A turn that goes on repeats the results that it had.
         key = agent, message.tool_call_id
-        if key in self._calls or key not in self._told:
-            self._told.add(key)
+        if key in self._calls or key not in self._reported:
+            self._reported.add(key)
             name = self._calls.pop(key, message.name or "")
             text = message.text or ", ".join(f"[{block['type']}]" for block in message.content_blocks)
             yield ToolResult(agent=agent, id=message.tool_call_id, name=name, ok=message.status != "error", text=text)
@@ -256,7 +256,7 @@ class _Agents:
         self.asking: dict[str, str] = {}
         """By the id of an interrupt, the subagent that asks."""
 
-    def named(self, namespace: tuple[str, ...], name: str | None) -> str | None:
+    def name_agent(self, namespace: tuple[str, ...], name: str | None) -> str | None:
         """A name for the agent of a namespace. Of several subagents with one name, the later ones have a number."""
         if not namespace:
             return None
@@ -265,7 +265,7 @@ class _Agents:
             self._names[namespace] = f"{name} {self._times[name]}" if self._times[name] > 1 else name
         return self._names.get(namespace, "subagent")
 
-    def asked(self, agent: str | None, interrupts: Sequence[Interrupt]) -> None:
+    def record_interrupts(self, agent: str | None, interrupts: Sequence[Interrupt]) -> None:
         for each in interrupts:
             if agent is not None:
                 self.asking.setdefault(each.id, agent)

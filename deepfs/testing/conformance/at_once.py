@@ -12,7 +12,7 @@ import pytest
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode, NotSupportedError
-from deepfs.testing.suite import BackendSuite, Both, gather, listing, succeeded
+from deepfs.testing.suite import BackendSuite, Both, assert_ok, gather, list_paths
 from deepfs.types import ChangeEvent, Result
 
 # --- at once ---
@@ -68,7 +68,7 @@ class ConcurrencyConformance(BackendSuite):
 
     async def test_concurrent_writes_with_one_if_match_succeed_once(self, both: Both) -> None:
         await self.put({"/a.txt": "old"})
-        version = succeeded(await both[0].aread("/a.txt")).version
+        version = assert_ok(await both[0].aread("/a.txt")).version
         winner = await self._race(
             both, "conflict", lambda over, number: over.awrite("/a.txt", f"by {number}", if_match=version)
         )
@@ -108,7 +108,7 @@ class ConcurrencyConformance(BackendSuite):
 
         async def write() -> None:
             for text in versions[1:]:
-                succeeded(await both[0].awrite("/a.txt", text, overwrite=True))
+                assert_ok(await both[0].awrite("/a.txt", text, overwrite=True))
 
         seen = await _while_running(write, lambda: both[1].adownload_files(["/a.txt"]))
         contents = {download.content for [download] in seen}
@@ -118,7 +118,7 @@ class ConcurrencyConformance(BackendSuite):
         await self.put({"/here/a.txt": "a"})
 
         async def move() -> None:
-            succeeded(await both[0].amove("/here/a.txt", "/there/a.txt"))
+            assert_ok(await both[0].amove("/here/a.txt", "/there/a.txt"))
 
         async def is_gone() -> bool:
             # The source is read first: once it is gone, the file has already been at its destination.
@@ -126,15 +126,15 @@ class ConcurrencyConformance(BackendSuite):
 
         for _ in self.some(range(5)):
             assert not any(await _while_running(move, is_gone))
-            succeeded(await both[0].amove("/there/a.txt", "/here/a.txt"))
+            assert_ok(await both[0].amove("/there/a.txt", "/here/a.txt"))
 
     async def test_changes_are_visible_through_another_backend_object(self, both: Both) -> None:
-        succeeded(await both[0].awrite("/dir/a.txt", "one"))
-        assert succeeded(await both[1].als("/dir")).ok
-        succeeded(await both[1].aedit("/dir/a.txt", "one", "two"))
-        version = succeeded(await both[1].aread("/dir/a.txt")).version
-        succeeded(await both[0].awrite("/dir/a.txt", "three", if_match=version))
-        succeeded(await both[1].adelete("/dir"))
+        assert_ok(await both[0].awrite("/dir/a.txt", "one"))
+        assert assert_ok(await both[1].als("/dir")).ok
+        assert_ok(await both[1].aedit("/dir/a.txt", "one", "two"))
+        version = assert_ok(await both[1].aread("/dir/a.txt")).version
+        assert_ok(await both[0].awrite("/dir/a.txt", "three", if_match=version))
+        assert_ok(await both[1].adelete("/dir"))
         assert (await both[0].aread("/dir/a.txt")).code == ErrorCode.FILE_NOT_FOUND
 
     async def test_concurrent_changes_of_different_files_all_succeed(self, backend: BackendProtocol) -> None:
@@ -205,7 +205,7 @@ class ReadOnlyCancellation(BackendSuite):
             with anyio.fail_after(_PATIENCE):
                 await _run_and_cancel(moment, partial(backend.agrep, "needle", regex=True))
                 await _run_and_cancel(moment, partial(backend.aglob, "**/*.txt"))
-        assert len(succeeded(await backend.aglob("*.txt")).matches or ()) == 60
+        assert len(assert_ok(await backend.aglob("*.txt")).matches or ()) == 60
 
 
 class CancellationConformance(ReadOnlyCancellation):
@@ -225,7 +225,7 @@ class CancellationConformance(ReadOnlyCancellation):
                 assert first in encoded, f"cancelled at {moment}: neither the old content nor the new"
                 await backend.awrite(path, "usable", overwrite=True)
             assert await self.raw_peek(path) == b"usable", "nothing cancelled comes later"
-            assert await listing(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
+            assert await list_paths(backend, f"/cancelled-{number}") == [path, other], "nothing temporary is left"
 
     async def test_a_cancelled_write_is_done_or_not(self, backend: BackendProtocol) -> None:
         await self._check_done_or_not(backend, lambda path: backend.awrite(path, _NEW, overwrite=True), {_OLD, _NEW})
@@ -246,8 +246,8 @@ class CancellationConformance(ReadOnlyCancellation):
             await _run_and_cancel(moment, partial(backend.awrite, path, _NEW))
             assert await self.raw_peek(path) in (_NEW.encode(), None)
             with anyio.fail_after(_PATIENCE):
-                succeeded(await backend.awrite(path, "usable", overwrite=True))
-            assert await listing(backend, f"/created-{number}") == [path]
+                assert_ok(await backend.awrite(path, "usable", overwrite=True))
+            assert await list_paths(backend, f"/created-{number}") == [path]
 
     async def test_a_cancelled_move_keeps_the_file_at_its_source_or_destination(self, backend: BackendProtocol) -> None:
         for number, moment in enumerate(self.some(_MOMENTS)):
@@ -259,7 +259,7 @@ class CancellationConformance(ReadOnlyCancellation):
             assert ends <= {_OLD.encode(), None}
             with anyio.fail_after(_PATIENCE):
                 for path in (src, dst):
-                    succeeded(await backend.awrite(path, "usable", overwrite=True))
+                    assert_ok(await backend.awrite(path, "usable", overwrite=True))
 
     async def test_cancelled_waiting_tasks_do_not_block_the_path(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "#"})
@@ -269,7 +269,7 @@ class CancellationConformance(ReadOnlyCancellation):
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
         with anyio.fail_after(_PATIENCE):
-            succeeded(await backend.aedit("/a.txt", "#", "end"))
+            assert_ok(await backend.aedit("/a.txt", "#", "end"))
         stored = await self.raw_peek("/a.txt") or b""
         assert stored.startswith(b"end")
         assert set(stored[3:]) <= set(b"+")
@@ -280,7 +280,7 @@ class CancellationConformance(ReadOnlyCancellation):
             await backend.awrite("/a.txt", _NEW, overwrite=True)
         assert await self.raw_peek("/a.txt") in (_OLD.encode(), _NEW.encode())
         with anyio.fail_after(_PATIENCE):
-            succeeded(await backend.awrite("/a.txt", "usable", overwrite=True))
+            assert_ok(await backend.awrite("/a.txt", "usable", overwrite=True))
 
 
 # --- watching ---
@@ -294,13 +294,13 @@ class WatchReader:
         self._top = top
         self._events = events
         self.files: set[str] = set()
-        self.told: list[ChangeEvent] = []
+        self.received: list[ChangeEvent] = []
 
     async def step(self) -> ChangeEvent:
         """Read one event, and follow it."""
         with anyio.fail_after(_PATIENCE):
             event = await anext(self._events)
-        self.told.append(event)
+        self.received.append(event)
         assert _is_in(event.path, self._top), f"{event} is not about {self._top}"
         if event.kind == "resync":
             self.files = {path for path in self.files if not _is_in(path, event.path)}
@@ -319,7 +319,7 @@ class WatchReader:
                 return
             await self.step()
 
-    async def is_told(self, path: str, *kinds: str) -> ChangeEvent:
+    async def expect(self, path: str, *kinds: str) -> ChangeEvent:
         """Read events up to one of these `kinds` about `path`; a `resync` of a directory above counts as well."""
         while True:
             event = await self.step()
@@ -332,13 +332,13 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 async def _files(backend: BackendProtocol) -> set[str]:
-    found = succeeded(await backend.aglob("**/*")).matches
+    found = assert_ok(await backend.aglob("**/*")).matches
     assert found is not None
     return {info.path for info in found}
 
 
 @asynccontextmanager
-async def watching(backend: BackendProtocol, path: str = "/") -> AsyncIterator[WatchReader]:
+async def watch_changes(backend: BackendProtocol, path: str = "/") -> AsyncIterator[WatchReader]:
     """Watch `path`; the watch is active within the block."""
     async with aclosing(backend.awatch(path)) as events:
         seen = WatchReader(backend, path, events)
@@ -363,7 +363,7 @@ class WatchingConformance(BackendSuite):
 
     async def test_watching_is_unsupported_where_it_is_not_declared(self, backend: BackendProtocol) -> None:
         if backend.capabilities.watches:
-            async with watching(backend) as seen:
+            async with watch_changes(backend) as seen:
                 assert seen.files == set()
             return
         with pytest.raises(NotSupportedError):
@@ -371,80 +371,80 @@ class WatchingConformance(BackendSuite):
 
     @_where_declared
     async def test_each_change_is_told(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
-            succeeded(await backend.awrite("/dir/a.txt", "one"))
-            await seen.is_told("/dir/a.txt", "created")
-            succeeded(await backend.awrite("/dir/a.txt", "two", overwrite=True))
-            await seen.is_told("/dir/a.txt", "modified")
-            succeeded(await backend.aedit("/dir/a.txt", "two", "three"))
-            await seen.is_told("/dir/a.txt", "modified")
-            succeeded(await backend.acopy("/dir/a.txt", "/b.txt"))
-            await seen.is_told("/b.txt", "created")
+        async with watch_changes(backend) as seen:
+            assert_ok(await backend.awrite("/dir/a.txt", "one"))
+            await seen.expect("/dir/a.txt", "created")
+            assert_ok(await backend.awrite("/dir/a.txt", "two", overwrite=True))
+            await seen.expect("/dir/a.txt", "modified")
+            assert_ok(await backend.aedit("/dir/a.txt", "two", "three"))
+            await seen.expect("/dir/a.txt", "modified")
+            assert_ok(await backend.acopy("/dir/a.txt", "/b.txt"))
+            await seen.expect("/b.txt", "created")
             await backend.aupload_files([("/dir/c.bin", b"\0"), ("/b.txt", b"uploaded")])
             await seen.until(lambda: "/dir/c.bin" in seen.files)
-            succeeded(await backend.adelete("/b.txt"))
-            await seen.is_told("/b.txt", "deleted")
+            assert_ok(await backend.adelete("/b.txt"))
+            await seen.expect("/b.txt", "deleted")
             assert seen.files == {"/dir/a.txt", "/dir/c.bin"}
 
     @_where_declared
     async def test_the_move_of_a_directory_is_told_file_by_file(self, backend: BackendProtocol) -> None:
         await self.put({"/from/a.txt": "a", "/from/deep/b.txt": "b", "/other.txt": "c"})
-        async with watching(backend) as seen:
-            succeeded(await backend.amove("/from", "/to"))
+        async with watch_changes(backend) as seen:
+            assert_ok(await backend.amove("/from", "/to"))
             await seen.until(lambda: seen.files == {"/to/a.txt", "/to/deep/b.txt", "/other.txt"})
-            succeeded(await backend.awrite("/to/deep/new.txt", "later"))
-            await seen.is_told("/to/deep/new.txt", "created")
-            succeeded(await backend.adelete("/to"))
+            assert_ok(await backend.awrite("/to/deep/new.txt", "later"))
+            await seen.expect("/to/deep/new.txt", "created")
+            assert_ok(await backend.adelete("/to"))
             await seen.until(lambda: seen.files == {"/other.txt"})
 
     @_where_declared
     async def test_a_version_is_that_of_the_content(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
-            succeeded(await backend.awrite("/a.txt", "one"))
-            event = await seen.is_told("/a.txt", "created")
+        async with watch_changes(backend) as seen:
+            assert_ok(await backend.awrite("/a.txt", "one"))
+            event = await seen.expect("/a.txt", "created")
             if event.version is not None:
-                assert event.version == succeeded(await backend.aread("/a.txt")).version
-                succeeded(await backend.aedit("/a.txt", "one", "two", if_match=event.version))
+                assert event.version == assert_ok(await backend.aread("/a.txt")).version
+                assert_ok(await backend.aedit("/a.txt", "one", "two", if_match=event.version))
 
     @_where_declared
     async def test_only_changes_under_the_watched_path_are_told(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a", "/dir-2/b.txt": "b", "/c.txt": "c"})
         for top in ("/dir", "/dir/a.txt"):
-            async with watching(backend, top) as seen:
+            async with watch_changes(backend, top) as seen:
                 for path in ("/c.txt", "/dir-2/b.txt", "/dir/a.txt"):
-                    succeeded(await backend.awrite(path, f"changed: {top}", overwrite=True))
-                await seen.is_told("/dir/a.txt", "modified")
+                    assert_ok(await backend.awrite(path, f"changed: {top}", overwrite=True))
+                await seen.expect("/dir/a.txt", "modified")
 
     @_where_declared
     async def test_a_path_that_does_not_exist_yet_can_be_watched(self, backend: BackendProtocol) -> None:
-        async with watching(backend, "/new/dir") as seen:
-            succeeded(await backend.awrite("/new/dir/a.txt", "a"))
-            await seen.is_told("/new/dir/a.txt", "created")
-            succeeded(await backend.adelete("/new"))
+        async with watch_changes(backend, "/new/dir") as seen:
+            assert_ok(await backend.awrite("/new/dir/a.txt", "a"))
+            await seen.expect("/new/dir/a.txt", "created")
+            assert_ok(await backend.adelete("/new"))
             await seen.until(lambda: not seen.files)
-            succeeded(await backend.awrite("/new/dir/b.txt", "b"))
+            assert_ok(await backend.awrite("/new/dir/b.txt", "b"))
             await seen.until(lambda: seen.files == {"/new/dir/b.txt"})
 
     @_where_declared
     async def test_changes_through_another_backend_object_are_told(self, backend: BackendProtocol, both: Both) -> None:
-        async with watching(backend) as first, watching(both[1]) as second:
-            succeeded(await both[1].awrite("/a.txt", "a"))
-            await first.is_told("/a.txt", "created")
-            await second.is_told("/a.txt", "created")
-            succeeded(await backend.adelete("/a.txt"))
-            await first.is_told("/a.txt", "deleted")
-            await second.is_told("/a.txt", "deleted")
+        async with watch_changes(backend) as first, watch_changes(both[1]) as second:
+            assert_ok(await both[1].awrite("/a.txt", "a"))
+            await first.expect("/a.txt", "created")
+            await second.expect("/a.txt", "created")
+            assert_ok(await backend.adelete("/a.txt"))
+            await first.expect("/a.txt", "deleted")
+            await second.expect("/a.txt", "deleted")
 
     @_where_declared
     async def test_of_many_changes_none_is_lost(self, backend: BackendProtocol) -> None:
         rounds = self.some(range(40))
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             for number in rounds:  # Nothing is read meanwhile.
                 path = f"/dir-{number % 3}/{number % 7}.txt"
-                succeeded(await backend.awrite(path, f"{number}", overwrite=True))
+                assert_ok(await backend.awrite(path, f"{number}", overwrite=True))
                 if number % 5 == 4:
-                    succeeded(await backend.adelete(f"/dir-{number % 3}"))
-            succeeded(await backend.awrite("/last.txt", "done"))
+                    assert_ok(await backend.adelete(f"/dir-{number % 3}"))
+            assert_ok(await backend.awrite("/last.txt", "done"))
             left = await _files(backend)
             # Of files in a directory that is new to the watch, it is not known which came first.
             await seen.until(lambda: "/last.txt" in seen.files and seen.files == left)
@@ -457,16 +457,16 @@ class WatchingConformance(BackendSuite):
         await events.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(events)
-        succeeded(await backend.awrite("/a.txt", "a"))
+        assert_ok(await backend.awrite("/a.txt", "a"))
 
     @_where_declared
     async def test_a_waiting_reader_can_be_cancelled(self, backend: BackendProtocol) -> None:
-        async with watching(backend) as seen:
+        async with watch_changes(backend) as seen:
             with anyio.fail_after(_PATIENCE):
                 async with anyio.create_task_group() as group:
-                    group.start_soon(seen.is_told, "/never.txt", "created")
+                    group.start_soon(seen.expect, "/never.txt", "created")
                     await anyio.wait_all_tasks_blocked()
                     group.cancel_scope.cancel()
-        succeeded(await backend.awrite("/a.txt", "a"))
-        async with watching(backend) as again:
+        assert_ok(await backend.awrite("/a.txt", "a"))
+        async with watch_changes(backend) as again:
             assert again.files == {"/a.txt"}

@@ -6,7 +6,7 @@ from typing import Final
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.testing.conformance.reading import TEXTS
-from deepfs.testing.suite import BackendSuite, failed, listing, paths_in, succeeded
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, list_paths, paths_in
 from deepfs.text.lines import version
 from deepfs.types import EditResult, WriteResult
 
@@ -22,94 +22,94 @@ class WritingConformance(BackendSuite):
     async def test_a_write_stores_the_text_as_utf_8(self, backend: BackendProtocol) -> None:
         for number, text in enumerate(self.some((*TEXTS, "x" * 300_000))):
             path = f"/texts/{number}.txt"
-            written = succeeded(await backend.awrite(path, text))
+            written = assert_ok(await backend.awrite(path, text))
             assert written.path == path
             assert await self.raw_peek(path) == text.encode(), repr(text[:80])
 
     async def test_a_write_creates_the_directories_above(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/new/and/deep/a.txt", "a"))
-        assert await listing(backend, "/new") == ["/new/and/"]
-        assert await listing(backend, "/new/and") == ["/new/and/deep/"]
+        assert_ok(await backend.awrite("/new/and/deep/a.txt", "a"))
+        assert await list_paths(backend, "/new") == ["/new/and/"]
+        assert await list_paths(backend, "/new/and") == ["/new/and/deep/"]
 
     async def test_a_write_does_not_replace(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "kept"})
-        result = failed(await backend.awrite("/a.txt", "new"), ErrorCode.ALREADY_EXISTS)
+        result = assert_failed(await backend.awrite("/a.txt", "new"), ErrorCode.ALREADY_EXISTS)
         assert "already exists" in (result.error or "")
         assert await self.raw_peek("/a.txt") == b"kept"
 
     async def test_a_write_of_the_same_text_does_not_replace(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "kept", "/empty.txt": ""})
-        failed(await backend.awrite("/a.txt", "kept"), ErrorCode.ALREADY_EXISTS)
-        failed(await backend.awrite("/empty.txt", ""), ErrorCode.ALREADY_EXISTS)
+        assert_failed(await backend.awrite("/a.txt", "kept"), ErrorCode.ALREADY_EXISTS)
+        assert_failed(await backend.awrite("/empty.txt", ""), ErrorCode.ALREADY_EXISTS)
 
     async def test_overwrite_replaces_or_creates(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a much longer text than the new one", "/a.bin": b"\x00\x01"})
         for path in ("/a.txt", "/a.bin", "/new.txt"):
-            succeeded(await backend.awrite(path, "new", overwrite=True))
+            assert_ok(await backend.awrite(path, "new", overwrite=True))
             assert await self.raw_peek(path) == b"new"
 
     async def test_if_match_replaces_that_version(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        version = succeeded(await backend.aread("/a.txt")).version
-        succeeded(await backend.awrite("/a.txt", "two", if_match=version))
+        version = assert_ok(await backend.aread("/a.txt")).version
+        assert_ok(await backend.awrite("/a.txt", "two", if_match=version))
         assert await self.raw_peek("/a.txt") == b"two"
 
     async def test_if_match_of_another_version_is_a_conflict(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        version = succeeded(await backend.aread("/a.txt")).version
-        succeeded(await backend.aedit("/a.txt", "one", "two"))
+        version = assert_ok(await backend.aread("/a.txt")).version
+        assert_ok(await backend.aedit("/a.txt", "one", "two"))
         for overwrite in (False, True):
             result = await backend.awrite("/a.txt", "three", overwrite=overwrite, if_match=version)
-            failed(result, ErrorCode.CONFLICT)
+            assert_failed(result, ErrorCode.CONFLICT)
         assert await self.raw_peek("/a.txt") == b"two"
 
     async def test_if_match_of_a_missing_file_is_a_conflict(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        version = succeeded(await backend.aread("/a.txt")).version
-        succeeded(await backend.adelete("/a.txt"))
-        failed(await backend.awrite("/a.txt", "two", overwrite=True, if_match=version), ErrorCode.CONFLICT)
-        failed(await backend.awrite("/never.txt", "two", if_match="no version"), ErrorCode.CONFLICT)
+        version = assert_ok(await backend.aread("/a.txt")).version
+        assert_ok(await backend.adelete("/a.txt"))
+        assert_failed(await backend.awrite("/a.txt", "two", overwrite=True, if_match=version), ErrorCode.CONFLICT)
+        assert_failed(await backend.awrite("/never.txt", "two", if_match="no version"), ErrorCode.CONFLICT)
         assert await self.raw_peek("/a.txt") is None
         assert await self.raw_peek("/never.txt") is None
 
     async def test_a_version_of_a_binary_file_can_be_matched(self, backend: BackendProtocol) -> None:
         await self.put({"/a.bin": b"\x00one"})
-        version = succeeded(await backend.aread("/a.bin")).version
-        succeeded(await backend.awrite("/a.bin", "two", if_match=version))
+        version = assert_ok(await backend.aread("/a.bin")).version
+        assert_ok(await backend.awrite("/a.bin", "two", if_match=version))
         assert await self.raw_peek("/a.bin") == b"two"
 
     async def test_a_write_beneath_a_file_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/file": "kept", "/dir/file": "kept"})
         for path in ("/file/beneath", "/file/far/beneath", "/dir/file/beneath"):
             for overwrite in (False, True):
-                failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.NOT_A_DIRECTORY)
+                assert_failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.NOT_A_DIRECTORY)
             assert await self.raw_peek(path) is None
         assert await self.raw_peek("/file") == b"kept"
-        assert await listing(backend, "/dir") == ["/dir/file"]
+        assert await list_paths(backend, "/dir") == ["/dir/file"]
 
     async def test_a_write_to_the_path_of_a_directory_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/file": "kept"})
         for path in ("/dir", "/dir/deep", "/dir/deep/", "/"):
             for overwrite in (False, True):
-                failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.IS_DIRECTORY)
-        assert await listing(backend, "/dir/deep") == ["/dir/deep/file"]
+                assert_failed(await backend.awrite(path, "x", overwrite=overwrite), ErrorCode.IS_DIRECTORY)
+        assert await list_paths(backend, "/dir/deep") == ["/dir/deep/file"]
         assert await self.raw_peek("/dir/deep/file") == b"kept"
 
     async def test_content_that_is_not_text_is_refused(self, backend: BackendProtocol) -> None:
         await self.put({"/kept.txt": "kept"})
         for content in NOT_TEXT:
-            failed(await backend.awrite("/new/file.txt", content), ErrorCode.INVALID_CONTENT)
-            failed(await backend.awrite("/kept.txt", content, overwrite=True), ErrorCode.INVALID_CONTENT)
+            assert_failed(await backend.awrite("/new/file.txt", content), ErrorCode.INVALID_CONTENT)
+            assert_failed(await backend.awrite("/kept.txt", content, overwrite=True), ErrorCode.INVALID_CONTENT)
         assert await self.raw_peek("/new/file.txt") is None
         assert await self.raw_peek("/kept.txt") == b"kept"
-        failed(await backend.als("/new"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.als("/new"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_name_can_be_used_again_as_another_kind(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/name", "file"))
-        succeeded(await backend.adelete("/name"))
-        succeeded(await backend.awrite("/name/file", "in a directory"))
-        succeeded(await backend.adelete("/name"))
-        succeeded(await backend.awrite("/name", "file again"))
+        assert_ok(await backend.awrite("/name", "file"))
+        assert_ok(await backend.adelete("/name"))
+        assert_ok(await backend.awrite("/name/file", "in a directory"))
+        assert_ok(await backend.adelete("/name"))
+        assert_ok(await backend.awrite("/name", "file again"))
         assert await self.raw_peek("/name") == b"file again"
 
 
@@ -149,7 +149,7 @@ class EditingConformance(BackendSuite):
 
     async def _check_refused(self, result: EditResult, code: ErrorCode, path: str, content: bytes) -> str:
         """Check that an edit failed with `code` and changed nothing, and return the error text."""
-        failed(result, code)
+        assert_failed(result, code)
         assert await self.raw_peek(path) == content, "a refused edit changes nothing"
         return result.error or ""
 
@@ -163,21 +163,21 @@ class EditingConformance(BackendSuite):
         for number, (content, old, new, after) in enumerate(self.some(edits)):
             path = f"/edits/{number}.txt"
             await self.raw_put(path, content)
-            edited = succeeded(await backend.aedit(path, old, new))
+            edited = assert_ok(await backend.aedit(path, old, new))
             assert (edited.path, edited.occurrences) == (path, 1)
             assert await self.raw_peek(path) == after, f"{content!r}: {old!r} → {new!r}"
 
     async def test_replace_all_replaces_every_place(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "x y x\r\nx", "/overlap.txt": "aaaaa", "/once.txt": "x"})
-        assert succeeded(await backend.aedit("/a.txt", "x", "zz", True)).occurrences == 3
+        assert assert_ok(await backend.aedit("/a.txt", "x", "zz", True)).occurrences == 3
         assert await self.raw_peek("/a.txt") == b"zz y zz\r\nzz"
-        assert succeeded(await backend.aedit("/overlap.txt", "aa", "b", replace_all=True)).occurrences == 2
+        assert assert_ok(await backend.aedit("/overlap.txt", "aa", "b", replace_all=True)).occurrences == 2
         assert await self.raw_peek("/overlap.txt") == b"bba"
-        assert succeeded(await backend.aedit("/once.txt", "x", "y", True)).occurrences == 1
+        assert assert_ok(await backend.aedit("/once.txt", "x", "y", True)).occurrences == 1
 
     async def test_replace_all_may_bring_the_old_text_back(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "ab"})
-        assert succeeded(await backend.aedit("/a.txt", "a", "aba", True)).occurrences == 1
+        assert assert_ok(await backend.aedit("/a.txt", "a", "aba", True)).occurrences == 1
         assert await self.raw_peek("/a.txt") == b"abab"
 
     async def test_several_places_are_ambiguous(self, backend: BackendProtocol) -> None:
@@ -234,7 +234,7 @@ class EditingConformance(BackendSuite):
     async def test_an_old_text_with_nul_or_surrogates_never_raises(self, backend: BackendProtocol) -> None:
         await self.raw_put("/a.txt", b"one")
         for old in NOT_TEXT:
-            failed(await backend.aedit("/a.txt", old, "x"), ErrorCode.INVALID_CONTENT, ErrorCode.NO_MATCH)
+            assert_failed(await backend.aedit("/a.txt", old, "x"), ErrorCode.INVALID_CONTENT, ErrorCode.NO_MATCH)
         assert await self.raw_peek("/a.txt") == b"one"
 
     async def test_binary_is_refused(self, backend: BackendProtocol) -> None:
@@ -245,24 +245,24 @@ class EditingConformance(BackendSuite):
 
     async def test_missing_files_and_directories_cannot_be_edited(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "one"})
-        missing = failed(await backend.aedit("/none.txt", "one", "two"), ErrorCode.FILE_NOT_FOUND)
+        missing = assert_failed(await backend.aedit("/none.txt", "one", "two"), ErrorCode.FILE_NOT_FOUND)
         assert missing.error == "Error: File '/none.txt' not found"
-        failed(await backend.aedit("/dir/a.txt/beneath", "one", "two"), ErrorCode.FILE_NOT_FOUND)
-        failed(await backend.aedit("/dir", "one", "two"), ErrorCode.IS_DIRECTORY)
-        failed(await backend.aedit("/", "one", "two"), ErrorCode.IS_DIRECTORY)
+        assert_failed(await backend.aedit("/dir/a.txt/beneath", "one", "two"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.aedit("/dir", "one", "two"), ErrorCode.IS_DIRECTORY)
+        assert_failed(await backend.aedit("/", "one", "two"), ErrorCode.IS_DIRECTORY)
         assert await self.raw_peek("/none.txt") is None
 
     async def test_if_match_edits_that_version_only(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one two"})
-        version = succeeded(await backend.aread("/a.txt")).version
-        succeeded(await backend.aedit("/a.txt", "one", "1", if_match=version))
+        version = assert_ok(await backend.aread("/a.txt")).version
+        assert_ok(await backend.aedit("/a.txt", "one", "1", if_match=version))
         result = await backend.aedit("/a.txt", "two", "2", if_match=version)
         await self._check_refused(result, ErrorCode.CONFLICT, "/a.txt", b"1 two")
 
     async def test_edits_follow_one_another(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/a.txt", "0"))
+        assert_ok(await backend.awrite("/a.txt", "0"))
         for number in range(10):
-            succeeded(await backend.aedit("/a.txt", str(number), str(number + 1)))
+            assert_ok(await backend.aedit("/a.txt", str(number), str(number + 1)))
         assert await self.raw_peek("/a.txt") == b"10"
 
 
@@ -275,40 +275,40 @@ class DeletingConformance(BackendSuite):
     async def test_a_file_is_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a", "/dir/b.txt": "b", "/dir/raw.bin": b"\x00"})
         for path in ("/dir/a.txt", "/dir/raw.bin"):
-            assert succeeded(await backend.adelete(path)).path == path
+            assert assert_ok(await backend.adelete(path)).path == path
             assert await self.raw_peek(path) is None
-        assert await listing(backend, "/dir") == ["/dir/b.txt"]
-        failed(await backend.aread("/dir/a.txt"), ErrorCode.FILE_NOT_FOUND)
+        assert await list_paths(backend, "/dir") == ["/dir/b.txt"]
+        assert_failed(await backend.aread("/dir/a.txt"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_directory_is_deleted_with_all_under_it(self, backend: BackendProtocol) -> None:
         inside = ("/dir/a", "/dir/.hidden", "/dir/deep/b", "/dir/deep/.git/c", "/dir/deep/er/d.bin")
         await self.put(dict.fromkeys(inside, b"\x00"))
-        assert succeeded(await backend.adelete("/dir")).path == "/dir"
+        assert assert_ok(await backend.adelete("/dir")).path == "/dir"
         assert await self._peek_each(*inside) == [None] * len(inside)
-        failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
-        failed(await backend.als("/dir/deep"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.als("/dir"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.als("/dir/deep"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_paths_with_the_same_prefix_are_not_deleted(self, backend: BackendProtocol) -> None:
         kept = ("/prefix/a", "/pre.txt", "/pre-b/c", "/Pre/d", "/pr/e", "/p_e/f", "/p%/g")
         await self.put({"/pre/x": "x", **dict.fromkeys(kept, "kept")})
-        succeeded(await backend.adelete("/pre"))
+        assert_ok(await backend.adelete("/pre"))
         assert await self._peek_each(*kept) == [b"kept"] * len(kept)
 
     async def test_wildcard_characters_in_a_path_are_literal(self, backend: BackendProtocol) -> None:
         kept = ("/d/abc/x", "/d/a1c", "/d/a%c/x", "/d/a*d")
         await self.put({"/d/a_c/x": "x", "/d/a*c": "x", **dict.fromkeys(kept, "kept")})
         for path in ("/d/a_c", "/d/a*c"):
-            succeeded(await backend.adelete(path))
+            assert_ok(await backend.adelete(path))
         for path in ("/d/a?c", "/d/*", "/d/a_c"):
-            failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
+            assert_failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
         assert await self._peek_each(*kept) == [b"kept"] * len(kept)
 
     async def test_a_missing_path_cannot_be_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         for path in ("/none", "/dir/none", "/dir/a/beneath"):
-            failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
-        succeeded(await backend.adelete("/dir/a"))
-        failed(await backend.adelete("/dir/a"), ErrorCode.FILE_NOT_FOUND)
+            assert_failed(await backend.adelete(path), ErrorCode.FILE_NOT_FOUND)
+        assert_ok(await backend.adelete("/dir/a"))
+        assert_failed(await backend.adelete("/dir/a"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_delete_with_the_current_version_succeeds(self, backend: BackendProtocol) -> None:
         contents = {
@@ -319,35 +319,35 @@ class DeletingConformance(BackendSuite):
         }
         await self.put(contents)
         for path, content in contents.items():
-            assert succeeded(await backend.adelete(path, if_match=version(content))).path == path
+            assert assert_ok(await backend.adelete(path, if_match=version(content))).path == path
             assert await self.raw_peek(path) is None
-            failed(await backend.adelete(path, if_match=version(content)), ErrorCode.FILE_NOT_FOUND)
+            assert_failed(await backend.adelete(path, if_match=version(content)), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_delete_with_the_version_from_a_read_succeeds(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo\n"})
-        read = succeeded(await backend.aread("/a.txt", 0, 1))
-        assert succeeded(await backend.adelete("/a.txt", if_match=read.version)).path == "/a.txt"
+        read = assert_ok(await backend.aread("/a.txt", 0, 1))
+        assert assert_ok(await backend.adelete("/a.txt", if_match=read.version)).path == "/a.txt"
         assert await self.raw_peek("/a.txt") is None
 
     async def test_a_delete_with_another_version_is_a_conflict(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        read = succeeded(await backend.aread("/a.txt"))
-        succeeded(await backend.aedit("/a.txt", "one", "two"))
+        read = assert_ok(await backend.aread("/a.txt"))
+        assert_ok(await backend.aedit("/a.txt", "one", "two"))
         for stale in (read.version, version(b"one"), "", "no version", "f" * 64):
-            failed(await backend.adelete("/a.txt", if_match=stale), ErrorCode.CONFLICT)
+            assert_failed(await backend.adelete("/a.txt", if_match=stale), ErrorCode.CONFLICT)
         assert await self.raw_peek("/a.txt") == b"two"
-        succeeded(await backend.adelete("/a.txt", if_match=version(b"two")))
+        assert_ok(await backend.adelete("/a.txt", if_match=version(b"two")))
 
     async def test_a_directory_has_no_version(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         for named in ("", version(b"a")):
-            failed(await backend.adelete("/dir", if_match=named), ErrorCode.IS_DIRECTORY)
+            assert_failed(await backend.adelete("/dir", if_match=named), ErrorCode.IS_DIRECTORY)
         assert await self.raw_peek("/dir/a") == b"a"
 
     async def test_the_root_cannot_be_deleted(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a": "a"})
         for path in ("/", "", "//", "/."):
-            failed(await backend.adelete(path), ErrorCode.PERMISSION_DENIED)
+            assert_failed(await backend.adelete(path), ErrorCode.PERMISSION_DENIED)
         assert await self.raw_peek("/dir/a") == b"a"
         assert "/dir/" in paths_in(await backend.als("/"))
 
@@ -373,119 +373,119 @@ class MovingConformance(BackendSuite):
         for number, content in enumerate(_TREE.values()):
             src, dst = f"/from/{number}", f"/to/new/{number}"
             await self.raw_put(src, content)
-            assert succeeded(await backend.amove(src, dst)).path == dst
+            assert assert_ok(await backend.amove(src, dst)).path == dst
             assert await self._peek_each(src, dst) == [None, content]
 
     async def test_a_file_is_copied(self, backend: BackendProtocol) -> None:
         for number, content in enumerate(_TREE.values()):
             src, dst = f"/from/{number}", f"/to/new/{number}"
             await self.raw_put(src, content)
-            assert succeeded(await backend.acopy(src, dst)).path == dst
+            assert assert_ok(await backend.acopy(src, dst)).path == dst
             assert await self._peek_each(src, dst) == [content, content]
 
     async def test_a_copy_is_a_file_of_its_own(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        succeeded(await backend.acopy("/a.txt", "/b.txt"))
-        succeeded(await backend.aedit("/b.txt", "one", "two"))
+        assert_ok(await backend.acopy("/a.txt", "/b.txt"))
+        assert_ok(await backend.aedit("/b.txt", "one", "two"))
         assert await self._peek_each("/a.txt", "/b.txt") == [b"one", b"two"]
 
     async def test_a_directory_is_moved_with_all_under_it(self, backend: BackendProtocol) -> None:
         await self.put({**_TREE, "/srcs/kept": "kept"})
-        assert succeeded(await backend.amove("/src", "/new/place")).path == "/new/place"
+        assert assert_ok(await backend.amove("/src", "/new/place")).path == "/new/place"
         moved = [path.replace("/src", "/new/place", 1) for path in _TREE]
         assert await self._peek_each(*moved) == list(_TREE.values())
         assert await self._peek_each(*_TREE, "/srcs/kept") == [None] * len(_TREE) + [b"kept"]
-        failed(await backend.als("/src"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.als("/src"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_directory_is_copied_with_all_under_it(self, backend: BackendProtocol) -> None:
         await self.put({**_TREE, "/srcs/kept": "kept"})
-        assert succeeded(await backend.acopy("/src/", "/src-copy")).path == "/src-copy"
+        assert assert_ok(await backend.acopy("/src/", "/src-copy")).path == "/src-copy"
         assert await self._peek_each(*_TREE) == list(_TREE.values())
         assert await self._peek_each(*(path.replace("/src", "/src-copy", 1) for path in _TREE)) == list(_TREE.values())
-        assert await listing(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
+        assert await list_paths(backend, "/src-copy") == ["/src-copy/.hidden", "/src-copy/a.txt", "/src-copy/deep/"]
 
     async def test_a_directory_of_many_files_is_copied_and_moved(self, backend: BackendProtocol) -> None:
         files = {f"/many/{number % 7}/{number}.txt": str(number).encode() for number in range(150)}
         await self.put(files)
-        succeeded(await backend.acopy("/many", "/copy"))
-        succeeded(await backend.amove("/many", "/moved"))
+        assert_ok(await backend.acopy("/many", "/copy"))
+        assert_ok(await backend.amove("/many", "/moved"))
         for place in ("/copy", "/moved"):
             assert await self._peek_each(*(path.replace("/many", place, 1) for path in files)) == list(files.values())
-        failed(await backend.als("/many"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.als("/many"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_an_existing_file_is_not_replaced(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/b.txt": "b", "/dir/c.txt": "c"})
         for transfer in _both(backend):
-            result = failed(await transfer("/a.txt", "/b.txt"), ErrorCode.ALREADY_EXISTS)
+            result = assert_failed(await transfer("/a.txt", "/b.txt"), ErrorCode.ALREADY_EXISTS)
             assert "already exists" in (result.error or "")
-            failed(await transfer("/dir", "/b.txt"), ErrorCode.ALREADY_EXISTS)
+            assert_failed(await transfer("/dir", "/b.txt"), ErrorCode.ALREADY_EXISTS)
         assert await self._peek_each("/a.txt", "/b.txt", "/dir/c.txt") == [b"a", b"b", b"c"]
 
     async def test_overwrite_replaces_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/b.txt": "a longer text", "/c.bin": b"\x00"})
-        succeeded(await backend.acopy("/a.txt", "/b.txt", overwrite=True))
+        assert_ok(await backend.acopy("/a.txt", "/b.txt", overwrite=True))
         assert await self._peek_each("/a.txt", "/b.txt") == [b"a", b"a"]
-        succeeded(await backend.amove("/c.bin", "/b.txt", overwrite=True))
+        assert_ok(await backend.amove("/c.bin", "/b.txt", overwrite=True))
         assert await self._peek_each("/c.bin", "/b.txt") == [None, b"\x00"]
 
     async def test_a_directory_is_never_replaced(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b", "/other/c.txt": "c"})
         for transfer in _both(backend):
             for src in ("/a.txt", "/other"):
-                failed(await transfer(src, "/dir"), ErrorCode.ALREADY_EXISTS)
-                failed(await transfer(src, "/dir", overwrite=True), ErrorCode.IS_DIRECTORY)
+                assert_failed(await transfer(src, "/dir"), ErrorCode.ALREADY_EXISTS)
+                assert_failed(await transfer(src, "/dir", overwrite=True), ErrorCode.IS_DIRECTORY)
         assert await self._peek_each("/a.txt", "/dir/b.txt", "/other/c.txt") == [b"a", b"b", b"c"]
 
     async def test_a_directory_does_not_replace_a_file(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b"})
         for transfer in _both(backend):
-            failed(await transfer("/dir", "/a.txt", overwrite=True), ErrorCode.NOT_A_DIRECTORY)
+            assert_failed(await transfer("/dir", "/a.txt", overwrite=True), ErrorCode.NOT_A_DIRECTORY)
         assert await self._peek_each("/a.txt", "/dir/b.txt") == [b"a", b"b"]
 
     async def test_a_directory_does_not_go_into_itself(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/deep/a.txt": "a"})
         for transfer in _both(backend):
             for dst in ("/dir/new", "/dir/deep/new", "/dir/new/far"):
-                failed(await transfer("/dir", dst), ErrorCode.INVALID_PATH)
-            failed(await transfer("/dir", "/dir/new", overwrite=True), ErrorCode.INVALID_PATH)
+                assert_failed(await transfer("/dir", dst), ErrorCode.INVALID_PATH)
+            assert_failed(await transfer("/dir", "/dir/new", overwrite=True), ErrorCode.INVALID_PATH)
         assert await self.raw_peek("/dir/deep/a.txt") == b"a"
-        assert await listing(backend, "/dir") == ["/dir/deep/"]
+        assert await list_paths(backend, "/dir") == ["/dir/deep/"]
 
     async def test_a_destination_with_the_same_prefix_is_not_inside_the_source(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
-        succeeded(await backend.acopy("/dir", "/dir2"))
-        succeeded(await backend.amove("/dir", "/directory"))
+        assert_ok(await backend.acopy("/dir", "/dir2"))
+        assert_ok(await backend.amove("/dir", "/directory"))
         assert await self._peek_each("/dir/a.txt", "/dir2/a.txt", "/directory/a.txt") == [None, b"a", b"a"]
 
     async def test_the_root_is_neither_source_nor_destination(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for transfer in _both(backend):
-            failed(await transfer("/", "/new"), ErrorCode.INVALID_PATH, ErrorCode.PERMISSION_DENIED)
-            failed(await transfer("/dir", "/"), ErrorCode.ALREADY_EXISTS, ErrorCode.IS_DIRECTORY)
+            assert_failed(await transfer("/", "/new"), ErrorCode.INVALID_PATH, ErrorCode.PERMISSION_DENIED)
+            assert_failed(await transfer("/dir", "/"), ErrorCode.ALREADY_EXISTS, ErrorCode.IS_DIRECTORY)
         assert await self.raw_peek("/dir/a.txt") == b"a"
 
     async def test_a_move_onto_itself_changes_nothing(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for path, spelled in (("/dir/a.txt", "//dir/./a.txt"), ("/dir", "dir/")):
             for overwrite in (False, True):
-                assert succeeded(await backend.amove(path, spelled, overwrite=overwrite)).path == path
+                assert assert_ok(await backend.amove(path, spelled, overwrite=overwrite)).path == path
                 assert await self.raw_peek("/dir/a.txt") == b"a"
-        failed(await backend.amove("/none", "/none"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.amove("/none", "/none"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_copy_onto_itself_already_exists(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for path in ("/dir/a.txt", "/dir"):
-            failed(await backend.acopy(path, path), ErrorCode.ALREADY_EXISTS)
+            assert_failed(await backend.acopy(path, path), ErrorCode.ALREADY_EXISTS)
             await backend.acopy(path, path, overwrite=True)
             assert await self.raw_peek("/dir/a.txt") == b"a"
-        failed(await backend.acopy("/none", "/none"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.acopy("/none", "/none"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_missing_path_cannot_be_moved_or_copied(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a", "/dir/b.txt": "b"})
         for transfer in _both(backend):
             for src in ("/none", "/dir/none", "/a.txt/beneath"):
                 for overwrite in (False, True):
-                    result = failed(await transfer(src, "/new", overwrite=overwrite), ErrorCode.FILE_NOT_FOUND)
+                    result = assert_failed(await transfer(src, "/new", overwrite=overwrite), ErrorCode.FILE_NOT_FOUND)
                     assert f"'{src}'" in (result.error or ""), "the error names the path that is missing"
         assert await self._peek_each("/a.txt", "/new") == [b"a", None]
 
@@ -494,19 +494,19 @@ class MovingConformance(BackendSuite):
         for transfer in _both(backend):
             for src in ("/a.txt", "/dir"):
                 for dst in ("/file/beneath", "/file/far/beneath"):
-                    failed(await transfer(src, dst), ErrorCode.NOT_A_DIRECTORY)
-                    failed(await transfer(src, dst, overwrite=True), ErrorCode.NOT_A_DIRECTORY)
+                    assert_failed(await transfer(src, dst), ErrorCode.NOT_A_DIRECTORY)
+                    assert_failed(await transfer(src, dst, overwrite=True), ErrorCode.NOT_A_DIRECTORY)
         assert await self._peek_each("/a.txt", "/file", "/dir/b.txt") == [b"a", b"f", b"b"]
 
     async def test_a_file_does_not_go_beneath_itself(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a"})
         for transfer in _both(backend):
-            failed(await transfer("/a.txt", "/a.txt/b"), ErrorCode.INVALID_PATH, ErrorCode.NOT_A_DIRECTORY)
+            assert_failed(await transfer("/a.txt", "/a.txt/b"), ErrorCode.INVALID_PATH, ErrorCode.NOT_A_DIRECTORY)
         assert await self.raw_peek("/a.txt") == b"a"
 
     async def test_a_moved_file_can_be_edited_and_its_old_path_reused(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one"})
-        succeeded(await backend.amove("/a.txt", "/b.txt"))
-        succeeded(await backend.aedit("/b.txt", "one", "two"))
-        succeeded(await backend.awrite("/a.txt", "new"))
+        assert_ok(await backend.amove("/a.txt", "/b.txt"))
+        assert_ok(await backend.aedit("/b.txt", "one", "two"))
+        assert_ok(await backend.awrite("/a.txt", "new"))
         assert await self._peek_each("/a.txt", "/b.txt") == [b"new", b"two"]

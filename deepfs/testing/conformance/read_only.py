@@ -15,7 +15,7 @@ from deepfs.testing.conformance.surface import (
     ReadOnlyTransfer,
     assert_sync_results_equal,
 )
-from deepfs.testing.suite import BackendSuite, failed, text_of
+from deepfs.testing.suite import BackendSuite, assert_failed, text_of
 
 _REFUSALS: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.UNSUPPORTED)
 _FILES: Final = {"/kept.txt": b"kept", "/dir/kept.bin": b"\x00kept", "/dir/deep/kept.txt": b"kept"}
@@ -54,7 +54,7 @@ class RefusalConformance(BackendSuite):
         for name, change in _CHANGES.items():
             result = await change(backend)
             assert result.code in _REFUSALS, f"{name}: {result}"
-            failed(result, *_REFUSALS)
+            assert_failed(result, *_REFUSALS)
         await self._assert_unchanged()
 
     async def test_every_upload_is_refused(self, backend: BackendProtocol) -> None:
@@ -84,7 +84,7 @@ class _ReadingByPath(ReadOnlyPaths):
                 await backend.aglob("*", path),
                 await backend.agrep("kept", path),
             ):
-                failed(read, ErrorCode.INVALID_PATH)
+                assert_failed(read, ErrorCode.INVALID_PATH)
             for change in (
                 await backend.awrite(path, "text"),
                 await backend.aedit(path, "old", "new"),
@@ -92,7 +92,7 @@ class _ReadingByPath(ReadOnlyPaths):
                 await backend.acopy("/kept.txt", path),
                 await backend.amove("/kept.txt", path),
             ):
-                failed(change, ErrorCode.INVALID_PATH, *_REFUSALS)
+                assert_failed(change, ErrorCode.INVALID_PATH, *_REFUSALS)
         downloads = await backend.adownload_files(list(HOSTILE_PATHS))
         assert [(item.path, item.error) for item in downloads] == [(path, "invalid_path") for path in HOSTILE_PATHS]
 
@@ -103,8 +103,8 @@ class _ReadingByPath(ReadOnlyPaths):
 
     async def test_case_and_unicode_forms_matter(self, backend: BackendProtocol) -> None:
         await self.put({"/case/File.txt": "upper", "/form/caf\u00e9": "composed"})
-        failed(await backend.aread("/case/file.txt"), ErrorCode.FILE_NOT_FOUND)
-        failed(await backend.aread("/form/cafe\u0301"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.aread("/case/file.txt"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.aread("/form/cafe\u0301"), ErrorCode.FILE_NOT_FOUND)
 
 
 class _SyncReading(ReadOnlyParity):

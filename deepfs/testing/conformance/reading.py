@@ -8,7 +8,7 @@ from typing import Final
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.suite import BackendSuite, content_of, failed, succeeded, text_of
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, content_of, text_of
 from deepfs.types import FileDataV2, ReadRawResult, ReadResult
 
 TEXTS: Final = (
@@ -49,7 +49,7 @@ async def _windows(backend: BackendProtocol, path: str, limit: int) -> list[str]
     windows: list[str] = []
     offset: int | None = 0
     while offset is not None:
-        window = succeeded(await backend.aread(path, offset, limit))
+        window = assert_ok(await backend.aread(path, offset, limit))
         text = content_of(window)
         count = len(lines_with_ends("x" + text)) if text else 0
         if count:
@@ -82,14 +82,14 @@ class LineConformance(BackendSuite):
     async def test_the_last_window_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         for path, text in (await self._store_texts()).items():
             lines = lines_with_ends(text)
-            read = succeeded(await backend.aread(path, max(len(lines) - 1, 0), 1))
+            read = assert_ok(await backend.aread(path, max(len(lines) - 1, 0), 1))
             assert (read.next_offset, read.total_lines or 0) == (None, len(lines)), repr(text)
 
     async def test_grep_numbers_lines_as_read_shows_them(self, backend: BackendProtocol) -> None:
         texts = await self._store_texts()
         for regex in (False, True):
             for path, text in texts.items():
-                found = succeeded(await backend.agrep("", path, regex=regex)).matches or []
+                found = assert_ok(await backend.agrep("", path, regex=regex)).matches or []
                 lines = lines_with_ends(text)
                 plain = [re.sub("\r?\n$", "", line) if line.endswith("\n") else line for line in lines]
                 assert [(match.line, match.text) for match in found] == [*enumerate(plain, 1)], (repr(text), regex)
@@ -97,13 +97,13 @@ class LineConformance(BackendSuite):
     async def test_the_error_of_an_offset_past_the_end_has_the_number_of_lines(self, backend: BackendProtocol) -> None:
         await self.put({"/seven.txt": "1\n2\n3\n4\n5\n6\n7\n", "/three.txt": "1\n2\n3"})
         for path, offset, length in (("/seven.txt", 7, "7"), ("/seven.txt", 100, "7"), ("/three.txt", 3, "3")):
-            error = failed(await backend.aread(path, offset), ErrorCode.INVALID_CONTENT).error or ""
+            error = assert_failed(await backend.aread(path, offset), ErrorCode.INVALID_CONTENT).error or ""
             assert length in error.replace(str(offset), "", 1), f"the error tells the {length} lines: {error}"
 
     async def test_an_empty_file_is_empty_at_any_offset(self, backend: BackendProtocol) -> None:
         await self.put({"/empty.txt": ""})
         for offset in (0, 5):
-            read = succeeded(await backend.aread("/empty.txt", offset))
+            read = assert_ok(await backend.aread("/empty.txt", offset))
             assert (content_of(read), read.start_line, read.next_offset) == ("", None, None)
 
 
@@ -131,7 +131,7 @@ _MIME_TYPES: Final = {
 
 def _data(result: ReadResult | ReadRawResult) -> FileDataV2:
     """The file of a successful read."""
-    data = succeeded(result).file_data if isinstance(result, ReadResult) else succeeded(result).data
+    data = assert_ok(result).file_data if isinstance(result, ReadResult) else assert_ok(result).data
     assert isinstance(data, FileDataV2)
     return data
 
@@ -147,28 +147,28 @@ class ReadOnlyReading(BackendSuite):
 
     async def test_a_text_is_shown_as_it_is_stored(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\r\ntwo\n😀\x0c"})
-        read = succeeded(await backend.aread("/a.txt"))
+        read = assert_ok(await backend.aread("/a.txt"))
         assert _data(read).encoding == "utf-8"
         assert _data(read).content == "one\r\ntwo\n😀\x0c"
         assert (read.start_line, read.end_line, read.total_lines, read.next_offset) == (1, 3, 3, None)
 
     async def test_a_window_has_its_line_numbers(self, backend: BackendProtocol) -> None:
         await self.put({"/ten.txt": "".join(f"line {number}\n" for number in range(1, 11))})
-        read = succeeded(await backend.aread("/ten.txt", 3, 2))
+        read = assert_ok(await backend.aread("/ten.txt", 3, 2))
         assert content_of(read) == "line 4\nline 5\n"
         assert (read.start_line, read.end_line, read.next_offset) == (4, 5, 5)
         assert read.total_lines in (10, None)
 
     async def test_the_default_window_is_2000_lines(self, backend: BackendProtocol) -> None:
         await self.put({"/long.txt": "x\n" * 2001})
-        read = succeeded(await backend.aread("/long.txt"))
+        read = assert_ok(await backend.aread("/long.txt"))
         assert (content_of(read), read.end_line, read.next_offset) == ("x\n" * 2000, 2000, 2000)
-        rest = succeeded(await backend.aread("/long.txt", 2000))
+        rest = assert_ok(await backend.aread("/long.txt", 2000))
         assert (content_of(rest), rest.start_line, rest.end_line, rest.next_offset) == ("x\n", 2001, 2001, None)
 
     async def test_an_empty_file_is_empty_content(self, backend: BackendProtocol) -> None:
         await self.put({"/empty.txt": ""})
-        read = succeeded(await backend.aread("/empty.txt"))
+        read = assert_ok(await backend.aread("/empty.txt"))
         assert (_data(read).content, _data(read).encoding, read.next_offset) == ("", "utf-8", None)
 
     async def test_a_byte_order_mark_is_not_shown(self, backend: BackendProtocol) -> None:
@@ -179,15 +179,15 @@ class ReadOnlyReading(BackendSuite):
     async def test_a_missing_file_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for path in ("/none.txt", "/dir/none.txt", "/none/none.txt", "/dir/a.txt/beneath"):
-            read = failed(await backend.aread(path), ErrorCode.FILE_NOT_FOUND)
+            read = assert_failed(await backend.aread(path), ErrorCode.FILE_NOT_FOUND)
             assert read.error == f"Error: File '{path}' not found"
-            failed(await backend.aread_raw(path), ErrorCode.FILE_NOT_FOUND)
+            assert_failed(await backend.aread_raw(path), ErrorCode.FILE_NOT_FOUND)
 
     async def test_a_directory_cannot_be_read(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "a"})
         for path in ("/dir", "/dir/", "/"):
-            failed(await backend.aread(path), ErrorCode.IS_DIRECTORY)
-            failed(await backend.aread_raw(path), ErrorCode.IS_DIRECTORY)
+            assert_failed(await backend.aread(path), ErrorCode.IS_DIRECTORY)
+            assert_failed(await backend.aread_raw(path), ErrorCode.IS_DIRECTORY)
 
     async def test_binary_by_name_comes_as_base64_with_its_type(self, backend: BackendProtocol) -> None:
         content = b"text by its bytes"
@@ -208,7 +208,7 @@ class ReadOnlyReading(BackendSuite):
     async def test_binary_comes_whole_for_any_window(self, backend: BackendProtocol) -> None:
         content = b"\x00\n" * 100
         await self.put({"/data.bin": content})
-        read = succeeded(await backend.aread("/data.bin", 50, 1))
+        read = assert_ok(await backend.aread("/data.bin", 50, 1))
         assert b64decode(content_of(read)) == content
         assert read.next_offset is None
 
@@ -219,7 +219,7 @@ class ReadOnlyReading(BackendSuite):
 
     async def test_a_binary_over_ten_megabytes_is_too_large(self, backend: BackendProtocol) -> None:
         await self.put({"/large.bin": b"\x00" * (10 * _MEGABYTE + 1)})
-        failed(await backend.aread("/large.bin"), ErrorCode.TOO_LARGE)
+        assert_failed(await backend.aread("/large.bin"), ErrorCode.TOO_LARGE)
 
     async def test_read_raw_is_the_whole_file(self, backend: BackendProtocol) -> None:
         text = "\ufeff" + "line\r\n" * 3000
@@ -235,34 +235,34 @@ class ReadingConformance(ReadOnlyReading):
 
     async def test_the_version_identifies_the_content(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo\n"})
-        first = succeeded(await backend.aread("/a.txt")).version
+        first = assert_ok(await backend.aread("/a.txt")).version
         assert first
         assert isinstance(first, str)
-        assert succeeded(await backend.aread("/a.txt")).version == first, "it is stable"
-        assert succeeded(await backend.aread("/a.txt", 1, 1)).version == first, "it is that of the whole file"
-        succeeded(await backend.awrite("/a.txt", "one\nTWO\n", overwrite=True))
-        assert succeeded(await backend.aread("/a.txt", 0, 1)).version != first, "it changes with the content"
+        assert assert_ok(await backend.aread("/a.txt")).version == first, "it is stable"
+        assert assert_ok(await backend.aread("/a.txt", 1, 1)).version == first, "it is that of the whole file"
+        assert_ok(await backend.awrite("/a.txt", "one\nTWO\n", overwrite=True))
+        assert assert_ok(await backend.aread("/a.txt", 0, 1)).version != first, "it changes with the content"
 
     async def test_binary_has_a_version_too(self, backend: BackendProtocol) -> None:
         await backend.aupload_files([("/a.bin", b"\x00one")])
-        first = succeeded(await backend.aread("/a.bin")).version
+        first = assert_ok(await backend.aread("/a.bin")).version
         await backend.aupload_files([("/a.bin", b"\x00two")])
         assert first
-        assert succeeded(await backend.aread("/a.bin")).version not in (first, None)
+        assert assert_ok(await backend.aread("/a.bin")).version not in (first, None)
 
     async def test_timestamps_are_current_and_utc_with_microseconds(self, backend: BackendProtocol) -> None:
         now = datetime.now(UTC)
-        succeeded(await backend.awrite("/a.txt", "one"))
+        assert_ok(await backend.awrite("/a.txt", "one"))
         raw = _data(await backend.aread_raw("/a.txt"))
         assert abs(_time(raw.modified_at) - now) < timedelta(minutes=5)
         if backend.capabilities.keeps_created_at:
             assert abs(_time(raw.created_at) - now) < timedelta(minutes=5)
 
     async def test_modified_at_moves_on_and_created_at_stays(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/a.txt", "one"))
+        assert_ok(await backend.awrite("/a.txt", "one"))
         first = _data(await backend.aread_raw("/a.txt"))
-        succeeded(await backend.aedit("/a.txt", "one", "two"))
-        succeeded(await backend.awrite("/a.txt", "three", overwrite=True))
+        assert_ok(await backend.aedit("/a.txt", "one", "two"))
+        assert_ok(await backend.awrite("/a.txt", "three", overwrite=True))
         await backend.aupload_files([("/a.txt", b"four")])
         last = _data(await backend.aread_raw("/a.txt"))
         assert _time(last.modified_at) >= _time(first.modified_at)

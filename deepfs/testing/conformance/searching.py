@@ -7,7 +7,7 @@ import anyio
 
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
-from deepfs.testing.suite import BackendSuite, failed, lines_of, only, paths_of, succeeded
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, lines_of, only, paths_of
 from deepfs.types import ContextLine, GrepMatch
 
 # --- glob ---
@@ -112,13 +112,13 @@ class GlobConformance(BackendSuite):
         await self.put(dict.fromkeys(TREE, "x"))
         cases = dict(self.some(GLOBS.items()))
         found = {
-            (pattern, path): paths_of(succeeded(await backend.aglob(pattern, path)).matches) for pattern, path in cases
+            (pattern, path): paths_of(assert_ok(await backend.aglob(pattern, path)).matches) for pattern, path in cases
         }
         assert found == {case: sorted(expected) for case, expected in cases.items()}
 
     async def test_matches_are_files_with_their_size(self, backend: BackendProtocol) -> None:
         await self.put({"/dir.py/a.py": "héllo", "/b.py": "x"})
-        result = succeeded(await backend.aglob("*.py"))
+        result = assert_ok(await backend.aglob("*.py"))
         assert paths_of(result.matches) == ["/b.py", "/dir.py/a.py"]
         assert [(info.is_dir or False, info.size) for info in result.matches or ()] == [(False, 1), (False, 6)]
         assert result.truncated is False
@@ -126,27 +126,27 @@ class GlobConformance(BackendSuite):
     async def test_matches_are_sorted_by_path(self, backend: BackendProtocol) -> None:
         paths = ["/s/a-b/x", "/s/a.x", "/s/a/x", "/s/a0", "/s/B/x", "/s/Z", "/s/_", "/s/é", "/s/\uff5e", "/s/😀"]
         await self.put(dict.fromkeys(paths, "x"))
-        assert paths_of(succeeded(await backend.aglob("*", "/s")).matches) == sorted(paths)
+        assert paths_of(assert_ok(await backend.aglob("*", "/s")).matches) == sorted(paths)
 
     async def test_a_refused_pattern_is_invalid_pattern(self, backend: BackendProtocol) -> None:
         await self.put(dict.fromkeys(TREE, "x"))
         for pattern in INVALID_GLOBS:
-            failed(await backend.aglob(pattern), ErrorCode.INVALID_PATTERN)
-            failed(await backend.aglob(pattern, "/src"), ErrorCode.INVALID_PATTERN)
-            failed(await backend.agrep("x", glob=pattern), ErrorCode.INVALID_PATTERN)
+            assert_failed(await backend.aglob(pattern), ErrorCode.INVALID_PATTERN)
+            assert_failed(await backend.aglob(pattern, "/src"), ErrorCode.INVALID_PATTERN)
+            assert_failed(await backend.agrep("x", glob=pattern), ErrorCode.INVALID_PATTERN)
 
     async def test_a_pattern_with_many_stars_is_fast(self, backend: BackendProtocol) -> None:
         await self.put({"/" + "a" * 200: "x"})
-        assert succeeded(await backend.aglob("*a" * 50 + "b")).matches == []
+        assert assert_ok(await backend.aglob("*a" * 50 + "b")).matches == []
 
     async def test_glob_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "x"})
-        failed(await backend.aglob("*", "/none"), ErrorCode.FILE_NOT_FOUND)
-        failed(await backend.aglob("*", "/dir/none"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.aglob("*", "/none"), ErrorCode.FILE_NOT_FOUND)
+        assert_failed(await backend.aglob("*", "/dir/none"), ErrorCode.FILE_NOT_FOUND)
 
     async def test_glob_under_a_file_is_not_a_directory(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "x"})
-        failed(await backend.aglob("*", "/dir/a.txt"), ErrorCode.NOT_A_DIRECTORY)
+        assert_failed(await backend.aglob("*", "/dir/a.txt"), ErrorCode.NOT_A_DIRECTORY)
 
 
 # --- grep ---
@@ -157,7 +157,7 @@ _POEM: Final = "one needle\ntwo\nthree Needle\nfour needle needle\r\nfive"
 
 
 def _matches(result: Any) -> list[GrepMatch]:
-    matches = succeeded(result).matches
+    matches = assert_ok(result).matches
     assert matches is not None
     return list(matches)
 
@@ -167,7 +167,7 @@ class GrepConformance(BackendSuite):
 
     async def test_matches_have_path_line_and_text(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/poem.txt": _POEM})
-        result = succeeded(await backend.agrep("needle"))
+        result = assert_ok(await backend.agrep("needle"))
         assert [dict(match) for match in _matches(result)] == [
             {"path": "/dir/poem.txt", "line": 1, "text": "one needle"},
             {"path": "/dir/poem.txt", "line": 4, "text": "four needle needle"},
@@ -219,13 +219,13 @@ class GrepConformance(BackendSuite):
     async def test_an_invalid_regular_expression_is_invalid_pattern(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "(["})
         for regex in ("(", "[", "a**b(", "*"):
-            result = failed(await backend.agrep(regex, regex=True), ErrorCode.INVALID_PATTERN)
+            result = assert_failed(await backend.agrep(regex, regex=True), ErrorCode.INVALID_PATTERN)
             assert "Invalid regex pattern: " in (result.error or "")
         assert lines_of(await backend.agrep("([")) == [("/a.txt", 1)], "as literal text it is fine"
 
     async def test_a_pattern_with_a_line_break_is_invalid_pattern(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "one\ntwo"})
-        failed(await backend.agrep("one\ntwo"), ErrorCode.INVALID_PATTERN)
+        assert_failed(await backend.agrep("one\ntwo"), ErrorCode.INVALID_PATTERN)
 
     async def test_a_regular_expression_cannot_hang(self, backend: BackendProtocol) -> None:
         await self.put({"/a.txt": "a" * 3000 + "!\n"})
@@ -273,7 +273,7 @@ class GrepConformance(BackendSuite):
             ("*.md", "/s"): [],
         }
         found = {
-            (glob, path): paths_of(succeeded(await backend.agrep("x", path, glob)).matches) for glob, path in expected
+            (glob, path): paths_of(assert_ok(await backend.agrep("x", path, glob)).matches) for glob, path in expected
         }
         assert found == expected
 
@@ -287,7 +287,7 @@ class GrepConformance(BackendSuite):
             "/s/b/.c": ["/s/b/.c/d"],
             "/s/b/.c/d": ["/s/b/.c/d"],
         }
-        found = {path: paths_of(succeeded(await backend.agrep("x", path)).matches) for path in expected}
+        found = {path: paths_of(assert_ok(await backend.agrep("x", path)).matches) for path in expected}
         assert found == expected
 
     async def test_the_path_may_be_a_file(self, backend: BackendProtocol) -> None:
@@ -299,7 +299,7 @@ class GrepConformance(BackendSuite):
     async def test_grep_of_a_missing_path_is_file_not_found(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "x"})
         for path in ("/none", "/dir/none", "/dir/a.txt/beneath"):
-            failed(await backend.agrep("x", path), ErrorCode.FILE_NOT_FOUND)
+            assert_failed(await backend.agrep("x", path), ErrorCode.FILE_NOT_FOUND)
 
     async def test_paths_with_the_same_prefix_are_not_searched(self, backend: BackendProtocol) -> None:
         await self.put({"/pre/a": "x", "/prefix/b": "x", "/pre.txt": "x"})
@@ -309,7 +309,7 @@ class GrepConformance(BackendSuite):
         binary = {"/nul.txt": b"needle\x00", "/latin.txt": "é needle".encode("latin-1"), "/name.png": b"needle"}
         await self.put({**binary, "/other.bin": b"\x00", "/text.txt": "needle", "/logo.svg": "needle"})
         for options in _WAYS:
-            result = succeeded(await backend.agrep("needle", **options))
+            result = assert_ok(await backend.agrep("needle", **options))
             assert paths_of(result.matches) == ["/logo.svg", "/text.txt"], options
             assert result.skipped == len(binary), options
 
@@ -327,5 +327,5 @@ class GrepConformance(BackendSuite):
 
     async def test_a_file_over_ten_megabytes_counts_as_skipped(self, backend: BackendProtocol) -> None:
         await self.put({"/large.txt": "needle\n" + "x" * (10 * _MEGABYTE), "/small.txt": "needle"})
-        result = succeeded(await backend.agrep("needle"))
+        result = assert_ok(await backend.agrep("needle"))
         assert (lines_of(result), result.skipped) == ([("/small.txt", 1)], 1)

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from deepfs.backends.protocol import BackendProtocol, Capabilities, supports_execute
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError
 from deepfs.sync import OPERATIONS
-from deepfs.testing.suite import BackendSuite, content_of, failed, listing, only, succeeded
+from deepfs.testing.suite import BackendSuite, assert_failed, assert_ok, content_of, list_paths, only
 from deepfs.types import (
     DeleteResult,
     EditResult,
@@ -63,11 +63,11 @@ class ReadOnlySurface(BackendSuite):
 
     async def test_records_can_be_read_as_objects_and_as_mappings(self, backend: BackendProtocol) -> None:
         await self.put({"/dir/a.txt": "one\n"})
-        listed = succeeded(await backend.als("/dir")).entries or []
-        globbed = succeeded(await backend.aglob("*.txt")).matches or []
-        grepped = succeeded(await backend.agrep("one")).matches or []
-        read = succeeded(await backend.aread("/dir/a.txt")).file_data
-        raw = succeeded(await backend.aread_raw("/dir/a.txt")).data
+        listed = assert_ok(await backend.als("/dir")).entries or []
+        globbed = assert_ok(await backend.aglob("*.txt")).matches or []
+        grepped = assert_ok(await backend.agrep("one")).matches or []
+        read = assert_ok(await backend.aread("/dir/a.txt")).file_data
+        raw = assert_ok(await backend.aread_raw("/dir/a.txt")).data
         records: list[Any] = [*listed, *globbed, *grepped, read, raw]
         assert len(records) == 5
         for record in records:
@@ -100,7 +100,7 @@ class SurfaceConformance(ReadOnlySurface):
     async def test_every_operation_returns_its_result(self, backend: BackendProtocol) -> None:
         for operation, (kind, result) in (await _of_every_kind(backend)).items():
             assert type(result) is kind, operation
-            succeeded(result)
+            assert_ok(result)
             assert getattr(result, _PAYLOADS[kind]) is not None, f"{operation} has a payload"
 
     async def test_failures_are_results_too(self, backend: BackendProtocol) -> None:
@@ -115,7 +115,7 @@ class SurfaceConformance(ReadOnlySurface):
             await backend.amove("/none", "/new"),
             await backend.acopy("/none", "/new"),
         ):
-            failed(result, ErrorCode.FILE_NOT_FOUND)
+            assert_failed(result, ErrorCode.FILE_NOT_FOUND)
             assert isinstance(result.code, ErrorCode)
             assert result.code == "file_not_found"
 
@@ -132,35 +132,35 @@ class SurfaceConformance(ReadOnlySurface):
         assert isinstance(download, FileDownloadResponse)
 
     async def test_arguments_have_the_names_of_the_protocol(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite(path="/a.txt", content="one", overwrite=False, if_match=None))
-        succeeded(await backend.aedit(path="/a.txt", old="one", new="two", replace_all=False, if_match=None))
-        succeeded(await backend.aread(path="/a.txt", offset=0, limit=10))
-        succeeded(await backend.aread_raw(path="/a.txt"))
-        succeeded(await backend.als(path="/"))
-        succeeded(await backend.aglob(pattern="*", path="/"))
-        succeeded(
+        assert_ok(await backend.awrite(path="/a.txt", content="one", overwrite=False, if_match=None))
+        assert_ok(await backend.aedit(path="/a.txt", old="one", new="two", replace_all=False, if_match=None))
+        assert_ok(await backend.aread(path="/a.txt", offset=0, limit=10))
+        assert_ok(await backend.aread_raw(path="/a.txt"))
+        assert_ok(await backend.als(path="/"))
+        assert_ok(await backend.aglob(pattern="*", path="/"))
+        assert_ok(
             await backend.agrep(
                 pattern="two", path="/", glob="*", regex=False, ignore_case=False, context_lines=0, max_count=None
             )
         )
-        succeeded(await backend.acopy(src="/a.txt", dst="/b.txt", overwrite=False))
-        succeeded(await backend.amove(src="/b.txt", dst="/c.txt", overwrite=False))
-        succeeded(await backend.adelete(path="/c.txt"))
+        assert_ok(await backend.acopy(src="/a.txt", dst="/b.txt", overwrite=False))
+        assert_ok(await backend.amove(src="/b.txt", dst="/c.txt", overwrite=False))
+        assert_ok(await backend.adelete(path="/c.txt"))
         assert len(await backend.aupload_files(files=[("/a.txt", b"a")])) == 1
         assert len(await backend.adownload_files(paths=["/a.txt"])) == 1
 
     async def test_arguments_may_have_the_names_of_deepagents(self, backend: BackendProtocol) -> None:
         call: Any = backend
-        succeeded(await call.awrite(file_path="/a.txt", content="one"))
-        succeeded(await call.aedit(file_path="/a.txt", old_string="one", new_string="two", replace_all=False))
-        succeeded(await call.aread(file_path="/a.txt", offset=0, limit=10))
+        assert_ok(await call.awrite(file_path="/a.txt", content="one"))
+        assert_ok(await call.aedit(file_path="/a.txt", old_string="one", new_string="two", replace_all=False))
+        assert_ok(await call.aread(file_path="/a.txt", offset=0, limit=10))
         assert await self.raw_peek("/a.txt") == b"two"
 
     async def test_durable_files_outlive_the_backend_object(
         self, backend: BackendProtocol, second_backend: BackendProtocol
     ) -> None:
-        succeeded(await backend.awrite("/a.txt", "one"))
-        succeeded(await second_backend.aread("/a.txt"))
+        assert_ok(await backend.awrite("/a.txt", "one"))
+        assert_ok(await second_backend.aread("/a.txt"))
         assert second_backend.capabilities == backend.capabilities
 
 
@@ -272,7 +272,7 @@ class TransferConformance(ReadOnlyTransfer):
         assert [item.error for item in await backend.aupload_files(files)] == [None] * len(files)
         downloads = await backend.adownload_files([path for path, _ in reversed(files)])
         assert [item.content for item in downloads] == [content for _, content in reversed(files)]
-        assert len(await listing(backend, "/many/3")) == 30
+        assert len(await list_paths(backend, "/many/3")) == 30
 
     async def test_a_large_binary_file_goes_in_and_out(self, backend: BackendProtocol) -> None:
         content = bytes(range(256)) * 4096 * 3
@@ -284,7 +284,7 @@ class TransferConformance(ReadOnlyTransfer):
     async def test_uploaded_files_can_be_read_and_edited(self, backend: BackendProtocol) -> None:
         await backend.aupload_files([("/a.txt", b"one\ntwo\n")])
         assert content_of(await backend.aread("/a.txt", 1, 1)) == "two\n"
-        succeeded(await backend.aedit("/a.txt", "two", "2"))
+        assert_ok(await backend.aedit("/a.txt", "two", "2"))
         download = only(await backend.adownload_files(["/a.txt"]))
         assert download.content == b"one\n2\n"
 
@@ -419,23 +419,23 @@ class SyncParity(ReadOnlyParity):
         await assert_sync_results_equal(backend)
 
     async def test_async_reads_what_sync_writes(self, backend: BackendProtocol) -> None:
-        succeeded(await _in_thread(backend.write, "/a.txt", "one"))
+        assert_ok(await _in_thread(backend.write, "/a.txt", "one"))
         assert content_of(await backend.aread("/a.txt")) == "one"
-        succeeded(await _in_thread(backend.edit, "/a.txt", "one", "two"))
+        assert_ok(await _in_thread(backend.edit, "/a.txt", "one", "two"))
         assert content_of(await backend.aread("/a.txt")) == "two"
-        succeeded(await _in_thread(backend.move, "/a.txt", "/b.txt"))
+        assert_ok(await _in_thread(backend.move, "/a.txt", "/b.txt"))
         assert content_of(await backend.aread("/b.txt")) == "two"
         await _in_thread(backend.upload_files, [("/c.bin", b"\x00")])
         assert [item.content for item in await backend.adownload_files(["/c.bin"])] == [b"\x00"]
         assert await self.raw_peek("/b.txt") == b"two"
 
     async def test_sync_reads_what_async_writes(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/a.txt", "one"))
+        assert_ok(await backend.awrite("/a.txt", "one"))
         assert content_of(await _in_thread(backend.read, "/a.txt")) == "one"
-        succeeded(await backend.aedit("/a.txt", "one", "two"))
+        assert_ok(await backend.aedit("/a.txt", "one", "two"))
         assert [item.content for item in await _in_thread(backend.download_files, ["/a.txt"])] == [b"two"]
-        succeeded(await backend.acopy("/a.txt", "/b.txt"))
-        assert [info.path for info in succeeded(await _in_thread(backend.glob, "*.txt")).matches or ()] == [
+        assert_ok(await backend.acopy("/a.txt", "/b.txt"))
+        assert [info.path for info in assert_ok(await _in_thread(backend.glob, "*.txt")).matches or ()] == [
             "/a.txt",
             "/b.txt",
         ]
@@ -443,7 +443,7 @@ class SyncParity(ReadOnlyParity):
     async def test_sync_works_in_threads_without_an_event_loop(self, backend: BackendProtocol) -> None:
         written = only(await _in_own_threads([partial(backend.write, "/a.txt", "one")]))
         read = only(await _in_own_threads([partial(backend.read, "/a.txt")]))
-        assert succeeded(written).path == "/a.txt"
+        assert assert_ok(written).path == "/a.txt"
         assert content_of(read) == "one"
 
     async def test_sync_edits_from_many_threads_all_land(self, backend: BackendProtocol) -> None:
@@ -470,7 +470,7 @@ class SyncParity(ReadOnlyParity):
         assert await self.raw_peek("/a.txt") == "".join(f"done-{number}\n" for number in range(8)).encode()
 
     async def test_sync_on_the_event_loop_works_or_names_the_async_method(self, backend: BackendProtocol) -> None:
-        succeeded(await backend.awrite("/a.txt", "one"))
+        assert_ok(await backend.awrite("/a.txt", "one"))
         if backend.is_synchronous:
             assert content_of(backend.read("/a.txt")) == "one"
         elif backend.bound_to_this_thread():

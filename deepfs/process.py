@@ -99,6 +99,7 @@ class Kept:
             return self.text(self.size)
         least, most = 0, min(room, self.size - 1)
         while least < most:
+            # Most often all of it fits: try that first.
             share = most if most == room else (least + most + 1) // 2
             if len(self.text(share).encode()) <= room + _NOTE_BYTES:
                 least = share

@@ -114,7 +114,10 @@ def _entry(path: str, own: str, real: str | None, *, is_dir: bool, size: int | N
 
 
 async def change_entry(backend: "BackendProtocol", change: EntryChange) -> FileUploadResponse:
-    """Make a change with the public operations. Only an empty directory can be removed this way."""
+    """Make a change with the public operations. Only an empty directory can be removed this way.
+
+    A mode is not kept, and that is no failure.
+    """
     error: str | None = None
     if change.change == "make_directory":
         error = ErrorCode.UNSUPPORTED.value
@@ -155,6 +158,7 @@ async def are_one(
                 raise NotFoundError(src)
             if found is Relation.INSIDE:
                 raise InvalidPathError(dst, "it lies inside {other}", src)
+            # A mount beneath `src` that is what `dst` names is no second name of `src` itself.
             return source is sources[0]
     return False
 

@@ -1,4 +1,4 @@
-"""Makes the answers of methods that were written outside of deepfs complete: for deepagents, for V1, or anew.
+"""Completes the answers of backends written outside of deepfs, by the protocols of deepagents (V1, V2) or of deepfs.
 
 Such an answer may have only what the protocol of deepagents has. What is absent is not known, and never means nothing.
 Error codes are parsed from error texts, and lines from a numbered read.

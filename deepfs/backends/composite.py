@@ -166,10 +166,10 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         answer: Any = inward.outward(await mount.ask(mount.backend.arun, inward), mount.outer)
         return replace(answer, path=operation.path) if isinstance(operation, ops.UploadStream) else answer
 
-    async def _resolve(self, paths: list[str]) -> list[str | None]:
-        found: list[str | None] = [None] * len(paths)
+    async def _resolve(self, given: list[str]) -> list[str | None]:
+        found: list[str | None] = [None] * len(given)
         routed: dict[Mount, list[tuple[str, int]]] = defaultdict(list)
-        for index, path in enumerate(paths):
+        for index, path in enumerate(given):
             with suppress(InvalidPathError):
                 mount, inner, _ = self._route(path)
                 routed[mount].append((inner, index))
@@ -241,7 +241,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount and src not in self._table.above:
             return await self._within(mount, ops.Copy(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=False):
-            return await self._copy(dst, dst, overwrite)
+            return await self._copy(dst, dst, overwrite)  # Changes nothing: its answer is that of a copy onto itself.
         keeps_empty = target.backend.capabilities.keeps_empty_directories
         return await copy_tree(self, src, self, dst, overwrite=overwrite, keeps_empty=keeps_empty)
 
@@ -254,6 +254,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         if target is mount:
             return await self._within(mount, ops.Move(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=True):
+            # These change nothing: their answers say whether a move onto itself is permitted.
             stayed = await self._within(mount, ops.Move(inner_src, inner_src))
             return await self._within(target, ops.Move(inner_dst, inner_dst)) if stayed.ok else stayed
         keeps_empty = target.backend.capabilities.keeps_empty_directories

@@ -89,7 +89,7 @@ _USUAL_MODE: Final = 0o644
 _OWN_BITS: Final = 0o700
 """What a new directory permits its owner while the copy goes on, and a file that will be replaced."""
 _ENDS_ALL: Final = frozenset({ErrorCode.QUOTA_EXCEEDED, ErrorCode.BACKEND_ERROR, ErrorCode.TIMEOUT})
-"""The errors after which nothing more is stored: a full storage, and those for which no file of a batch was."""
+"""The errors that end a copy: a full storage does at once, the others if no file of the batch was stored."""
 
 
 # --- whole files ---
@@ -259,7 +259,8 @@ class TreeCopy:
             entry: The file in the source, or a link to one.
         """
         target = self.at_target(entry.path)
-        # A file of unknown size may be large. A copy that refuses to replace what appears meanwhile rather writes it.
+        # A file of unknown size may be large. Without `merges` it is written by `awrite` all the same: that refuses to
+        # replace what appears meanwhile.
         is_streamed = self.terms.merges if entry.size is None else entry.size >= self.terms.streamed_bytes
         return PlannedFile(entry.path, target, entry.size, entry.mode, self.existing.get(target), is_streamed)
 
@@ -592,7 +593,7 @@ async def move_tree(
     ends = End(source, paths.normalize(src)), End(target, paths.normalize(dst))
     result = WriteResult(path=ends[1].path)
     if ends[0] == ends[1]:
-        await source.alist_tree(ends[0].path)
+        await source.alist_tree(ends[0].path)  # Raises NotFoundError.
         return result
     async with _lock_ends(await source.astorage_place(ends[0].path), await target.astorage_place(ends[1].path)):
         terms = TreeTerms(moves=True, makes_directories=keeps_empty)

@@ -91,7 +91,7 @@ class Disk:
     def _work_in(self, root: Root) -> None:
         self._root = root
         self.in_memory: FilesInMemory = FilesInMemory(root)
-        """The same files, read without waiting."""
+        """The same files, read without waiting: raises BlockingIOError where a read would wait."""
         self._writer = Writer(root, self._sweeper, durable=self._durable, new_mode=self._new_mode)
         self._relocator = Relocator(root, self._sweeper, durable=self._durable)
 

@@ -111,7 +111,7 @@ def finish_together(changes: Sequence[FlushedChange[Any]]) -> None:
 
 
 def _go_on(flushed: Mapping[object, BaseException | None], change: FlushedChange[Any]) -> None:
-    """Take a change on, after its flush, unless the failure of that, or None, is among those of what is `flushed`."""
+    """Flush what a change waits for, unless `flushed` has the outcome of that already; then take the change on."""
     asked = change.waits_for
     assert asked is not None
     key = _key(asked)

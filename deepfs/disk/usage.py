@@ -1,4 +1,4 @@
-"""The room that a directory takes on the disk, and a limit of it: files are measured, the system counts nothing."""
+"""The room that a directory takes on the disk, and a limit of it: files are measured, without quotas of the kernel."""
 
 import os
 import stat

@@ -92,7 +92,7 @@ __all__ = [
 _RESULTS: Final = "large_tool_results"
 _MESSAGES: Final = "large_messages"
 
-ModelTool = Literal["apply_patch", "memory"]
+ModelTool = Literal["apply_patch", "memory"]  # Approvals, previews and what hides tools name them as well.
 _MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
     "apply_patch": apply_patch_tool,
     "memory": memory_tool,
@@ -281,10 +281,10 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._results is not None and any(map(self._results.is_oversized, messages_of(result)))
 
     async def _settle(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
-        evict = _type_blocks if request.tool_call["name"] in FILE_TOOLS else self._evict
+        prepare = _type_blocks if request.tool_call["name"] in FILE_TOOLS else self._evict
 
         async def settle(message: ToolMessage) -> ToolMessage:
-            settled = await evict(message)
+            settled = await prepare(message)
             return (await self._blobs.stored([settled]))[0] if self.offload_binary_content else settled
 
         return await map_messages(result, settle)  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ Test: TypeAlias = AnyBit | OneOf | NoneOf
 class Rule(Struct, frozen=True):
     """A system call that fails with `error`: always, or if all `tests` hold; with `only`, unless all of them hold.
 
-    If `error` is 0, the call does nothing, and says that it did.
+    If `error` is 0, the call does nothing and reports success.
     """
 
     error: int
@@ -257,7 +257,7 @@ def _rule(number: int, rule: Rule, passing: int) -> Iterator[_Instruction]:
 
 
 def _tests(tests: Iterable[Test]) -> list[_Instruction]:
-    """Go on behind if all tests hold; else skip the next instruction as well."""
+    """Continue after these instructions if all tests hold; else skip the next one as well."""
     done: list[_Instruction] = []
     for test in reversed(tuple(tests)):
         done = [*_test(test, len(done) + 1), *done]
@@ -265,7 +265,7 @@ def _tests(tests: Iterable[Test]) -> list[_Instruction]:
 
 
 def _test(test: Test, otherwise: int) -> list[_Instruction]:
-    """Go on behind if the test holds; else skip `otherwise` instructions."""
+    """Continue after these instructions if the test holds; else skip `otherwise` more."""
     load = (_LOAD, 0, 0, _ARGUMENTS + 8 * test.argument)
     if isinstance(test, AnyBit):
         return [load, (_IF_ANY_BIT, 0, otherwise, test.mask)]

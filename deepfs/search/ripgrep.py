@@ -51,7 +51,7 @@ _LINES = (
     f"--max-columns={MAX_LINE * 4}",
     "--max-columns-preview",
 )
-"""Of a line with more bytes, ripgrep shows as many characters at least, of which only `MAX_LINE` are used."""
+"""Of a longer line ripgrep shows a prefix of at least `MAX_LINE` characters."""
 
 _CHUNK = 1024 * 1024
 """Bytes in the pipe, and read from it at once. Where a pipe is smaller, ripgrep waits more often."""
@@ -74,7 +74,7 @@ class RipgrepError(Exception):
 
 
 class RipgrepFound(NamedTuple):
-    """A file that ripgrep found, and its lines with matches, each as two: its number and its text; None if unknown."""
+    """A file that ripgrep found, and its lines with matches, a number, then a text, and so on; None if unknown."""
 
     name: bytes
     lines: bytes | None

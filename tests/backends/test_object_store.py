@@ -674,6 +674,10 @@ async def change(name):
     for number in range(300):
         [result] = await backend.aupload_files([(name, b"%d" % number)])
         assert not result.error
+        assert not (await backend.aupload_stream(name, stream(number))).error
+
+async def stream(number):
+    yield b"%d" % number
 
 async def look():
     for _ in range(300):
@@ -691,6 +695,5 @@ print("done")
 
 
 def test_a_store_in_memory_is_listed_while_it_is_changed() -> None:
-    """Before 0.12.1, the driver listed with Python's lock held, and a change waited for that with the store's held."""
     with started(LISTED_WHILE_CHANGED) as process:
         assert process.communicate(timeout=60)[0] == "done\n"

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
@@ -430,7 +431,7 @@ class ObjectClient:
 
         async def attempt() -> Mapping[str, Any]:
             answer: Mapping[str, Any] = await self._driver.put_async(
-                self._store, key, content, attributes=attributes, mode=mode, use_multipart=False
+                self._store, key, self._body(content), attributes=attributes, mode=mode, use_multipart=False
             )
             return answer
 
@@ -444,6 +445,14 @@ class ObjectClient:
         if is_final:
             raise failure
         return failure
+
+    def _body(self, content: bytes) -> bytes | BytesIO:
+        """What to send. A store in memory gets a file, which it copies.
+
+        Before 0.12, obstore's MemoryStore needs the GIL to free bytes of Python, and does so under its own lock, which
+        whoever lists it waits for with the GIL held.
+        """
+        return BytesIO(content) if self.in_memory else content
 
     def _mode(self, before: Tag | None, *, creates: bool) -> Any:
         if not self._is_conditional or (before is None and not creates):
@@ -489,7 +498,8 @@ class ObjectClient:
         key = self.keys.key(path)
         failure: DeepFSError
         try:
-            await self._driver.put_async(self._resending, key, chunks, attributes=attributes, **options)
+            data = self._body(b"".join([chunk async for chunk in chunks])) if self.in_memory else chunks
+            await self._driver.put_async(self._resending, key, data, attributes=attributes, **options)
         except Exception as error:
             if isinstance(error, Aborted):
                 return
@@ -536,7 +546,7 @@ class ObjectClient:
 
         async def attempt() -> bool:
             try:
-                await self._driver.put_async(self._store, key, b"", mode=mode, use_multipart=False)
+                await self._driver.put_async(self._store, key, self._body(b""), mode=mode, use_multipart=False)
             except Exception as error:
                 if _kind(error) in _REFUSED:
                     return False

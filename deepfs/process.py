@@ -441,26 +441,31 @@ async def start_command(command: Command) -> AsyncIterator[Running]:
     Raises OSError if it cannot be started.
     """
     run = Running()
-    failures: list[Exception] = []  # The group would wrap them.
+    failure: Exception | None = None
+    unstarted: OSError | None = None
 
     async def send() -> None:
+        nonlocal unstarted
         try:
             await run._send(command)
         except OSError as error:
-            failures.append(error)
+            unstarted = error
+            tasks.cancel_scope.cancel()
 
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             try:
                 yield run
-            except Exception as error:
-                failures.append(error)
+            except Exception as error:  # The group would wrap it.
+                failure = error
             tasks.cancel_scope.cancel()
     finally:
         run._close()
-    if failures:
-        raise failures.pop()
+        if failure is not None:
+            raise failure from unstarted
+    if unstarted is not None:
+        raise unstarted
 
 
 async def capture(command: Command, max_output_bytes: int) -> ExecuteResponse:

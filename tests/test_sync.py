@@ -16,8 +16,9 @@ import anyio.to_thread
 import pytest
 from langgraph.store.base import BaseStore
 
-from deepfs import CompositeBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend, StoreBackend, run_sync, sync_shims
 from deepfs.backends.wrapper import WrapperBackend
+from deepfs.policy import HistoryBackend
 from deepfs.sync import BLOCKS_INLINE, is_inline, run_shielded
 from deepfs.testing import LatencyBackend
 from support.scripts import run_script
@@ -253,6 +254,48 @@ class TestGeneratedMethods:
             print(backend.grep("one").matches[0].line, backend.copy("/", "/b").ok, threading.active_count())
         """)
         assert printed.split() == ["1", "False", "1"]
+
+    @pytest.mark.anyio
+    async def test_a_sync_call_on_a_loop_does_not_stop_the_loop_to_wait_for_a_lock(self) -> None:
+        begun, may_end = anyio.Event(), anyio.Event()
+
+        class Slow(MemoryBackend):
+            is_synchronous = False
+
+            async def awrite(self, *args: Any, **options: Any) -> Any:
+                begun.set()
+                await may_end.wait()
+                return await super().awrite(*args, **options)
+
+        history = HistoryBackend(Slow(), versions=MemoryBackend())
+        history.is_synchronous = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(history.awrite, "/a", "x")
+            await begun.wait()
+            with pytest.raises(RuntimeError, match=r"waited|only wait for itself"):
+                history.write("/a", "y")
+            may_end.set()
+
+    @pytest.mark.parametrize("loop", ["asyncio", "trio"])
+    def test_an_event_loop_within_a_call_that_never_waits_has_its_own_tasks(self, loop: str, tmp_path: Path) -> None:
+        disk = FilesystemBackend(tmp_path)
+        results: list[bool] = []
+
+        async def write_together() -> None:
+            async def write(text: str) -> None:
+                results.append((await disk.awrite("/log", text, overwrite=True)).ok)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(write, str(number))
+
+        class Logged(MemoryBackend):
+            def _before_apply(self, changes: Any) -> Any:
+                anyio.run(write_together, backend=loop)
+                return changes
+
+        assert Logged().write("/a", "x").ok
+        assert results == [True] * 4
 
     def test_waiting_despite_is_synchronous_raises_with_advice(self) -> None:
         class Wait:

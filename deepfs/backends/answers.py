@@ -61,22 +61,28 @@ __all__ = [
 ]
 
 _CONDITIONS: Final = [
-    (ErrorCode.NO_MATCH, r"string.* not found|not found in (the )?file|does not end with a newline"),
+    (ErrorCode.NO_MATCH, r"string[^\n]{0,200} not found|not found in (the )?file|does not end with a newline"),
     (ErrorCode.AMBIGUOUS_MATCH, r"appears \d+ times|multiple"),
     (ErrorCode.ALREADY_EXISTS, r"already[ _]exists|file[ _]exists"),
     (ErrorCode.NOT_A_DIRECTORY, r"not[ _]a[ _]directory"),
     (ErrorCode.IS_DIRECTORY, r"is[ _](a[ _])?directory"),
-    (ErrorCode.QUOTA_EXCEEDED, r"quota|no space left"),
+    (ErrorCode.QUOTA_EXCEEDED, r"quota (is )?(exceeded|full|reached)|(disk|over|exceeds?( the)?) quota|no space left"),
     (ErrorCode.PERMISSION_DENIED, r"permission|not allowed|denied|read-only"),
-    (ErrorCode.INVALID_PATTERN, r"invalid (regex|glob)|invalid.*pattern"),
+    (ErrorCode.INVALID_PATTERN, r"invalid (regex|glob)|invalid\b[^\n]{0,80}pattern"),
     (ErrorCode.INVALID_PATH, r"invalid[ _]path|path traversal|outside root"),
     (ErrorCode.INVALID_CONTENT, r"exceeds file length|old_string"),
     (ErrorCode.BINARY_FILE, r"binary|not a text file"),
     (ErrorCode.TOO_LARGE, r"too large"),
     (ErrorCode.TIMEOUT, r"timed? ?out"),
     (ErrorCode.UNSUPPORTED, r"not (supported|implemented)|unsupported"),
-    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|no such (file|document|entry|item|key|note|object|page|path|record)"),
-    (ErrorCode.FILE_NOT_FOUND, r"(does not|doesn't) exist"),
+    # Where a service is missing, the file may be there.
+    (
+        ErrorCode.BACKEND_ERROR,
+        r"\b(bucket|command|database|driver|endpoint|gateway|host|sandbox|server)\b.{0,20}(not found|not exist)",
+    ),
+    (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|enoent|nosuchkey|no (such )?file|unknown (document|file|path)"),
+    (ErrorCode.FILE_NOT_FOUND, r"no such (blob|document|entry|item|key|note|object|page|path|record)"),
+    (ErrorCode.FILE_NOT_FOUND, r"do(es)?(n['’]t| not) exist|(can|could)( ?not|n['’]t)( be)? f(i|ou)nd"),
 ]
 """Tried in order: special patterns come before general ones."""
 
@@ -90,7 +96,11 @@ def code_from(error: str, path: str = "") -> ErrorCode:
     """The error code that an error text stands for; `path` and quoted parts, such as text of a file, are ignored."""
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
-    unquoted = _QUOTED.sub("''", error.replace(path, "") if path.strip("/") else error)
+    if path.strip("/"):
+        error = re.sub(rf"/?(?<!\w){re.escape(path.lstrip('/'))}(?!\w)", "", error)
+        if not error.removeprefix("Error:").strip(" '\""):
+            return ErrorCode.FILE_NOT_FOUND  # Only the path, as the text of a KeyError is.
+    unquoted = _QUOTED.sub("''", error)
     return next((code for code, pattern in _CONDITIONS if re.search(pattern, unquoted, re.I)), ErrorCode.BACKEND_ERROR)
 
 
@@ -102,7 +112,7 @@ _NO_FILE: Final = frozenset(
 """A read fails with these only if no file is at the path. All other failures leave open whether one is there."""
 
 
-MISSING: Final = (FileNotFoundError, LookupError)
+MISSING: Final = (FileNotFoundError, KeyError)
 """What a `read` from outside may raise where there is no file."""
 
 
@@ -257,7 +267,7 @@ def _outcome(answer: Any, path: str, kind: type[OutcomeT]) -> OutcomeT:
     is_missing = answer is None or (content is None and "content" in kind.__struct_fields__)
     error = getattr(answer, "error", None) or (ErrorCode.BACKEND_ERROR.value if is_missing else None)
     payload = {"content": content} if "content" in kind.__struct_fields__ and error is None else {}
-    return kind(path, error=None if error is None else code_from(error).value, **payload)
+    return kind(path, error=None if error is None else code_from(error, path).value, **payload)
 
 
 # --- reads -----------------------------------------------------------------------------------------------------------
@@ -335,7 +345,7 @@ def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> An
     if not isinstance(answer, Result):
         return answer
     if answer.error is not None:
-        answer.code = answer.code or code_from(answer.error)
+        answer.code = answer.code or code_from(answer.error, given.get("path") or "")
         return answer
     match answer:
         case LsResult():

@@ -57,12 +57,13 @@ class Mount:
 
     def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Awaitable[T]:
         """Call a method of the backend; an access check of paths in the tree, if there is one, gets such paths."""
-        answer = call(*args, **options)
-        return self._await_rebased(answer) if self.prefix and current_access() is not None else answer
+        if self.prefix and current_access() is not None:
+            return self._ask_rebased(call, *args, **options)
+        return call(*args, **options)
 
-    async def _await_rebased(self, answer: Awaitable[T]) -> T:
-        with rebased(self.prefix):
-            return await answer
+    async def _ask_rebased(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        with rebased(self.prefix):  # Around the call itself, which may begin the work.
+            return await call(*args, **options)
 
     def translate_filter(self, hidden: PathFilter | None) -> PathFilter | None:
         """The filter `hidden`, which takes paths in the tree, as a filter that takes paths in the backend."""
@@ -215,6 +216,8 @@ class MountSearch:
         """The result with paths in the tree, without matches that other mounts hide."""
         mount, request = query
         found: Any = await await_uncancelled(mount.ask(mount.backend.arun, request))
+        if not isinstance(found, GlobResult | GrepResult):
+            raise TypeError(f"{type(found).__name__} is not the result of a search")
         leads_to_mounts = mount.outer(request.path or "/") in self._table.above
         if leads_to_mounts and found.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(found)(matches=[])

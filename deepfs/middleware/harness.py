@@ -94,7 +94,13 @@ def combine(own: Sequence[Middleware], given: Sequence[Middleware], tail: Sequen
 
 
 def check_middleware(middleware: Sequence[Middleware], rules: Sequence[FilesystemPermission]) -> Sequence[Middleware]:
-    """Return `middleware`. Raises ValueError if a FilesystemMiddleware of it has other rules than `rules`."""
+    """Return `middleware`.
+
+    Raises ValueError if a name is there twice, or if a FilesystemMiddleware of it has other rules than `rules`.
+    """
+    names = [each.name for each in middleware]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"middleware has {min(twice)} twice: give one of the two another `name`, or remove it")
     for each in middleware:
         own = each.permissions if isinstance(each, FilesystemMiddleware) else ()
         if own and rules and list(own) != list(rules):

@@ -337,7 +337,7 @@ def _task(state: Mapping[str, Any], expected: Sequence[str], objection: str) -> 
         _element("rubric", state.get("rubric", "").strip()),
         *([_element("criteria", criteria)] if expected else []),
         _element("transcript", _transcript(state.get("messages", ()))),
-        f"AccessCheck exactly these {len(expected)} criteria, in their order and by their names."
+        f"Judge exactly these {len(expected)} criteria, in their order and by their names."
         if expected
         else "Divide the rubric into its criteria, and judge each of them.",
     ]

@@ -154,7 +154,8 @@ class ChangePolicy(WrapperBackend):
                 case Move():
                     return await self._move(operation)
                 case Copy(src, dst):
-                    planned = await self._plan_arrival(operation, await self._sizes(src, follow=True))
+                    dst = await self._resolve(dst)
+                    planned = await self._plan_arrival(src, dst, operation, await self._sizes(src, follow=True))
                     # Look up the sizes even after success: links may have been copied as files or as links.
                     return await self._run_change(planned, operation, partial(self._sizes, dst), looks_always=True)
 
@@ -217,23 +218,31 @@ class ChangePolicy(WrapperBackend):
     # --- trees ---
 
     async def _move(self, operation: Move) -> Any:
-        src, dst = operation.src, operation.dst
+        src, dst = operation.src, await self._resolve(operation.dst)
         sources = await self._sizes(src)
         leaving = [PlannedChange(path, size, None) for path, size in sources.items()]
-        planned = await self._plan_arrival(operation, sources)
+        planned = await self._plan_arrival(src, dst, operation, sources)
         return await self._run_change([*leaving, *planned] if planned else [], operation, partial(self._both, src, dst))
 
     async def _both(self, src: str, dst: str) -> Mapping[str, int]:
         return await self._sizes(src) | await self._sizes(dst)
 
-    async def _plan_arrival(self, operation: Copy, sources: Mapping[str, int]) -> list[PlannedChange]:
-        """The changes at the destination of a copy or move; none if it must fail."""
-        src, dst = operation.src, operation.dst
+    async def _plan_arrival(
+        self, src: str, dst: str, operation: Copy, sources: Mapping[str, int]
+    ) -> list[PlannedChange]:
+        """The changes at the destination of a copy or move, whose links are resolved; none if it must fail."""
         there = await self._sizes(dst)
-        if src == dst or paths.is_beneath(dst, src) or (there and not (operation.overwrite and dst in there)):
+        is_same = await self._resolve(src) == dst
+        if is_same or paths.is_beneath(dst, src) or (there and not (operation.overwrite and dst in there)):
             return []
         targets = {paths.join(dst, paths.relative(path, src)): size for path, size in sources.items()}
-        return [PlannedChange(path, there.get(path), size) for path, size in targets.items()]
+        # A link takes the place of a file, and has no size itself.
+        return [PlannedChange(path, there.get(path), targets.get(path)) for path in {**there, **targets}]
+
+    async def _resolve(self, path: str) -> str:
+        """The path with its links resolved; the path itself if that is not possible."""
+        [real] = await self.inner.aresolve_paths([path])
+        return path if real is None else real
 
     # --- batches ---
 
@@ -241,9 +250,11 @@ class ChangePolicy(WrapperBackend):
         targets = {path: _normal(path) for path in operation.paths}
         normal = list(dict.fromkeys(path for path in targets.values() if path is not None))
         async with self._hold_paths(*normal):
-            before = {path: await self._size(path) for path in normal}
+            real = dict(zip(normal, await self.inner.aresolve_paths(normal), strict=True))
+            targets = {path: None if name is None else real[name] or name for path, name in targets.items()}
+            before = {path: (await self._sizes(path)).get(path) for path in targets.values() if path is not None}
             items: list[_Item] = []
-            sizes = dict(before)  # A path may be there twice: what the first asks for is there for the second.
+            sizes = dict(before)  # A file may be there twice: what the first asks for is there for the second.
             try:
                 for path, content in operation.files:
                     items.append(_Item(path, content, targets[path], sizes))

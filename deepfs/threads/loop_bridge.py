@@ -180,6 +180,9 @@ class LoopCallbacks(ABC):
         except RuntimeError:
             self._sent.clear()
             self._called = False
+        except BaseException:  # A signal handler raised this, perhaps before the loop was woken.
+            self._call(self._run_sent)
+            raise
 
     def call(self, callback: Callable[[], object]) -> None:
         """Have the loop run `callback` with a wake-up of its own.
@@ -395,9 +398,7 @@ def loop_callbacks() -> LoopCallbacks:
 
 
 def present_callbacks() -> LoopCallbacks | None:
-    """Like `loop_callbacks`; None outside of an event loop, and in a call that must not suspend."""
-    if this_thread.is_inline:
-        return None
+    """Like `loop_callbacks`; None outside of an event loop."""
     found = this_thread.loop_callbacks
     if found is not None and found.is_here():
         return found
@@ -480,7 +481,7 @@ async def call_on(loop: "AsyncioLoop", call: Callable[[], Coroutine[Any, Any, T]
             return await _outcome(asyncio.wrap_future(future), loop)
         return await to_thread.run_sync(_wait_for_result, future, loop, abandon_on_cancel=not finishes)
     finally:
-        if not finishes:
+        if not finishes and not loop.is_closed():  # A closed one cannot be told, and would log a traceback.
             future.cancel()
 
 

@@ -47,7 +47,15 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
         ("The user's file is not a text file", ErrorCode.BINARY_FILE),
         ("no such document", ErrorCode.FILE_NOT_FOUND),
         ("The page doesn't exist", ErrorCode.FILE_NOT_FOUND),
+        ("NoSuchKey", ErrorCode.FILE_NOT_FOUND),
+        ("Could not find it", ErrorCode.FILE_NOT_FOUND),
+        ("The note could not be found", ErrorCode.FILE_NOT_FOUND),
+        ("Unknown file x", ErrorCode.FILE_NOT_FOUND),
+        ("[Errno 2] No such file or directory: /srv/quota/a.md", ErrorCode.FILE_NOT_FOUND),
+        ("The disk quota is used up", ErrorCode.QUOTA_EXCEEDED),
         ("No such host is known", ErrorCode.BACKEND_ERROR),
+        ("sh: python3: command not found", ErrorCode.BACKEND_ERROR),
+        ("Database does not exist", ErrorCode.BACKEND_ERROR),
         ("No space left on device", ErrorCode.QUOTA_EXCEEDED),
         ("The disk is full, as 'permission denied", ErrorCode.BACKEND_ERROR),
         ("the cat ate it", ErrorCode.BACKEND_ERROR),
@@ -60,4 +68,6 @@ def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> 
 def test_words_of_the_path_are_no_conditions() -> None:
     assert code_from("File not found: /docs/permission.txt", "/docs/permission.txt") is ErrorCode.FILE_NOT_FOUND
     assert code_from("/notes/binary.md: No such file or directory", "/notes/binary.md") is ErrorCode.FILE_NOT_FOUND
+    assert code_from("quota.md not found", "/quota.md") is ErrorCode.FILE_NOT_FOUND
+    assert code_from("'/docs/a'", "/docs/a") is ErrorCode.FILE_NOT_FOUND
     assert code_from("Permission denied: /", "/") is ErrorCode.PERMISSION_DENIED

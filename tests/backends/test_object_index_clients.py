@@ -220,3 +220,17 @@ async def test_a_stream_is_found_by_all_clients_of_the_index(s3_server: S3Server
     elsewhere = s3_server.backend(f"{prefix}/d", index=index)
     assert "in use for another place" in ((await elsewhere.agrep("needle")).error or "")
     await index.aclose()
+
+
+async def test_an_object_that_shrinks_after_it_was_listed_is_found(backend: BucketBackend) -> None:
+    bucket = backend.bucket
+    bucket.put("/log.txt", b"x" * (MAX_BYTES + 1))
+
+    async def truncate(step: str) -> None:
+        if step == "look":
+            bucket.put("/log.txt", b"a needle\n")
+
+    bucket.pause = truncate
+    for _ in range(2):
+        found = assert_ok(await backend.arun(GrepRequest("needle", fresh=True)))
+        assert ([path for path, _ in lines_of(found)], found.skipped) == (["/a.txt", "/log.txt"], 0)

@@ -339,7 +339,13 @@ def test_rows_with_other_paths_hinder_nothing(backend: SqliteBackend, file: Path
 
 
 @pytest.mark.parametrize(
-    "change", ["DELETE FROM state", "UPDATE state SET last_version = 'many'", "UPDATE state SET last_version = 1.5"]
+    "change",
+    [
+        "DELETE FROM state",
+        "UPDATE state SET last_version = 'many'",
+        "UPDATE state SET last_version = 1.5",
+        "INSERT INTO state VALUES ('many'), (7)",
+    ],
 )
 def test_versions_that_another_program_lost_are_given_on(backend: SqliteBackend, file: Path, change: str) -> None:
     assert backend.edit("/a.txt", "one", "two").ok

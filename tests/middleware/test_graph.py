@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -302,6 +302,14 @@ def test_rules_that_differ_from_those_of_middleware_are_refused() -> None:
         with pytest.raises(ValueError, match="permissions differ"):
             agent_of(permissions=[ASK], **options)
     agent_of(subagents=[SubAgent(**worker, permissions=[DENY])], permissions=[ASK])
+
+
+def test_two_middleware_of_one_name_are_refused() -> None:
+    twice = [ModelCallLimitMiddleware(run_limit=2), ModelCallLimitMiddleware(thread_limit=50)]
+    worker = SubAgent(name="worker", description="Works.", middleware=twice)
+    for options in ({"middleware": twice}, {"subagents": [worker]}):
+        with pytest.raises(ValueError, match="ModelCallLimitMiddleware twice"):
+            agent_of(**options)
 
 
 def test_approvals_that_the_user_gives_stand_for_interrupt_on(invoke: Invoke) -> None:

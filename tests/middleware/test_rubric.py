@@ -77,6 +77,7 @@ def test_the_agent_works_on_until_the_grader_is_satisfied(invoke: Any) -> None:
     )
     assert (state["_rubric_status"], state["_rubric_iterations"]) == ("satisfied", 2)
     assert RUBRIC in grader.asked[0]
+    assert "Judge exactly these 2 criteria" in grader.asked[1]
     assert "1. short\n2. names a source" in grader.asked[1]
     assert "[assistant] answer 2" in grader.asked[1]
 

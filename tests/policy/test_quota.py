@@ -139,6 +139,16 @@ class TestRefusedChanges:
             QuotaBackend(MemoryBackend(), max_bytes="1")  # type: ignore[arg-type]
 
 
+async def fill(directory: Path, contents: dict[str, bytes], links: dict[str, str]) -> None:
+    def fill_in_thread() -> None:
+        for name, content in contents.items():
+            (directory / name).write_bytes(content)
+        for name, target in links.items():
+            (directory / name).symlink_to(target)
+
+    await anyio.to_thread.run_sync(fill_in_thread)
+
+
 @pytest.mark.anyio
 class TestReleasedSpace:
     async def test_deletes_moves_and_shorter_files_release_space(self, storage: BackendProtocol) -> None:
@@ -201,6 +211,32 @@ class TestReleasedSpace:
         outcomes = await quota.aupload_files([("/a", b"123"), ("/a", b"1234"), ("/a", b"123456")])
         assert [outcome.error for outcome in outcomes] == [None, None, EXCEEDED]
         assert tuple(await quota.ausage()) == (4, 1) == await stored(storage)
+
+    async def test_a_link_and_its_target_in_one_batch_are_counted_once(self, tmp_path: Path) -> None:
+        await fill(tmp_path, {"file": b"12345"}, {"link": "file"})
+        quota = QuotaBackend(FilesystemBackend(tmp_path), max_bytes=10)
+        await quota.aupload_files([("/file", b"1234"), ("/link", b"123")])
+        assert tuple(await quota.ausage()) == (3, 1) == await stored(FilesystemBackend(tmp_path))
+
+    @pytest.mark.parametrize("change", ["copy", "move"])
+    async def test_what_arrives_at_the_target_of_a_link_is_counted(self, tmp_path: Path, change: str) -> None:
+        storage = FilesystemBackend(tmp_path)
+        contents = {"a": b"12345", "b": b"123456", "c": b"1234567"}
+        await fill(tmp_path, contents, {"nowhere": "new", "to_a": "a", "to_c": "c"})
+        quota = QuotaBackend(storage, max_bytes=30)
+        transfer = getattr(quota, f"a{change}")
+        assert (await transfer("/b", "/nowhere")).ok
+        assert tuple(await quota.ausage()) == await stored(storage)
+        assert (await transfer("/a", "/to_c", overwrite=True)).ok
+        assert tuple(await quota.ausage()) == await stored(storage)
+        assert (await transfer("/to_c", "/new", overwrite=True)).ok
+        assert tuple(await quota.ausage()) == await stored(storage)
+
+    async def test_a_quota_holds_for_copies_to_links_that_lead_nowhere(self, tmp_path: Path) -> None:
+        await fill(tmp_path, {"file": b"12345"}, {f"link{number}": f"new{number}" for number in range(3)})
+        quota = QuotaBackend(FilesystemBackend(tmp_path), max_bytes=10)
+        results = [await quota.acopy("/file", f"/link{number}") for number in range(3)]
+        assert [result.code for result in results] == [None, EXCEEDED, EXCEEDED]
 
     async def test_a_failing_source_stores_nothing(self, storage: BackendProtocol) -> None:
         async def failing() -> AsyncIterator[bytes]:

@@ -114,9 +114,10 @@ def _check(result: ResultT, path: str) -> ResultT:
 class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of a backend, for libraries that use fsspec.
 
-    A file that is opened is read as a whole. What is written is stored when the file is closed, as a whole; not if an
-    exception ends its `with` block. Failures are OSErrors. Empty directories are kept where the backend keeps them;
-    elsewhere making one does nothing.
+    A file that is opened is read as a whole. What is written is stored when the file is closed, as a whole. If an
+    exception ends the `with` block, only `fs.open(path, "wb")` itself drops it; `fsspec.open`, text and compression
+    store what was written so far, unless they are within `with fs.transaction`. Failures are OSErrors. Empty
+    directories are kept where the backend keeps them; elsewhere making one does nothing.
 
     Args:
         backend: The backend. Without one, the filesystem has a directory for each registered backend.

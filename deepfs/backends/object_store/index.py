@@ -465,11 +465,18 @@ class SearchIndex:
         most = self._objects.max_bytes
         large = [path for path, stat in stale.items() if (stat.size or 0) > most]
         looked = await self._objects.stat(large) if large else {}
-        marks = {path: placeholder(looked[path]) if path in looked else None for path in large}
+        marks = {
+            path: placeholder(looked[path]) if path in looked else None
+            for path in large
+            if path not in looked or (looked[path].size or 0) > most  # It may have shrunk since it was listed.
+        }
         changed = await self._copies.store(marks, seen)
-        for batch in batches((path, stat.size or 0) for path, stat in stale.items() if path not in marks):
+        current = {**stale, **looked}
+        for batch in batches((path, current[path].size or 0) for path in stale if path not in marks):
             fetched = await self._objects.fetch(batch)
-            copies = {path: _make_copy(stale[path], fetched[path], most) if path in fetched else None for path in batch}
+            copies = {
+                path: _make_copy(current[path], fetched[path], most) if path in fetched else None for path in batch
+            }
             changed |= await self._copies.store(copies, seen)
         return changed
 

@@ -2,8 +2,8 @@
 
 import sqlite3
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias, TypeVar
@@ -26,13 +26,14 @@ from deepfs.backends.sqlite.search import (
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
 from deepfs.search.request import FileFilter, SearchRequest
-from deepfs.storage.runners import BlockingStorage, Kind, Page, Plan, until_accepted
+from deepfs.storage.runners import BlockingStorage, Kind, Page, until_accepted
 from deepfs.sync import is_inline
 from deepfs.text import paths, records
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
 from deepfs.text.paths import end_of_prefix
 from deepfs.threads import pool
+from deepfs.threads.locks import path_locks
 from deepfs.types import FileDataV2
 
 __all__ = ["SqliteBackend"]
@@ -172,11 +173,11 @@ class _SqliteFiles(BlockingStorage):
 
     def _next_version(self) -> int:
         """A version that no file ever had."""
-        step = "UPDATE state SET last_version = last_version + 1 WHERE typeof(last_version) = 'integer'"
-        if self._session.execute(step).rowcount < 1:  # Another program has changed it.
+        rows = self._session.execute("SELECT typeof(last_version) FROM state").fetchall()
+        if rows != [("integer",)]:  # Another program has changed it.
             self._session.execute("DELETE FROM state")
             self._session.execute("INSERT INTO state SELECT coalesce(max(CAST(version AS INTEGER)), 0) FROM files")
-            self._session.execute(step)
+        self._session.execute("UPDATE state SET last_version = last_version + 1")
         [version] = self._session.execute("SELECT last_version FROM state").fetchone()
         return int(version)
 
@@ -312,9 +313,16 @@ class SqliteBackend(StorageBackend):
         scope = self._scope()
         return flat_place(scope, paths.normalize(path), storage=("sqlite", database.file))
 
-    async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
+    @asynccontextmanager
+    async def _hold(self, *held: str) -> AsyncIterator[None]:
         await self._open_database()  # The locks are those of the file that links lead to.
-        return await super()._attempt(plan, *held)
+        locks = path_locks(self._scope())
+        if is_inline():
+            with locks.hold_blocking(*held):
+                yield
+        else:
+            async with locks.hold(*held):
+                yield
 
     # --- the database ---
 

@@ -41,6 +41,7 @@ from deepfs.backends.store.tables import (
 from deepfs.backends.watching import run_and_report
 from deepfs.errors import BackendError
 from deepfs.storage.runners import AsyncStorage, Kind, Listing, Plan, Storage
+from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, DecodedFiles, Directories, FileStat, FileTree, stats_of
@@ -277,6 +278,9 @@ class StoreBackend(RecordStorageBackend):
 
     async def _attempt(self, plan: Callable[[], Plan[T]], *held: str) -> T:
         files = await self._identify_files()
+        if is_inline():
+            with files.locks.hold_blocking(*held):
+                return await run_and_report(files, plan(), self._scope)
         async with files.locks.hold(*held):
             return await run_and_report(files, plan(), self._scope)
 

@@ -3,6 +3,7 @@
 `/link` leads to `/open` and to `/denied` in turn. Both have files of the same names; rules deny `/denied`.
 """
 
+import asyncio
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import DeepFSError
+from deepfs.operations import Operation
 from deepfs.policy.history import HistoryBackend
 from deepfs.policy.hooks import HookedBackend
 from deepfs.policy.limits import QuotaBackend
@@ -419,6 +421,22 @@ async def test_what_may_be_read_in_a_mount_that_may_not_be_read_itself_is_found(
     listed = [entry.path for entry in (await backend.alist_tree("/")).entries]
     assert [path for path in listed if path != "/"] == ["/mount/open", "/mount/open/file"]
     assert (await backend.als("/mount")).code == "permission_denied"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_rules_hold_for_a_mount_that_begins_its_work_when_it_is_called(tmp_path: Path) -> None:
+    class Tasked(FilesystemBackend):
+        def arun(self, operation: Operation) -> Any:
+            return asyncio.ensure_future(super().arun(operation))
+
+    await in_thread(make, tmp_path)
+    await in_thread(point, tmp_path, "denied")
+    mounts = CompositeBackend(MemoryBackend(), {"/mount": Tasked(tmp_path)})
+    rules = [FilesystemPermission(["read", "write"], ["/mount/denied/**", "/open/**"], "deny")]
+    backend = PermissionedBackend(mounts, rules)
+    assert (await backend.aread("/mount/link/secret")).code == "permission_denied"
+    assert (await backend.awrite("/mount/open/new", "x")).ok
+    assert (await backend.aread("/mount/open/new")).ok
 
 
 class SwappedWhileKept(FilesystemBackend):

@@ -103,6 +103,12 @@ class ThreadEvent(ABC):
         self.drop()
         self._callbacks.send(self.fire)
 
+    def set_at_next_wake(self) -> "LoopCallbacks":
+        """Like `set_from_thread`, but do not wake the loop; returns the callbacks whose `wake` the caller must call."""
+        self.drop()
+        self._callbacks.put(self.fire)
+        return self._callbacks
+
     @abstractmethod
     def fire(self) -> None:
         """Set the event; only called on the loop's own thread."""
@@ -171,8 +177,16 @@ class LoopCallbacks(ABC):
 
         `callback` must not raise. It is dropped if the loop has ended.
         """
+        self.put(callback)
+        self.wake()
+
+    def put(self, callback: Callable[[], object]) -> None:
+        """Like `send`, but leave it to the next `wake` or `send` to wake the loop."""
         self._sent.append(callback)
-        if self._called:
+
+    def wake(self) -> None:
+        """Wake the loop if there are callbacks that it does not know of; safe from any thread."""
+        if self._called or not self._sent:
             return
         self._called = True
         try:

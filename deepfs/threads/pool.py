@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -27,7 +28,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from deepfs.threads.deadline import Deadline, current
 from deepfs.threads.forks import after_fork
-from deepfs.threads.loop_bridge import Countdown, ThreadEvent, loop_callbacks
+from deepfs.threads.loop_bridge import Countdown, LoopCallbacks, ThreadEvent, loop_callbacks
 from deepfs.threads.native import RLock, SimpleQueue, get_ident, start_thread
 
 __all__ = [
@@ -52,6 +53,10 @@ ArgsT = TypeVarTuple("ArgsT")
 
 _SLICE: Final = 256
 """The most calls of one `run_each` in flight: enough to batch, too few to hold up the loop."""
+_HOLD_BACK_S = 0.003
+"""Seconds for which results may wait to share one wake-up of the loop; each makes it compete with the workers."""
+_LONG_S = 0.0005
+"""Seconds after which a call is so long, and its result perhaps so large, that a wake-up of its own costs little."""
 _TICK_S = 0.005
 """Seconds between two looks at jobs that wait for a place."""
 _TURN_S = 0.02
@@ -154,7 +159,8 @@ class FairQueue(Generic[ItemT]):
 class Job(Generic[T]):
     """A submitted call and its outcome.
 
-    After the call, `ended` is called on the worker thread.
+    After the call, `ended` is called on the worker thread. It returns the callbacks of a loop that the worker must wake
+    soon, or None.
     """
 
     __slots__ = ("_args", "_error", "_function", "_value", "ended", "gate", "group", "turn")
@@ -164,13 +170,13 @@ class Job(Generic[T]):
         self,
         group: Hashable,
         turn: Hashable,
-        ended: Callable[[], object],
+        ended: Callable[[], LoopCallbacks | None],
         function: Callable[..., T],
         args: tuple[Any, ...],
     ) -> None:
         self.group: Hashable = group
         self.turn: Hashable = turn
-        self.ended: Callable[[], object] = ended
+        self.ended: Callable[[], LoopCallbacks | None] = ended
         self.gate: SimpleQueue[None] | None = None
         """Where the job waits for its next turn; None while it has one."""
         self._function = function
@@ -265,6 +271,8 @@ class WorkerPool:
         """Whether it waits for the first of them."""
         self._bell: SimpleQueue[bool] = SimpleQueue()
         """Wakes it; True if there is a place."""
+        self._unwoken: dict[LoopCallbacks, None] = {}
+        self._woken = 0.0
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`; never blocks.
@@ -310,8 +318,17 @@ class WorkerPool:
             while (job := self._next(me, job)) is not None:
                 if self._takes_turns:
                     current.ends_at, current.take_turn = monotonic() + _TURN_S, partial(self._take_turn, job)
-                if job.run():
-                    job.ended()
+                began = monotonic()
+                if job.run() and (loop := job.ended()) is not None:
+                    self._unwoken[loop] = None
+                # In this order: a thread says that it does not look on, or that it rests, and then wakes the loops.
+                if self._unwoken and (
+                    self._watcher is None
+                    or self._rests
+                    or (now := monotonic()) - self._woken >= _HOLD_BACK_S
+                    or now - began >= _LONG_S
+                ):
+                    self._wake_loops()
         finally:
             with self._lock:
                 self._stop(me, job)
@@ -319,6 +336,7 @@ class WorkerPool:
                 self._entered -= 1
                 self._take_submitted()  # Whoever submitted them may have relied on this thread.
                 self._call_another()
+            self._wake_loops()
 
     def _next(self, me: int, ended: Job[Any] | None) -> Job[Any] | None:
         """Wait for a job that has a place; return None if this thread is to end."""
@@ -342,6 +360,7 @@ class WorkerPool:
                     self._watcher, self._rests = me, not self._queue
                 else:
                     break
+            self._wake_loops()
             ended, more_places = None, 0
             if is_idle:
                 job = self._inbox.get()
@@ -355,6 +374,9 @@ class WorkerPool:
                         more_places = -1
                     elif monotonic() - due < _TICK_S / 5:
                         more_places = 1
+            if not is_idle:
+                self._watcher = None  # Whoever finds it so wakes the loops itself; who put that off may be stuck now.
+                self._wake_loops()
         return job
 
     def _stop(self, me: int, job: Job[Any] | None) -> None:
@@ -406,6 +428,12 @@ class WorkerPool:
         elif self._entered == self._most_threads - len(self._unstarted):
             return self._start_thread()
         return True
+
+    def _wake_loops(self) -> None:
+        while self._unwoken:
+            with suppress(KeyError):  # Another thread took the last one.
+                self._unwoken.popitem()[0].wake()
+                self._woken = monotonic()
 
     def _take_turn(self, job: Job[Any], deadline: Deadline) -> None:
         """Let others have the place of `job`, whose turn is over and whose thread calls this, and wait for the next.
@@ -516,7 +544,7 @@ async def _run(
     await stop_if_cancelled()
     loop = loop_callbacks()
     event, turn = loop.end_of_work(), loop.turn()
-    job: Job[T] = Job(turn if storage is None else storage, turn, event.set_from_thread, function, args)
+    job: Job[T] = Job(turn if storage is None else storage, turn, event.set_at_next_wake, function, args)
     try:
         pool.submit(job)
         await event.wait()

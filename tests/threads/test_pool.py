@@ -588,7 +588,7 @@ def test_the_queue_is_looked_at_by_one_thread_at_a_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("failing", ["_give_places", "_stop"])
+@pytest.mark.parametrize("failing", ["_give_places", "_wake_loops", "_stop"])
 @pytest.mark.parametrize("number", [0, 1, 2, 5])
 def test_no_job_is_lost_with_a_thread_that_fails(failing: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = WorkerPool("test", core=1, limit=3)

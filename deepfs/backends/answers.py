@@ -97,7 +97,10 @@ def code_from(error: str, path: str = "") -> ErrorCode:
     if error in ErrorCode.__members__.values():
         return ErrorCode(error)
     if path.strip("/"):
-        error = re.sub(rf"/?(?<!\w){re.escape(path.lstrip('/'))}(?!\w)", "", error)
+        name = path.lstrip("/")
+        # Some texts name `a.md` for `/a.md`. A name without a dot or slash, such as `file`, may be a word of the text.
+        slash = "/?" if "." in name or "/" in name else "/"
+        error = re.sub(rf"{slash}(?<!\w){re.escape(name)}(?!\w)", "", error)
         if not error.removeprefix("Error:").strip(" '\""):
             return ErrorCode.FILE_NOT_FOUND  # Only the path, as the text of a KeyError is.
     unquoted = _QUOTED.sub("''", error)

@@ -65,6 +65,12 @@ def test_the_error_code_is_parsed_from_the_text(error: str, code: ErrorCode) -> 
     assert code_from(error) is code
 
 
+@pytest.mark.parametrize("path", ["/file", "/found", "/not", "/docs/file", "/exist"])
+def test_words_that_are_also_names_of_files_stay_conditions(path: str) -> None:
+    for error in (f"[Errno 2] No such file or directory: '/srv{path}'", f"Error: File '{path}' not found"):
+        assert code_from(error, path) is ErrorCode.FILE_NOT_FOUND
+
+
 def test_words_of_the_path_are_no_conditions() -> None:
     assert code_from("File not found: /docs/permission.txt", "/docs/permission.txt") is ErrorCode.FILE_NOT_FOUND
     assert code_from("/notes/binary.md: No such file or directory", "/notes/binary.md") is ErrorCode.FILE_NOT_FOUND

@@ -498,7 +498,7 @@ class ObjectClient:
         key = self.keys.key(path)
         failure: DeepFSError
         try:
-            data = self._body(b"".join([chunk async for chunk in chunks])) if self.in_memory else chunks
+            data = BytesIO(b"".join([chunk async for chunk in chunks])) if self.in_memory else chunks
             await self._driver.put_async(self._resending, key, data, attributes=attributes, **options)
         except Exception as error:
             if isinstance(error, Aborted):

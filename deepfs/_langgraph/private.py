@@ -25,7 +25,8 @@ from deepfs._deprecated import warn_deprecated
 from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
-from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
+from deepfs.threads.loop_bridge import running_asyncio_loop
+from deepfs.threads.tasks import call_on
 
 __all__ = [
     "STRICT_RESUME",

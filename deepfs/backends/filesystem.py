@@ -487,7 +487,7 @@ class FilesystemBackend(BackendProtocol):
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
     """Read a file that is in the system's memory, in this thread; None if it is not."""
     files = disk.in_memory
-    if not files.is_worth_trying():
+    if not files.begin_read():
         return None
     try:
         if is_inline():

@@ -20,7 +20,7 @@ from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.arguments import check_string
 from deepfs.text.judging import current_access, rebased
-from deepfs.threads.loop_bridge import is_stray
+from deepfs.threads.tasks import is_stray
 from deepfs.types import (
     GlobResult,
     GrepResult,

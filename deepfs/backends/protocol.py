@@ -89,6 +89,7 @@ __all__ = [
     "SyncCommands",
     "WriteResult",
     "as_backend",
+    "chooses_by_caller",
     "close_each",
     "execute_accepts_timeout",
     "supports_execute",
@@ -161,6 +162,8 @@ class BackendProtocol(SyncSurface):
     """Operations that block there: as `_runs_inline`, but not in the thread of a caller that runs an event loop."""
     _is_v1: bool = False
     """Whether its sync methods are those of V1."""
+    _chooses_by_caller: bool = False
+    """Whether a factory, of namespaces or backends, decides by the caller which files it has."""
     _is_layer: bool = False
     """Whether it stands before another backend, to which it passes on what it does not override."""
 
@@ -714,6 +717,13 @@ def supports_execute(backend: object) -> bool:
     """Whether `backend` runs commands; known without a call, also through wrappers and composites."""
     capabilities = getattr(backend, "capabilities", None)
     return isinstance(capabilities, Capabilities) and capabilities.executes
+
+
+def chooses_by_caller(backend: object) -> bool:
+    """Whether a factory, of namespaces or backends, decides by the caller which files a backend or its parts have."""
+    if not isinstance(backend, BackendProtocol):
+        return False
+    return backend._chooses_by_caller or any(map(chooses_by_caller, backend.inner_backends()))
 
 
 def execute_accepts_timeout(cls: type[Any]) -> bool:

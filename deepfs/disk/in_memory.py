@@ -70,7 +70,7 @@ class FilesInMemory:
         """Whether files can be read here; False until `prepare` was called."""
         return self._start is not None
 
-    def is_worth_trying(self) -> bool:
+    def begin_read(self) -> bool:
         """Whether to try the next read here. Where the last ones failed, some are passed over."""
         if self._passed_over:
             self._passed_over -= 1

@@ -86,7 +86,7 @@ _USES: Final[Mapping[str, tuple[_ToolUse, ...]]] = {
 _DECISIONS: Final[list[DecisionType]] = list(get_args(DecisionType))
 
 
-# --- rules ---
+# --- calls about which rules ask ---
 
 
 def asks_first(rules: Sequence[FilesystemPermission], name: str, arguments: Mapping[str, Any]) -> bool:
@@ -142,7 +142,7 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
     return InterruptOnConfig(**{**given, "when": lambda request: own(request) or by_rules(request)})
 
 
-# --- tools with the effect of a tool in interrupt_on ---
+# --- calls that have the effect of a tool in interrupt_on ---
 
 _SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "move": ("write_file", "edit_file", "delete"),
@@ -526,7 +526,7 @@ def _check_update(update: dict[str, Any] | None) -> dict[str, Any] | None:
     return update
 
 
-# --- tools with the effect of a tool in interrupt_on -----------------------------------------------------------------
+# --- a middleware of LangChain that asks as well ---------------------------------------------------------------------
 
 
 def ask_once(

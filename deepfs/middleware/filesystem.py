@@ -89,8 +89,8 @@ __all__ = [
     "ReadVideoFileSchema", "WriteFileSchema", "supports_execution",
 ]  # fmt: skip
 
-_RESULTS: Final = "large_tool_results"
-_MESSAGES: Final = "large_messages"
+_RESULTS_DIRECTORY: Final = "large_tool_results"
+_MESSAGES_DIRECTORY: Final = "large_messages"
 
 ModelTool = Literal["apply_patch", "memory"]  # Approvals, previews and what hides tools name them as well.
 _MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
@@ -170,8 +170,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         self._limits = ToolLimits(chars, execute_seconds=max_execute_timeout, grep_count=grep_max_count)
         self._prompt = PROMPTS["filesystem"] if system_prompt is None else system_prompt
         self._token_limits = (tool_token_limit_before_evict, human_message_token_limit_before_evict)
-        self._results = self._evictor(tool_token_limit_before_evict, _RESULTS)
-        self._messages = self._evictor(human_message_token_limit_before_evict, _MESSAGES)
+        self._result_evictor = self._evictor(tool_token_limit_before_evict, _RESULTS_DIRECTORY)
+        self._message_evictor = self._evictor(human_message_token_limit_before_evict, _MESSAGES_DIRECTORY)
         self._blobs = Blobs(self._storage)
         self.backend: BackendProtocol = self._storage
         self.tools: list[BaseTool] = []
@@ -212,7 +212,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         if not keeps_media:
             other._blobs = Blobs(other._storage)
         results, messages = self._token_limits
-        other._results, other._messages = other._evictor(results, _RESULTS), other._evictor(messages, _MESSAGES)
+        other._result_evictor = other._evictor(results, _RESULTS_DIRECTORY)
+        other._message_evictor = other._evictor(messages, _MESSAGES_DIRECTORY)
         other._equip(self.permissions)
         return other
 
@@ -278,7 +279,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
             return True
         if request.tool_call["name"] in FILE_TOOLS:
             return any(isinstance(message.content, list) for message in messages_of(result))
-        return self._results is not None and any(map(self._results.is_oversized, messages_of(result)))
+        return self._result_evictor is not None and any(map(self._result_evictor.is_oversized, messages_of(result)))
 
     async def _settle(self, request: ToolCallRequest, result: ToolResult) -> ToolResult:
         prepare = _type_blocks if request.tool_call["name"] in FILE_TOOLS else self._evict
@@ -291,9 +292,9 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _evict(self, message: ToolMessage) -> ToolMessage:
         message = with_parsed_blocks(message)
-        if self._results is None:
+        if self._result_evictor is None:
             return message
-        return await self._results.evict(message, message.tool_call_id, self.backend)
+        return await self._result_evictor.evict(message, message.tool_call_id, self.backend)
 
     # --- messages of people ---
 
@@ -308,8 +309,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         large = self._large(state)
         messages = list(large)
         for place, message in enumerate(large):
-            if self._messages is not None and isinstance(message, HumanMessage):
-                messages[place] = await self._messages.evict(message, message.id or "", self.backend)
+            if self._message_evictor is not None and isinstance(message, HumanMessage):
+                messages[place] = await self._message_evictor.evict(message, message.id or "", self.backend)
         stored = await self._blobs.stored(messages) if self.offload_binary_content and large else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
@@ -318,7 +319,7 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
         """The messages of people that are too large, and those with media."""
         large: list[AnyMessage] = []
         for message in state.get("messages", ()):
-            evictor = self._messages if isinstance(message, HumanMessage) else None
+            evictor = self._message_evictor if isinstance(message, HumanMessage) else None
             is_oversized = evictor is not None and evictor.is_oversized(message)
             if is_oversized or (self.offload_binary_content and has_media(message)):
                 large.append(message)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol
+from deepfs.backends.protocol import BACKEND_TYPES
 from deepfs.backends.transfer import download_file
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import ConflictError, DeepFSError, ErrorCode
@@ -74,13 +74,6 @@ class PlannedChange(Struct, frozen=True):
     def grown_files(self) -> int:
         """1 if the file is created, -1 if it is deleted, otherwise 0."""
         return (self.after is not None) - (self.before is not None)
-
-
-def has_factory(backend: object) -> bool:
-    """Whether a factory, of namespaces or backends, decides by the caller which files a backend or its parts have."""
-    inner = backend.inner_backends() if isinstance(backend, BackendProtocol) else ()
-    made_by = (getattr(backend, name, None) for name in ("_given_namespace", "_factory"))
-    return any(map(callable, made_by)) or any(map(has_factory, inner))
 
 
 class ChangePolicy(WrapperBackend):

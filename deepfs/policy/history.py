@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deepfs.backends.protocol import BackendProtocol, as_backend, close_each
+from deepfs.backends.protocol import BackendProtocol, as_backend, chooses_by_caller, close_each
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import (
     BackendError,
@@ -24,7 +24,6 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Move, Operation, UploadFiles, UploadStream, Write
-from deepfs.policy.changes import has_factory
 from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import run_shielded
@@ -134,7 +133,7 @@ class HistoryBackend(WrapperBackend):
         super().__init__(files if versions is not None else _without(files, self._directory))
         self._beneath = files
         self._versions = files if versions is None else as_backend(versions)
-        if has_factory(files) and not has_factory(self._versions):
+        if chooses_by_caller(files) and not chooses_by_caller(self._versions):
             raise ValueError(
                 "the versions of all callers of a factory, of a namespace or of backends, would lie in one place: "
                 "leave out `versions`, or give it a factory too"

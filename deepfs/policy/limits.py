@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities
+from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, Capabilities, chooses_by_caller
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import NotSupportedError, PermissionDeniedError, QuotaExceededError
 from deepfs.operations import Batch, Execute, ListTree, Operation
-from deepfs.policy.changes import ChangePolicy, PlannedChange, has_factory
+from deepfs.policy.changes import ChangePolicy, PlannedChange
 from deepfs.policy.hooks import Call
 from deepfs.sync import OPERATIONS
 from deepfs.text import paths
@@ -185,7 +185,7 @@ class QuotaBackend(ChangePolicy):
     def __init__(self, inner: BACKEND_TYPES, max_bytes: int | None = None, max_files: int | None = None) -> None:
         super().__init__(inner)
         _check_limits(max_bytes=max_bytes, max_files=max_files)
-        if has_factory(self.inner):
+        if chooses_by_caller(self.inner):
             raise ValueError(
                 "a quota over a factory, of a namespace or of backends, would count the files of all callers together: "
                 "make a backend with a fixed namespace, and a quota over it, for each of them"

@@ -20,7 +20,8 @@ from deepfs.sandboxes.wire import printable
 from deepfs.sync import in_thread, run_sync
 from deepfs.text.arguments import check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
-from deepfs.threads.loop_bridge import call_on, running_asyncio_loop
+from deepfs.threads.loop_bridge import running_asyncio_loop
+from deepfs.threads.tasks import call_on
 from deepfs.types import ExecuteResponse
 
 if TYPE_CHECKING:

@@ -53,9 +53,9 @@ FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 _LOOK_S: Final = 0.2
 """Seconds between two checks of the size of the workspace."""
-_REST: Final = 10
+_REST_FACTOR: Final = 10
 """The pause after a check is this many times as long as the check, unless the disk fills up meanwhile."""
-_ENTRY: Final = 1024
+_ENTRY_BYTES: Final = 1024
 """The bytes of memory that a file in a temporary directory takes besides its content."""
 
 _MOST_HIDDEN: Final = 3
@@ -277,13 +277,13 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
                 for each in watched:
                     if reason := await pool.run_long(each.excess):
                         return reason
-                if entries is not None and await pool.run(entries) * _ENTRY > self._allowed.temporary:
+                if entries is not None and await pool.run(entries) * _ENTRY_BYTES > self._allowed.temporary:
                     return f"its temporary files take more than {self._allowed.temporary:,} bytes"
                 hidden = 0
             except PermissionError:
                 hidden += 1
             took = perf_counter() - begun
-            pause, rests_until = max(_LOOK_S, took), perf_counter() + _REST * took
+            pause, rests_until = max(_LOOK_S, took), perf_counter() + _REST_FACTOR * took
         return "it hides which files it has open"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from deepfs.errors import (
     BinaryFileError,
@@ -22,7 +22,7 @@ from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, se
 from deepfs.search.literals import required_path
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.storage.gathering import batched
-from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Terms, Together, Work
+from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.text import flat_tree as trees
 from deepfs.text import paths, records
 from deepfs.text.edits import replace
@@ -51,6 +51,20 @@ from deepfs.types import (
     ReadResult,
     WriteResult,
 )
+
+
+class Terms(Protocol):
+    """The parts of a backend that its plans use."""
+
+    _max_bytes: int
+    _reads_before_change: bool
+    _asks_together: bool
+    _finds: bool
+
+    def _check_storable(self, path: str, data: FileDataV2) -> None: ...
+
+    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]: ...
+
 
 # --- looking ---------------------------------------------------------------------------------------------------------
 

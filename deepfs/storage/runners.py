@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, S
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, final
 
 import anyio
 from msgspec import Struct
@@ -28,7 +28,6 @@ from deepfs.sync import is_inline, run_shielded
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, FileTree
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.types import FileDataV2
 
 T = TypeVar("T")
 
@@ -153,19 +152,6 @@ class Work(Struct, frozen=True):
 Primitive: TypeAlias = Stat | Get | GetEach | List | Children | Find | Apply
 Request: TypeAlias = Primitive | Together | Work
 Plan: TypeAlias = Generator[Request, Any, T]
-
-
-class Terms(Protocol):
-    """The parts of a backend that its plans use."""
-
-    _max_bytes: int
-    _reads_before_change: bool
-    _asks_together: bool
-    _finds: bool
-
-    def _check_storable(self, path: str, data: FileDataV2) -> None: ...
-
-    def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]: ...
 
 
 # --- storages, and how plans run on them -----------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.storage.runners import until_accepted
 from deepfs.sync import run_sync
 from deepfs.text.flat_tree import ChangedError
-from deepfs.threads.loop_bridge import call_on, name_asyncio, on_asyncio, running_asyncio_loop
+from deepfs.threads.loop_bridge import name_asyncio, on_asyncio, running_asyncio_loop
+from deepfs.threads.tasks import call_on
 
 if TYPE_CHECKING:
     from deepfs.threads.loop_bridge import AsyncioLoop

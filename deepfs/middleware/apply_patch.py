@@ -1,7 +1,6 @@
 """The tool `apply_patch`: patches of several files in the V4A format, which OpenAI's models were trained on."""
 
 from base64 import b64decode
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
@@ -203,27 +202,28 @@ async def plan_changes(backend: BackendProtocol, patches: Sequence[FilePatch]) -
     """Read the files and compute what the patch makes of them. Raises PatchError with all that stands against it."""
     planned = await gather([partial(_plan_or_explain, backend, patch) for patch in patches])
     changes = [each for each in planned if isinstance(each, FileChange)]
-    problems = [*_find_duplicates(patches), *(each for each in planned if isinstance(each, str))]
+    problems = [*await _find_duplicates(backend, patches), *(each for each in planned if isinstance(each, str))]
     if problems:
         raise PatchError("Nothing was changed. " + "\n".join(problems))
     return changes
 
 
-def _find_duplicates(patches: Sequence[FilePatch]) -> list[str]:
-    """What stands against paths that are named twice: each part is planned by what the files hold before the patch."""
-    named = Counter(_normal(path) for patch in patches for path in (patch.path, patch.move_to) if path)
-    return [
-        f"{display_path(path)} is named {times} times: give all its changes under one header, or in several patches."
-        for path, times in named.items()
-        if times > 1
-    ]
-
-
-def _normal(path: str) -> str:
+async def _find_duplicates(backend: BackendProtocol, patches: Sequence[FilePatch]) -> list[str]:
+    """What stands against files that are named twice: each part is planned by what the files hold before the patch."""
+    named: dict[str, list[str]] = {}
     try:
-        return paths.normalize(path)
+        normal = [paths.normalize(path) for patch in patches for path in (patch.path, patch.move_to) if path]
+        for path, real in zip(normal, await backend.aresolve_paths(normal), strict=True):
+            named.setdefault(real or path, []).append(display_path(path))
     except DeepFSError:  # It is told with what else stands against the patch.
-        return path
+        return []
+    problems = []
+    for first, *others in named.values():
+        if others:
+            links = "".join(f", also as {name}" for name in dict.fromkeys(others) if name != first)
+            advice = "give all its changes under one header, or in several patches."
+            problems.append(f"{first} is named {len(others) + 1} times{links}: {advice}")
+    return problems
 
 
 async def _plan_or_explain(backend: BackendProtocol, patch: FilePatch) -> FileChange | str:

@@ -311,6 +311,15 @@ def test_times_and_checksums(notes: Any) -> None:
         filesystem.sign("a")
 
 
+def test_a_link_counts_as_the_file_to_which_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "file").write_bytes(b"12345")
+    (tmp_path / "dir" / "link").symlink_to("file")
+    filesystem = DeepFSFileSystem(backend=FilesystemBackend(tmp_path))
+    assert filesystem.du("", total=False) == {"dir/file": 5, "dir/link": 5}
+    assert filesystem.du("") == 10
+
+
 def test_universal_pathlib_reads_and_writes(notes: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # It warns once that it has no class of its own for this protocol.

@@ -102,6 +102,17 @@ async def test_nothing_changes_unless_the_whole_patch_fits(files: BackendProtoco
     assert await tree(files) == before
 
 
+def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("one\ntwo\n")
+    (tmp_path / "link").symlink_to("file")
+    message = run_sync(
+        patched, FilesystemBackend(tmp_path), BEGIN, "*** Update File: /file", "-one", "+1", "*** Update File: /link", "-two",
+        "+2", END,
+    )  # fmt: skip
+    assert "/file is named 2 times, also as /link: give all its changes under one header" in message.text
+    assert (tmp_path / "file").read_text() == "one\ntwo\n"
+
+
 async def test_what_was_changed_is_restored_where_rules_deny_the_rest(files: BackendProtocol) -> None:
     await put(files, a=b"\xef\xbb\xbfone\n", b=b"\0binary", locked=b"x\n", m=b"m\n")
     before = await tree(files)

@@ -200,7 +200,12 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
             most = maxdepth + (path.count("/") if path else -1)
             found = {name: info for name, info in found.items() if name.count("/") <= most}
         found.pop("", None)
-        return dict(sorted(found.items())) if detail else sorted(found)
+        if not detail:
+            return sorted(found)
+        # A tree says where a link leads, and a listing how large the file is there.
+        of_links = {self._parent(name) for name, info in found.items() if info["size"] is None}
+        listed = {info["name"]: info for directory in of_links for info in self.ls(directory)}
+        return {name: listed.get(name, info) for name, info in sorted(found.items())}
 
     def _tree(self, path: str) -> Iterable[dict[str, Any]]:
         try:

@@ -177,9 +177,9 @@ class FilesystemBackend(BackendProtocol):
         self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
-            self._run_searches, self._storage, timeout=search_timeout
+            self._storage, timeout=search_timeout
         )
-        self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(_carry_out, ("flush", self._storage))
+        self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(("flush", self._storage))
 
     # --- paths and threads ---
 
@@ -210,7 +210,7 @@ class FilesystemBackend(BackendProtocol):
             return await self._change(held, _run_steps, function, *args)
         async with self._locks.hold(*_lockable(held)):
             change = partial(function, Deadline(_WAIT_S), self._files(), *args)
-            stored: T = await when_free(partial(self._flushes.ask, None, change))
+            stored: T = await when_free(partial(self._flushes.ask, _carry_out, None, change))
             return stored
 
     @property
@@ -268,7 +268,7 @@ class FilesystemBackend(BackendProtocol):
             case SearchRequest(path=start):
                 # The root is the empty path, which stands for `root_dir` in both modes.
                 start = "" if start is None or start == "/" else start
-                return await self._searches.ask((start, current_access()), operation)
+                return await self._searches.ask(self._run_searches, (start, current_access()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
                 return await self._store([path], self._write, path, content.encode(), overwrite, if_match)

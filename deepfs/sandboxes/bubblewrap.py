@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import gc
 import os
 import re
 import shutil
@@ -269,9 +268,6 @@ def _bundled_programs() -> Iterator[str]:
 
 def _program() -> str:
     program = bubblewrap_program()
-    if program is None:
-        gc.collect()  # A backend that nobody refers to any more writes nothing, but counts until it is freed.
-        program = bubblewrap_program()
     if program is not None:
         return program
     raise NotSupportedError(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
@@ -61,31 +61,31 @@ class BatchedCall(Generic[RequestT, ResultT]):
             del self  # The traceback holds this frame: no cycle through the call.
 
 
-class Batcher(Generic[KeyT, RequestT, ResultT]):
-    """Calls `run` with all requests of one key that arrived before its thread began; later ones form a new batch.
+Run: TypeAlias = Callable[[KeyT, list[BatchedCall[RequestT, ResultT]]], None]
 
-    `run` runs on a worker thread for calls that wait for `storage`. It settles every call, and checks the deadline of
-    each about every millisecond; the `timeout`, in seconds, counts from the start of `run`. If `run` raises, the calls
-    that are not settled are run again one by one; an error of such a run is the outcome of its call.
+
+class Batcher(Generic[KeyT, RequestT, ResultT]):
+    """Carries out all requests of one key that arrived before their thread began; later ones form a new batch.
+
+    What carries them out, `run`, runs on a worker thread for calls that wait for `storage`. It settles every call, and
+    checks the deadline of each about every millisecond; the `timeout`, in seconds, counts from its start. If it raises,
+    the calls that are not settled are run again one by one; an error of such a run is the outcome of its call.
     """
 
-    def __init__(
-        self,
-        run: Callable[[KeyT, list[BatchedCall[RequestT, ResultT]]], None],
-        storage: Hashable = None,
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        self._run = run
+    def __init__(self, storage: Hashable = None, *, timeout: float | None = None) -> None:
         self._storage = storage
         self._timeout = timeout
         self._waiting: dict[tuple[int, KeyT], list[BatchedCall[RequestT, ResultT]]] = {}
 
-    async def ask(self, key: KeyT, request: RequestT) -> ResultT:
-        """Return the result of `request`. A cancelled caller waits until no thread works on the request any more."""
+    async def ask(self, run: Run[KeyT, RequestT, ResultT], key: KeyT, request: RequestT) -> ResultT:
+        """Return the result of `request`. A cancelled caller waits until no thread works on the request any more.
+
+        What carries it out is the same for all requests of a key. It is given here because it may belong to the object
+        that keeps this batcher, and would then keep that object from being freed at once.
+        """
         await pool.stop_if_cancelled()
         event = loop_callbacks().end_of_work()
-        call = self._put(key, request, event)
+        call = self._put(run, key, request, event)
         try:
             await event.wait()
         except BaseException as reason:
@@ -97,7 +97,9 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             raise
         return call.result()
 
-    def _put(self, key: KeyT, request: RequestT, event: ThreadEvent) -> BatchedCall[RequestT, ResultT]:
+    def _put(
+        self, run: Run[KeyT, RequestT, ResultT], key: KeyT, request: RequestT, event: ThreadEvent
+    ) -> BatchedCall[RequestT, ResultT]:
         place = os.getpid(), key  # A forked process has no thread for the batches of its parent.
         while True:
             call: BatchedCall[RequestT, ResultT] = BatchedCall(request, event, self._timeout)
@@ -110,7 +112,7 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             if self._waiting.get(place) is waiting or not call.take():
                 return call
         try:
-            pool.start_long(self._storage, self._run_waiting, place)
+            pool.start_long(self._storage, self._run_waiting, run, place)
         except BaseException as error:
             for other in self._waiting.pop(place):
                 if other.take():
@@ -118,14 +120,14 @@ class Batcher(Generic[KeyT, RequestT, ResultT]):
             raise
         return call
 
-    def _run_waiting(self, place: tuple[int, KeyT]) -> None:
+    def _run_waiting(self, run: Run[KeyT, RequestT, ResultT], place: tuple[int, KeyT]) -> None:
         calls = [call for call in self._waiting.pop(place) if call.take()]
         batches = [calls] if calls else []
         for batch in batches:
             for call in batch:
                 call.deadline.restart()
             try:
-                self._run(place[1], batch)
+                run(place[1], batch)
             except BaseException as error:
                 left = [call for call in batch if not call.is_settled]
                 if len(batch) > 1:

@@ -1,8 +1,10 @@
 """Glob and grep of FilesystemBackend: files excluded by `ignore`, with and without ripgrep, cancelled at any time."""
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -306,3 +308,15 @@ async def test_the_sync_methods_search_too(project: Path) -> None:
     backend = FilesystemBackend(project, ignore="git")
     assert paths(await anyio.to_thread.run_sync(backend.grep, "needle")) == ["/main.py", "/src/deep/a.py"]
     assert paths(await anyio.to_thread.run_sync(backend.glob, "*.py")) == ["/main.py", "/src/deep/a.py"]
+
+
+def test_a_backend_that_nobody_refers_to_is_freed_at_once(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        backend = FilesystemBackend(tmp_path)
+        assert (backend.write("/a", "text\n").error, len(backend.grep("text").matches or ())) == (None, 1)
+        freed = weakref.ref(backend)
+        del backend
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -106,8 +106,8 @@ def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("one\ntwo\n")
     (tmp_path / "link").symlink_to("file")
     message = run_sync(
-        patched, FilesystemBackend(tmp_path), BEGIN, "*** Update File: /file", "-one", "+1", "*** Update File: /link", "-two",
-        "+2", END,
+        patched, FilesystemBackend(tmp_path), BEGIN, "*** Update File: /file", "-one", "+1",
+        "*** Update File: /link", "-two", "+2", END,
     )  # fmt: skip
     assert "/file is named 2 times, also as /link: give all its changes under one header" in message.text
     assert (tmp_path / "file").read_text() == "one\ntwo\n"

@@ -28,9 +28,10 @@ class Answering:
         self.put: list[tuple[str, list[int]]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.batcher: Batcher[str, int, int] = Batcher(self._respond)
+        self.batcher: Batcher[str, int, int] = Batcher()
+        self.respond: Callable[[str, Group], None] = self.double
 
-    def _respond(self, key: str, calls: Group) -> None:
+    def double(self, key: str, calls: Group) -> None:
         self.put.append((key, sorted(call.request for call in calls)))
         for call in calls:
             while not self.gate.is_set() and not call.deadline.is_cancelled:
@@ -74,7 +75,7 @@ async def answers(answering: Answering, *questions: tuple[str, int]) -> list[obj
 
     async def ask(place: int, key: str, number: int) -> None:
         try:
-            found[place] = await answering.batcher.ask(key, number)
+            found[place] = await answering.batcher.ask(answering.respond, key, number)
         except ValueError as error:
             found[place] = repr(error)
 
@@ -87,8 +88,8 @@ async def answers(answering: Answering, *questions: tuple[str, int]) -> list[obj
 async def test_requests_with_one_key_are_batched(answering: Answering, held_lane: Callable[[], None]) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(5):
-            tasks.start_soon(answering.batcher.ask, "a", number)
-        tasks.start_soon(answering.batcher.ask, "b", 7)
+            tasks.start_soon(answering.batcher.ask, answering.respond, "a", number)
+        tasks.start_soon(answering.batcher.ask, answering.respond, "b", 7)
         await until_tasks_wait()
         assert answering.put == []
         held_lane()
@@ -117,7 +118,7 @@ async def test_requests_of_a_failed_batch_are_retried_one_by_one(
         if len(calls) > 1:
             raise ValueError
 
-    answering.batcher = Batcher(respond)
+    answering.respond = respond
     async with anyio.create_task_group() as tasks:
         found: list[object] = []
 
@@ -139,7 +140,7 @@ async def test_a_request_that_also_fails_alone_gets_the_error(held_lane: Callabl
 
     held_lane()
     answering = Answering()
-    answering.batcher = Batcher(respond)
+    answering.respond = respond
     assert await answers(answering, ("a", 1), ("a", 2)) == ["ValueError([1])", "ValueError([2])"]
 
 
@@ -150,12 +151,12 @@ async def test_a_request_cancelled_before_its_batch_starts_is_left_out(
     answering: Answering, held_lane: Callable[[], None]
 ) -> None:
     with anyio.move_on_after(0) as scope:
-        await answering.batcher.ask("a", 1)
+        await answering.batcher.ask(answering.respond, "a", 1)
     assert scope.cancelled_caught
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(answering.batcher.ask, "a", 2)
+        tasks.start_soon(answering.batcher.ask, answering.respond, "a", 2)
         with anyio.move_on_after(0.01) as scope:
-            await answering.batcher.ask("a", 3)
+            await answering.batcher.ask(answering.respond, "a", 3)
         assert scope.cancelled_caught
         held_lane()
     assert answering.put == [("a", [2])]
@@ -168,7 +169,7 @@ async def test_cancelling_one_request_of_a_running_batch_keeps_the_others(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answers, answering, ("a", 2))
         async with anyio.create_task_group() as cancelled:
-            cancelled.start_soon(answering.batcher.ask, "a", 1)
+            cancelled.start_soon(answering.batcher.ask, answering.respond, "a", 1)
             await until_tasks_wait()
             held_lane()
             await until(lambda: answering.put)
@@ -181,7 +182,7 @@ async def test_cancelling_a_request_cancels_its_deadline(answering: Answering) -
     answering.gate.clear()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answering.batcher.ask, "a", 1)
+            tasks.start_soon(answering.batcher.ask, answering.respond, "a", 1)
             await until(lambda: answering.put)
             tasks.cancel_scope.cancel()
 
@@ -222,9 +223,9 @@ async def test_after_a_failed_thread_start_the_next_request_tries_again(
     with monkeypatch.context() as patch:
         patch.setattr(pool, "start_long", refuse)
         with pytest.raises(RuntimeError):
-            await answering.batcher.ask("a", 1)
+            await answering.batcher.ask(answering.respond, "a", 1)
     with anyio.fail_after(10):
-        assert await answering.batcher.ask("a", 1) == 2
+        assert await answering.batcher.ask(answering.respond, "a", 1) == 2
 
 
 async def test_a_failed_thread_start_also_fails_the_other_waiting_requests(
@@ -240,7 +241,7 @@ async def test_a_failed_thread_start_also_fails_the_other_waiting_requests(
 
     monkeypatch.setattr(pool, "start_long", refuse)
     with pytest.raises(RuntimeError):
-        await answering.batcher.ask("a", 1)
+        await answering.batcher.ask(answering.respond, "a", 1)
     assert event.is_set
     assert not other.take()
 
@@ -255,11 +256,11 @@ def test_a_forked_process_starts_its_own_batches() -> None:
             for call in calls:
                 call.settle(lambda: key)
 
-        batcher = Batcher(respond)
+        batcher = Batcher()
 
         async def ask():
             with anyio.fail_after(10):
-                assert await batcher.ask("a", 1) == "a"
+                assert await batcher.ask(respond, "a", 1) == "a"
 
         async def main():
             gate = threading.Event()

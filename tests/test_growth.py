@@ -164,8 +164,8 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "visible.display_path": visible.display_path,
     "visible.visible": visible.visible,
     "visible.without_tags": lambda text: visible.without_tags(text, "a"),
-    "arguments.bytes_given": lambda text: given.bytes_given("a", bytearray(text.encode())),
-    "arguments.directory_given": lambda text: given.directory_given("a", text),
+    "arguments.check_bytes": lambda text: given.check_bytes("a", bytearray(text.encode())),
+    "arguments.check_directory": lambda text: given.check_directory("a", text),
     "arguments.check_env": lambda text: given.check_env({text: text}),
     "arguments.path_list": lambda text: given.path_list(text.split("/")),
     "arguments.upload_list": lambda text: given.upload_list([(each, b"") for each in text.split("/")]),
@@ -309,7 +309,7 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "query.compile_query": query.compile_query,
     "request.query_of": lambda text: query_of(GrepRequest(text)),
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
-    "literals.required_path": lambda text: literals.required_path(FileFilter(GlobRequest(text))),
+    "literals.path_needs": lambda text: literals.path_needs(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
     "literals.folds_beyond_ascii": lambda text: literals.folds_beyond_ascii([(text,)]),
     "utils.compile_grep_include_glob": utils.compile_grep_include_glob,
@@ -455,7 +455,7 @@ ELSEWHERE: Final = {
 
 FIXED: Final = {
     *("arguments." + name for name in (
-        "argument_of", "bytes_of", "check_bool", "check_callable", "check_callables", "check_integer",
+        "argument_of", "bytes_from_mb", "check_bool", "check_callable", "check_callables", "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
@@ -481,7 +481,7 @@ FIXED: Final = {
     )),
     *("messages.map_messages", "messages.messages_of", "messages.retype_block", "errors.error_class"),
     *("brief.format_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
-    *("backend_answers.refusal_of", "backend_answers.shows_file"),
+    *("backend_answers.failure_in", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
     *("parallel_writes.header_of", "parallel_writes.next_change"),
 }  # fmt: skip

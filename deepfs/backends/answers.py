@@ -51,12 +51,12 @@ __all__ = [
     "children",
     "code_from",
     "complete_answer",
+    "failure_in",
     "infos",
     "matches",
     "outcomes",
     "parse_numbered",
     "read_result",
-    "refusal_of",
     "shows_file",
 ]
 
@@ -78,7 +78,7 @@ _CONDITIONS: Final = [
     # Where a service is missing, the file may be there.
     (
         ErrorCode.BACKEND_ERROR,
-        r"\b(bucket|command|database|driver|endpoint|gateway|host|sandbox|server)\b.{0,20}(not found|not exist)",
+        r"\b(bucket|command|database|driver|endpoint|gateway|host|sandbox|server)\b((?!file).){0,20}not (found|exist)",
     ),
     (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|enoent|nosuchkey|no (such )?file|unknown (document|file|path)"),
     (ErrorCode.FILE_NOT_FOUND, r"no such (blob|document|entry|item|key|note|object|page|path|record)"),
@@ -162,7 +162,7 @@ _LEAVES = {leaf.code: leaf for leaf in (IsDirectoryError, AlreadyExistsError, No
 """Errors whose text deepfs replaces by its own."""
 
 
-def refusal_of(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
+def failure_in(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     """The failed `result` for `path` if the answer is an error; otherwise None."""
     error = answer if isinstance(answer, str) else getattr(answer, "error", None)
     if error is None:
@@ -250,7 +250,7 @@ def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | N
 
 def change_result(answer: Any, result: type[ResultT], path: str) -> ResultT:
     """The `result` for the answer to a change of `path`."""
-    failed = refusal_of(answer, result, path)
+    failed = failure_in(answer, result, path)
     if failed is not None:
         return failed
     known: dict[str, Any] = {"path": path, "files_update": getattr(answer, "files_update", None)}
@@ -282,7 +282,7 @@ def read_result(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
         lines = parse_numbered(answer)
         if lines is not None:
             return _numbered_result(lines, path, offset, limit)
-    failed = refusal_of(answer, ReadResult, path)
+    failed = failure_in(answer, ReadResult, path)
     return failed if failed is not None else _shorten(answer, path, offset, limit)
 
 

@@ -62,7 +62,7 @@ from deepfs.search.request import SearchRequest
 from deepfs.sync import is_inline, run_shielded
 from deepfs.text import media, paths
 from deepfs.text import records as filedata
-from deepfs.text.arguments import bytes_given, bytes_of, check_bool, check_number, directory_given
+from deepfs.text.arguments import bytes_from_mb, check_bool, check_bytes, check_directory, check_number
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
 from deepfs.text.judging import AccessCheck, current_access, unjudged
@@ -165,7 +165,7 @@ class FilesystemBackend(BackendProtocol):
         check_number("search_timeout", search_timeout, positive=False)
         for name, given in (("virtual_mode", virtual_mode), ("durable", durable), ("ripgrep", ripgrep)):
             check_bool(name, given)
-        self._given_root = directory_given("root_dir", root_dir) if root_dir is not None else "."
+        self._given_root = check_directory("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
@@ -173,7 +173,7 @@ class FilesystemBackend(BackendProtocol):
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
         """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
-        self._max_bytes = bytes_of(max_file_size_mb)
+        self._max_bytes = bytes_from_mb(max_file_size_mb)
         self._limits = ReadLimits(binary=self._max_bytes)
         self._search = LocalSearch(self._disk, max_bytes=self._max_bytes, ignore=ignore, ripgrep=ripgrep)
         self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
@@ -440,7 +440,7 @@ class FilesystemBackend(BackendProtocol):
             await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
             with unjudged():  # The chunks may come from elsewhere; what has begun keeps its access check.
                 async for chunk in chunks:
-                    await pool.run(begun[0].write, bytes_given("each chunk", chunk), storage=self._storage)
+                    await pool.run(begun[0].write, check_bytes("each chunk", chunk), storage=self._storage)
                 await self._change([path], lambda deadline, _: begun[0].put(deadline))
         finally:
             await run_shielded(partial(pool.run, _close, begun))

@@ -25,7 +25,7 @@ from deepfs.storage.runners import (
 )
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text.arguments import bytes_of
+from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.entries import flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
 from deepfs.text.lines import check_text
@@ -75,7 +75,7 @@ class StorageBackend(BackendProtocol):
     """How long a change is planned anew, and how often requests are sent again."""
 
     def __init__(self, *, max_file_size_mb: int = 10) -> None:
-        self._max_bytes = bytes_of(max_file_size_mb)
+        self._max_bytes = bytes_from_mb(max_file_size_mb)
 
     # --- what a subclass defines ---
 

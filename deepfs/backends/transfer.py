@@ -39,7 +39,7 @@ from deepfs.errors import (
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.sync import run_shielded
 from deepfs.text import paths
-from deepfs.text.arguments import bytes_given
+from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import (
     EntryChange,
     StoragePlace,
@@ -107,7 +107,7 @@ async def collect_chunks(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     """All chunks joined. Raises TooLargeError if they exceed `MAX_HELD_BYTES`."""
     content = bytearray()
     async for chunk in chunks:
-        content += bytes_given("each chunk", chunk)
+        content += check_bytes("each chunk", chunk)
         if len(content) > MAX_HELD_BYTES:
             raise TooLargeError(path, len(content), MAX_HELD_BYTES)
     return bytes(content)
@@ -301,13 +301,13 @@ class TreeCopy:
             same = await self._find_equal({file: contents[file] for file in stored})
             for file in stored:
                 if file not in same:
-                    self._fail(CopyFailure("check", file.target, _differs(file), file))
+                    self._fail(CopyFailure("check", file.target, _difference_error(file), file))
             stored = [file for file in stored if file in same]
         await self._set_file_modes([*equal, *stored])
+        self.totals.passed_bytes += sum(file.size or 0 for file in batch)
         for file in [*equal, *stored]:
             content = contents[file]
             self._count(file, len(content), version(content) if self.terms.moves else "", is_new=file not in equal)
-            self.totals.passed_bytes += file.size or 0
         for file, error in errors.items():
             if error is not None:
                 self._fail(CopyFailure("store", file.target, error, file))
@@ -338,7 +338,7 @@ class TreeCopy:
 
     async def _store(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
         """Store files. Returns the error of each one that was tried, None for those that were stored."""
-        await self._close_to_others(contents)
+        undo = await self._withhold_from_others(contents)
         errors: dict[PlannedFile, DeepFSError | None] = {}
         files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
         async with self._storing:
@@ -347,6 +347,7 @@ class TreeCopy:
                     errors |= await self._store_group({file: contents[file] for file in group})
                 if not self.terms.merges and any(errors.values()):
                     break
+        await self._set_modes([undo[file] for file in undo if errors.get(file) is not None])
         return errors
 
     async def _store_group(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
@@ -405,13 +406,15 @@ class TreeCopy:
                 failed.append(error)
                 raise
 
-        await self._close_to_others([file])
+        undo = await self._withhold_from_others([file])
         if not self.terms.merges and file.existing is None:
             for error in (await self._find_taken([file])).values():
                 self._fail(CopyFailure("store", file.target, error, file))
         with use_file_mode(file.mode):
             content = iterate_under(current_access(), chunks())
             outcome = await self.target.backend.aupload_stream(file.target, content)
+        if failed or outcome.error is not None:
+            await self._set_modes([*undo.values()])
         if failed:
             self._fail(CopyFailure("fetch", file.path, failed[0], file))
         elif outcome.error is not None:
@@ -419,7 +422,7 @@ class TreeCopy:
             self._fail(CopyFailure("store", file.target, error, file))
             self._check_room(error, has_stored=False)
         elif self.terms.verify == "read" and await _digest_of(self.target.backend, file.target) != hashed.hexdigest():
-            self._fail(CopyFailure("check", file.target, _differs(file), file))
+            self._fail(CopyFailure("check", file.target, _difference_error(file), file))
         else:
             await self._set_file_modes([file])
             self._count(file, size, hashed.hexdigest(), is_new=True)
@@ -446,7 +449,7 @@ class TreeCopy:
                 self.totals.files -= 1
                 self.totals.bytes -= size
                 self.versions.pop(file.path, None)
-                self._fail(CopyFailure("check", file.target, _differs(file), file))
+                self._fail(CopyFailure("check", file.target, _difference_error(file), file))
 
     # --- directories and modes ---
 
@@ -490,9 +493,13 @@ class TreeCopy:
                 changes.append(EntryChange(file.target, "set_mode", file.mode))
         await self._set_modes(changes)
 
-    async def _close_to_others(self, files: Iterable[PlannedFile]) -> None:
-        """Take from the files that will be replaced what the new ones permit nobody but their owner."""
+    async def _withhold_from_others(self, files: Iterable[PlannedFile]) -> dict[PlannedFile, EntryChange]:
+        """Take from the files that will be replaced what the new ones permit nobody but their owner.
+
+        Returns what gives it back, for files that are not replaced after all.
+        """
         changes: list[EntryChange] = []
+        undo: dict[PlannedFile, EntryChange] = {}
         for file in files:
             present = None if file.existing is None or not self.terms.merges else file.existing.mode
             if (
@@ -501,7 +508,9 @@ class TreeCopy:
                 and (narrow := present & (file.mode | _OWN_BITS)) != present
             ):
                 changes.append(EntryChange(file.target, "set_mode", narrow))
+                undo[file] = EntryChange(file.target, "set_mode", present)
         await self._set_modes(changes)
+        return undo
 
     async def _set_modes(self, changes: Sequence[EntryChange]) -> None:
         outcomes = await self.target.backend.achange_entries(changes) if changes else []
@@ -549,7 +558,7 @@ async def _remove_directories(backend: "BackendProtocol", made: Iterable[str]) -
     ]
 
 
-def _differs(file: PlannedFile) -> DeepFSError:
+def _difference_error(file: PlannedFile) -> DeepFSError:
     return ConflictError(file.target, "what was stored differs from '{other}'", file.path)
 
 

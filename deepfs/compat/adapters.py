@@ -180,7 +180,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
     async def als(self, path: str) -> LsResult:
         path = paths.normalize(path)
         answer = await self._require("ls")(path)
-        failed = answers.refusal_of(answer, LsResult, path)
+        failed = answers.failure_in(answer, LsResult, path)
         if failed is not None:
             return failed
         entries = answers.children(answer, path)
@@ -220,7 +220,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         files = FileFilter(request)
         path = files.root
         answer = await self._require("glob")(request.pattern, path)
-        failed = answers.refusal_of(answer, GlobResult, path)
+        failed = answers.failure_in(answer, GlobResult, path)
         if failed is not None:
             return failed
         matches = [info for info in answers.infos(answer, "matches", path) if not info.is_dir and info.path in files]
@@ -239,7 +239,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             tree = await self._files(path)
             return await run_search(partial(grep_tree, tree, grep))
         answer = await self._require("grep")(request.pattern, path, request.glob)
-        failed = answers.refusal_of(answer, GrepResult, path)
+        failed = answers.failure_in(answer, GrepResult, path)
         if failed is not None:
             return failed
         found = [match for match in answers.matches(answer, path) if match.path in grep.files]

@@ -32,7 +32,7 @@ from deepfs.threads.pool import is_worker
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["LockHeldError", "lock_file", "lock_places", "mark_in_use", "when_free"]
+__all__ = ["LockHeldError", "lock_file", "lock_if_unused", "lock_places", "when_free"]
 
 _log = logging.getLogger("deepfs")
 
@@ -91,8 +91,12 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def mark_in_use(descriptor: int) -> bool:
-    """Lock a file while `descriptor` is open, to show that it is in use; False if it cannot be locked."""
+def lock_if_unused(descriptor: int) -> bool:
+    """Lock a file while `descriptor` is open, to show that it is in use.
+
+    Returns False if another holds it, or on a file system without such locks, where nobody can tell: `try_lock` would
+    take the lock of this process then, which others do not see.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

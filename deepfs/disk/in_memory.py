@@ -31,7 +31,16 @@ from deepfs.disk.os_calls import (
     release,
     syscall_of,
 )
-from deepfs.disk.reading import DEFAULT_LIMITS, Reading, ReadLimits, Versioning, fstat, is_database, is_kept, of_whole
+from deepfs.disk.reading import (
+    DEFAULT_LIMITS,
+    Reading,
+    ReadLimits,
+    Versioning,
+    fstat,
+    is_database,
+    is_used_database,
+    of_whole,
+)
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text.judging import AccessCheck
@@ -131,7 +140,7 @@ class FilesInMemory:
             status = fstat(found)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES or status.st_size > limit:
                 raise BlockingIOError
-            if is_kept(status):
+            if is_used_database(status):
                 raise BlockingIOError
             # This opens what was found, whatever is at the path by now.
             return _open(f"/proc/self/fd/{found}", READ), status

@@ -34,11 +34,10 @@ __all__ = [
     "blocks",
     "check_database",
     "check_entry",
-    "check_kept",
     "check_opened",
     "check_regular",
     "is_database",
-    "is_kept",
+    "is_used_database",
     "is_version",
     "modified_at",
     "of_whole",
@@ -47,6 +46,7 @@ __all__ = [
     "read_descriptor",
     "read_whole",
     "read_window",
+    "refuse_used_database",
     "regular_descriptor",
 ]
 
@@ -68,7 +68,7 @@ def check_regular(path: str, status: os.stat_result) -> None:
     """Raise IsDirectoryError or PermissionDeniedError unless `status` is that of a file that may be opened."""
     if not stat.S_ISREG(status.st_mode):
         raise IsDirectoryError(path) if stat.S_ISDIR(status.st_mode) else PermissionDeniedError(path, NOT_REGULAR)
-    check_kept(path, status)
+    refuse_used_database(path, status)
 
 
 def check_opened(path: str, descriptor: int, status: os.stat_result) -> None:
@@ -98,7 +98,7 @@ def open_regular(root: Root, path: str) -> tuple[int, os.stat_result]:
         raise IsDirectoryError(path)  # The root may not exist yet; opening it would raise NotFoundError.
     seen = root.peek(path)
     if seen is not None and stat.S_ISREG(seen.st_mode):
-        check_kept(path, seen)
+        refuse_used_database(path, seen)
     elif seen is not None and not stat.S_ISDIR(seen.st_mode):
         # Opening a FIFO would wake its writers, although nothing reads; opening a device may do anything.
         check_regular(path, root.stat(path))
@@ -449,14 +449,14 @@ _kept: dict[FileId, list[int]] = {}
 """The descriptors that wait for the end of the use of a database."""
 
 
-def is_kept(status: os.stat_result) -> bool:
+def is_used_database(status: os.stat_result) -> bool:
     """Whether a file was found to belong to a used database."""
     return bool(_kept) and file_id(status) in _kept
 
 
-def check_kept(path: str, status: os.stat_result) -> None:
+def refuse_used_database(path: str, status: os.stat_result) -> None:
     """Refuse a file before it is opened, if it was found to belong to a used database before, and still does."""
-    if is_kept(status):
+    if is_used_database(status):
         file = file_id(status)
         if _is_used(file):
             raise PermissionDeniedError(path, _REASON)
@@ -464,9 +464,9 @@ def check_kept(path: str, status: os.stat_result) -> None:
 
 
 def check_entry(path: str, name: str, directory: int) -> None:
-    """As `check_kept`, for the entry `name` of an open directory."""
+    """As `refuse_used_database`, for the entry `name` of an open directory."""
     if _kept:
-        check_kept(path, os.stat(name, dir_fd=directory, follow_symlinks=False))
+        refuse_used_database(path, os.stat(name, dir_fd=directory, follow_symlinks=False))
 
 
 def check_database(path: str, descriptor: int, status: os.stat_result) -> None:

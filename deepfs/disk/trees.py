@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from deepfs.disk.file_locks import lock_places, mark_in_use
+from deepfs.disk.file_locks import lock_if_unused, lock_places
 from deepfs.disk.os_calls import (
     NEW,
     NO_FOLLOW,
@@ -278,7 +278,7 @@ def tree_copy(
     try:
         target = _new_directory(name, source, directory)
         try:
-            mark_in_use(target)
+            lock_if_unused(target)
             _Copy(deadline, copied, durable).run(path, source, target)
             yield name
         finally:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from deepfs.disk.os_calls import READ, SEARCH, file_system_type, release
-from deepfs.disk.reading import check_kept, check_opened
+from deepfs.disk.reading import check_opened, refuse_used_database
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
 from deepfs.text import paths as texts
@@ -73,7 +73,7 @@ class UnchangedFiles:
             status = os.lstat(self._host_path + file)
             if status.st_ctime_ns >= self._last or status.st_size > limit or not stat.S_ISREG(status.st_mode):
                 return False
-            check_kept(file, status)
+            refuse_used_database(file, status)
             key = _key(status)
             known = _plain.get(key)
             return _remember(key, self._content(file, key)) if known is None else known

@@ -527,14 +527,16 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         return Listing([], False)
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            listing = _list(root, f"{path.rstrip('/')}/", real, _until_due(children, path, deadline), limit)
+            listing = _list(root, f"{path.rstrip('/')}/", real, _checking_deadline(children, path, deadline), limit)
     finally:
         release(descriptor)
     listing.entries.sort(key=attrgetter("path"))
     return listing
 
 
-def _until_due(children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline) -> Iterator[os.DirEntry[str]]:
+def _checking_deadline(
+    children: Iterator[os.DirEntry[str]], path: str, deadline: Deadline
+) -> Iterator[os.DirEntry[str]]:
     while some := list(islice(children, _CHECK_EVERY)):
         deadline.check(path)
         yield from some
@@ -570,20 +572,20 @@ def _entry(root: Root, path: str, child: os.DirEntry[str]) -> FileInfo:
         return _directory(path) if child.is_dir(follow_symlinks=False) else FileInfo(path, False)
     if stat.S_ISREG(status.st_mode):
         return FileInfo(path, False, status.st_size, modified_at(status))
-    return _link(root, path, status) if stat.S_ISLNK(status.st_mode) else _other(path, status)
+    return _link(root, path, status) if stat.S_ISLNK(status.st_mode) else _entry_of_other_kind(path, status)
 
 
 def _link(root: Root, path: str, own: os.stat_result) -> FileInfo:
     """The entry of a symlink, whose status is `own`: what it leads to."""
     try:
-        return _other(path, root.stat(path))
+        return _entry_of_other_kind(path, root.stat(path))
     except (OSError, DeepFSError) as error:
         if is_shortage(error):
             raise  # The symlink may lead to a directory; listing it as a file would be a guess.
         return FileInfo(path, False, None, modified_at(own))
 
 
-def _other(path: str, status: os.stat_result) -> FileInfo:
+def _entry_of_other_kind(path: str, status: os.stat_result) -> FileInfo:
     if stat.S_ISDIR(status.st_mode):
         return _directory(path, modified_at(status))
     return FileInfo(path, False, status.st_size if stat.S_ISREG(status.st_mode) else None, modified_at(status))

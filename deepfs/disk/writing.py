@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 
-from deepfs.disk.file_locks import LockedFile, lock_file, mark_in_use
+from deepfs.disk.file_locks import LockedFile, lock_file, lock_if_unused
 from deepfs.disk.flushing import Steps, ToFlush
 from deepfs.disk.os_calls import (
     LINK_ERRORS,
@@ -125,7 +125,7 @@ def _remove_if_stale(directory: int, name: str) -> None:
     descriptor = os.open(name, READ | NO_FOLLOW, dir_fd=directory)
     try:
         status = os.fstat(descriptor)
-        if time.time() - status.st_ctime > _STALE_AFTER_S and mark_in_use(descriptor):
+        if time.time() - status.st_ctime > _STALE_AFTER_S and lock_if_unused(descriptor):
             remove_tree(directory, name)
     finally:
         release(descriptor)
@@ -310,7 +310,7 @@ class TemporaryFile:
         except BaseException:
             discard(directory, self.name)
             raise
-        mark_in_use(self.descriptor)
+        lock_if_unused(self.descriptor)
 
     def __enter__(self) -> "TemporaryFile":
         return self

@@ -144,7 +144,7 @@ def find_exclusions(profile: HarnessProfile, middleware: Middleware) -> list[obj
 
     def excludes(entry: object) -> bool:
         name = entry.__name__ if isinstance(entry, type) else str(entry)
-        is_named = middleware.name == _ALSO_NAMED.get(name, name)
+        is_named = middleware.name in (name, _ALSO_NAMED.get(name))
         return type(middleware) is entry or (is_named and (is_ours or not isinstance(entry, type)))
 
     return [entry for entry in profile.excluded_middleware if excludes(entry)]

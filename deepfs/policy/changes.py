@@ -25,7 +25,7 @@ from deepfs.errors import ConflictError, DeepFSError, ErrorCode
 from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
-from deepfs.text.arguments import bytes_given
+from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import TreeEntry
 from deepfs.text.judging import without_access_check
 from deepfs.text.lines import decode, utf8_size, version
@@ -377,7 +377,7 @@ class _Counted:
         """Pass on the chunks; call `ask` before each one that makes the file larger."""
         size = 0
         async for chunk in chunks:
-            size += len(bytes_given("each chunk", chunk))
+            size += len(check_bytes("each chunk", chunk))
             if size > (reached := self.planned.after or 0):
                 await ask([PlannedChange(self.planned.path, reached, size)])
                 self.planned = replace(self.planned, after=size)

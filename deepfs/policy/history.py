@@ -239,11 +239,14 @@ class HistoryBackend(WrapperBackend):
         except DeepFSError as error:
             return failure(WriteResult, error)
         mode, now = await self._mode_of_version(path, number), await self._mode(path)
-        if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
+        narrow = now if mode is None or now is None else now & (mode | _OWN_BITS)
+        if narrow != now:
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
             (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
+            if narrow != now:
+                await self.inner.achange_entries([EntryChange(path, "set_mode", now)])
             return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
         if mode is not None and now is None:  # The umask may have left less than that.
             await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])
@@ -305,7 +308,7 @@ class HistoryBackend(WrapperBackend):
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
         kept: list[_SavedContent] = []
-        done, undone = False, False
+        succeeded, surely_unchanged = False, False
         try:
             removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
@@ -313,11 +316,11 @@ class HistoryBackend(WrapperBackend):
                     await self._keep_tree(path, kept, deep=removes)
             pinned = self._pin(operation, touched, kept)
             result = await super().run(pinned)
-            undone = pinned is not operation and result.code in _CHANGED_MEANWHILE
-            done = result.ok
-            return None if undone else result
+            surely_unchanged = pinned is not operation and result.code in _CHANGED_MEANWHILE
+            succeeded = result.ok
+            return None if surely_unchanged else result
         finally:
-            await self._settle(kept, {each.path: done for each in kept}, undone=undone)
+            await self._settle(kept, {each.path: succeeded for each in kept}, surely_unchanged=surely_unchanged)
 
     def _pin(
         self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_SavedContent]
@@ -442,19 +445,21 @@ class HistoryBackend(WrapperBackend):
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
-    async def _settle(self, kept: list[_SavedContent], done: dict[str, bool], *, undone: bool = False) -> None:
+    async def _settle(
+        self, kept: list[_SavedContent], done: dict[str, bool], *, surely_unchanged: bool = False
+    ) -> None:
         """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
 
-        With `undone`, it is certain that none of them happened.
+        With `surely_unchanged`, it is certain that none of them happened.
         """
         if kept:
-            await run_shielded(partial(self._settle_each, kept, done, undone))
+            await run_shielded(partial(self._settle_each, kept, done, surely_unchanged))
 
     @without_access_check
-    async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], undone: bool) -> None:
+    async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], surely_unchanged: bool) -> None:
         for each in kept:
             try:
-                if not undone and (done.get(each.path) or await self._has_changed(each)):
+                if not surely_unchanged and (done.get(each.path) or await self._has_changed(each)):
                     await self._prune(each.place)
                 else:
                     await self._forget(each.place, each.number, each.name)

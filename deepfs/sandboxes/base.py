@@ -35,7 +35,7 @@ from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepR
 from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.text import records as filedata
-from deepfs.text.arguments import bytes_of
+from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
 from deepfs.text.lines import check_text, decode, version
@@ -108,11 +108,11 @@ class BaseSandbox(SandboxBackendProtocol):
         if not root.startswith("/"):
             raise ValueError(f"root must be an absolute path in the sandbox, not {root!r}")
         self._root = paths.normalize(root)
-        self._max_bytes = bytes_of(max_file_size_mb)
+        self._max_bytes = bytes_from_mb(max_file_size_mb)
 
     # An `__init__` written for deepagents, whose class has none, does not call the one above.
     _root: str = "/"
-    _max_bytes: int = bytes_of(10)
+    _max_bytes: int = bytes_from_mb(10)
 
     @cached_property
     def _calls(self) -> ScriptCalls:

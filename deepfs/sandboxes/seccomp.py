@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from deepfs.sandboxes.system_calls import ALLOWED, NUMBERS
+from deepfs.sandboxes.system_calls import NUMBERS, PASSED_BY_DOCKER
 
 __all__ = [
     "ARCHITECTURES",
@@ -237,7 +237,7 @@ def _instructions(architecture: Architecture, rules: dict[str, Rule], *, asks: b
         if name in architecture.numbers:
             allow = _ASK if asks and name in CHANGES_OF_MODES else _ALLOW
             yield from _rule(architecture.numbers[name], rule, allow)
-    passing = {architecture.numbers[name] for name in ALLOWED if name in architecture.numbers}
+    passing = {architecture.numbers[name] for name in PASSED_BY_DOCKER if name in architecture.numbers}
     # Of each range of numbers in turn that all pass or all fail, the first number after it.
     for number in range(max(passing) + 1):
         if (number in passing) != (number + 1 in passing):

@@ -9,7 +9,7 @@ for some arguments alone. Names that neither x86-64 nor arm64 has are left out.
 
 from typing import Final
 
-__all__ = ["ALLOWED", "NUMBERS"]
+__all__ = ["NUMBERS", "PASSED_BY_DOCKER"]
 
 _X86_64 = """
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
@@ -127,5 +127,5 @@ _ALLOWED = """
     timerfd_settime times tkill truncate umask uname unlink unlinkat uretprobe utime utimensat utimes vfork vmsplice
     wait4 waitid write writev
 """
-ALLOWED: Final = frozenset(_ALLOWED.split())
-"""What Docker allows, `clone`, `personality` and `socket` for some arguments."""
+PASSED_BY_DOCKER: Final = frozenset(_ALLOWED.split())
+"""What Docker allows, some of it for some arguments only. A call with a rule in `seccomp.py` is decided there."""

@@ -21,7 +21,7 @@ from deepfs.operations import Grep as GrepRequest
 if TYPE_CHECKING:
     from deepfs.search.request import FileFilter
 
-__all__ = ["Clause", "PathNeeds", "folds_beyond_ascii", "folds_case", "required_path", "required_text"]
+__all__ = ["Clause", "PathNeeds", "folds_beyond_ascii", "folds_case", "path_needs", "required_text"]
 
 Clause: TypeAlias = tuple[str, ...]
 """Alternatives, of which at least one occurs."""
@@ -86,7 +86,7 @@ class PathNeeds(Struct, frozen=True):
     """All paths end with one of these; empty if nothing is known."""
 
 
-def required_path(files: "FileFilter") -> PathNeeds:
+def path_needs(files: "FileFilter") -> PathNeeds:
     """Return what the paths of all selected files beneath `files.root` have in common.
 
     Args:

@@ -284,7 +284,7 @@ class Ripgrep:
         command = (self._program, *_OPTIONS, *shown, f"--max-filesize={max_bytes}", *options, "--", "./")
         return RipgrepRun(command, needles, directory, deadline, with_lines=with_lines)
 
-    def is_understood(self) -> bool:
+    def passes_trial(self) -> bool:
         """Whether the program leaves out the right files and logs them as expected, tried on a small directory."""
         from tempfile import TemporaryDirectory  # Late: few programs search, and it takes long to load.
 
@@ -335,4 +335,4 @@ def _find_installed(path: str) -> Sequence[ProgramPlace]:
 @lru_cache(maxsize=8)
 def _check_program(program: str) -> Ripgrep | None:
     ripgrep = Ripgrep(program)
-    return ripgrep if ripgrep.is_understood() else None
+    return ripgrep if ripgrep.passes_trial() else None

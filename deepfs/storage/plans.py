@@ -19,7 +19,7 @@ from deepfs.errors import (
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
 from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
-from deepfs.search.literals import required_path
+from deepfs.search.literals import path_needs
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.storage.gathering import batched
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
@@ -53,7 +53,7 @@ from deepfs.types import (
 )
 
 
-class Terms(Protocol):
+class PlannedBackend(Protocol):
     """The parts of a backend that its plans use."""
 
     _max_bytes: int
@@ -156,7 +156,7 @@ def _subtree(path: str, *, contents: bool) -> Plan[tuple[Found, list[str]]]:
     return (yield from _beneath(path, contents=contents))
 
 
-def ls(terms: Terms, operation: Ls) -> Plan[LsResult]:
+def ls(backend: PlannedBackend, operation: Ls) -> Plan[LsResult]:
     path = operation.path
     tree = _tree_of((yield Children(prefix_of(path))))
     if path not in tree.directories:
@@ -164,7 +164,7 @@ def ls(terms: Terms, operation: Ls) -> Plan[LsResult]:
     return LsResult(entries=tree.entries(path))
 
 
-def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
+def list_tree(backend: PlannedBackend, operation: ListTree) -> Plan[TreeListing]:
     path = operation.path
     single: Mapping[str, FileStat] = {} if path == "/" else (yield Stat([path]))
     if path in single:
@@ -173,13 +173,13 @@ def list_tree(terms: Terms, operation: ListTree) -> Plan[TreeListing]:
     return list_implied(path, [(child, tree.info(child).size) for child in tree.beneath(path)])
 
 
-def read(terms: Terms, operation: Read) -> Plan[ReadResult]:
+def read(backend: PlannedBackend, operation: Read) -> Plan[ReadResult]:
     path, offset, limit = operation.path, operation.offset, operation.limit
     data = (yield from _get_existing(path))[path]
-    return records.read_data(path, data, offset, limit, max_binary=terms._max_bytes)
+    return records.read_data(path, data, offset, limit, max_binary=backend._max_bytes)
 
 
-def read_raw(terms: Terms, operation: ReadRaw) -> Plan[ReadRawResult]:
+def read_raw(backend: PlannedBackend, operation: ReadRaw) -> Plan[ReadRawResult]:
     return ReadRawResult(data=(yield from _get_existing(operation.path))[operation.path])
 
 
@@ -221,17 +221,17 @@ def _make_download(given: str, path: str | DeepFSError, found: Mapping[str, File
 
 
 # --- changing --------------------------------------------------------------------------------------------------------
-# Every change of a flat backend passes `terms._before_apply`, once an operation.
+# Every change of a flat backend passes `backend._before_apply`, once an operation.
 
 
-def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
+def look_before_write(backend: PlannedBackend, path: str, *, contents: bool) -> Plan[Found]:
     """The file at `path`, or its stat, if there is one. Raises if no file can be put there."""
     found: Found = {}
     if path == "/":
         raise IsDirectoryError(path)
     above = paths.ancestors(path)
     seen = (Get if contents else Stat)([path, *above])
-    if terms._asks_together:
+    if backend._asks_together:
         found, beneath = yield Together((seen, List(prefix_of(path), _FEW)))
     else:
         found, beneath = (yield seen), None
@@ -241,23 +241,23 @@ def place(terms: Terms, path: str, *, contents: bool) -> Plan[Found]:
                 raise NotDirectoryError(directory)
         if path in found:
             return found
-    is_directory = holds_files(path) if beneath is None else _shows_directory(path, beneath)
-    if (yield from is_directory):
+    directory_question = holds_files(path) if beneath is None else _shows_directory(path, beneath)
+    if (yield from directory_question):
         raise IsDirectoryError(path)
     return found
 
 
-def write(terms: Terms, operation: Write) -> Plan[WriteResult]:
+def write(backend: PlannedBackend, operation: Write) -> Plan[WriteResult]:
     path, overwrite, if_match = operation.path, operation.overwrite, operation.if_match
-    needs_before = if_match is not None or (overwrite and terms._reads_before_change)
-    found = yield from place(terms, path, contents=needs_before)
+    needs_before = if_match is not None or (overwrite and backend._reads_before_change)
+    found = yield from look_before_write(backend, path, contents=needs_before)
     trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
     after = records.text_file(operation.content, trees.created_at(found, path))
-    update = yield Apply(terms._before_apply([trees.change_of(path, found, after)]))
+    update = yield Apply(backend._before_apply([trees.change_of(path, found, after)]))
     return WriteResult(path=path, files_update=update)
 
 
-def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
+def edit(backend: PlannedBackend, operation: Edit) -> Plan[EditResult]:
     path = operation.path
     found = yield from _get_existing(path)
     before = found[path]
@@ -267,51 +267,51 @@ def edit(terms: Terms, operation: Edit) -> Plan[EditResult]:
         raise BinaryFileError(path)
     done = replace(path, content, operation.old, operation.new, operation.replace_all)
     after = records.text_file(done.content, before.created_at)
-    update = yield Apply(terms._before_apply([trees.change_of(path, found, after, done)]))
+    update = yield Apply(backend._before_apply([trees.change_of(path, found, after, done)]))
     return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 
 
-def delete(terms: Terms, operation: Delete) -> Plan[DeleteResult]:
+def delete(backend: PlannedBackend, operation: Delete) -> Plan[DeleteResult]:
     path, if_match = operation.path, operation.if_match
     if path == "/":
         raise PermissionDeniedError(path, "the root cannot be deleted")
-    needs_before = if_match is not None or terms._reads_before_change
+    needs_before = if_match is not None or backend._reads_before_change
     files, chosen = yield from _subtree(path, contents=needs_before)
     trees.check_version(path, files, if_match)
-    yield Apply(terms._before_apply([trees.change_of(child, files, None) for child in chosen]))
+    yield Apply(backend._before_apply([trees.change_of(child, files, None) for child in chosen]))
     return DeleteResult(path=path)
 
 
-def move(terms: Terms, operation: Move) -> Plan[WriteResult]:
+def move(backend: PlannedBackend, operation: Move) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=src != dst)
     if src == dst:
         return WriteResult(path=dst)
-    added = yield from _relocate(terms, operation, files, chosen)
+    added = yield from _relocate(backend, operation, files, chosen)
     removed = [trees.change_of(path, files, None) for path in chosen]
-    return WriteResult(path=dst, files_update=(yield Apply(terms._before_apply([*added, *removed]))))
+    return WriteResult(path=dst, files_update=(yield Apply(backend._before_apply([*added, *removed]))))
 
 
-def copy(terms: Terms, operation: Copy) -> Plan[WriteResult]:
+def copy(backend: PlannedBackend, operation: Copy) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=True)
-    moved = yield from _relocate(terms, operation, files, chosen)
-    update = yield Apply(terms._before_apply([trees.as_copy(change) for change in moved]))
+    moved = yield from _relocate(backend, operation, files, chosen)
+    update = yield Apply(backend._before_apply([trees.as_copy(change) for change in moved]))
     return WriteResult(path=dst, files_update=update)
 
 
-def _relocate(terms: Terms, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
+def _relocate(backend: PlannedBackend, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
     """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
     src, dst = operation.src, operation.dst
     targets = trees.relocation(src, dst, chosen)
-    found = yield from _files([dst, *paths.ancestors(dst)], contents=terms._reads_before_change)
+    found = yield from _files([dst, *paths.ancestors(dst)], contents=backend._reads_before_change)
     trees.check_parents(dst, found)
     standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
     check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
     return [trees.change_of_move(targets[path], found, path, files) for path in chosen]
 
 
-PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
+PLANS: Final[Mapping[type[Operation], Callable[[PlannedBackend, Any], Plan[Any]]]] = {
     Read: read, ReadRaw: read_raw, Ls: ls, ListTree: list_tree,
     Write: write, Edit: edit, Delete: delete, Move: move, Copy: copy,
 }  # fmt: skip
@@ -319,21 +319,21 @@ PLANS: Final[Mapping[type[Operation], Callable[[Terms, Any], Plan[Any]]]] = {
 
 
 def upload(
-    terms: Terms, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
+    backend: PlannedBackend, files: Sequence[tuple[str, bytes]], targets: Sequence[str | DeepFSError]
 ) -> Plan[list[DeepFSError | None]]:
     """What became of each file: the error if it could not be stored, else None.
 
     A target is a normalised path, or the error of an invalid path.
     """
     valid = [target for target in targets if isinstance(target, str)]
-    uploads = Uploads(*(yield from _find_occupied(terms, valid)), terms._check_storable)
+    uploads = Uploads(*(yield from _find_occupied(backend, valid)), backend._check_storable)
     outcomes = [
         uploads.add(target, content) if isinstance(target, str) else target
         for target, (_, content) in zip(targets, files, strict=True)
     ]
     try:
         if uploads.changes:
-            yield Apply(terms._before_apply(uploads.changes))
+            yield Apply(backend._before_apply(uploads.changes))
     except PartlyDoneError as error:
         return [
             outcome or (None if target in error.done else error)
@@ -346,26 +346,26 @@ def upload(
     return outcomes
 
 
-def _find_occupied(terms: Terms, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
+def _find_occupied(backend: PlannedBackend, targets: list[str]) -> Plan[tuple[Found, set[str]]]:
     """The files at and above `targets`, or their stats, and those of `targets` that are directories."""
-    empty = yield from _empty_directories(terms, targets)
+    empty = yield from _empty_directories(backend, targets)
     above = _unique(up for path in targets for up in paths.ancestors(path))
     targets = [path for path in targets if not _is_in(path, empty)]
     wanted = _unique([*targets, *(path for path in above if not _is_in(path, empty))])
-    found = yield from _files(wanted, contents=terms._reads_before_change)
+    found = yield from _files(wanted, contents=backend._reads_before_change)
     missing = [path for path in targets if path not in found]
     answers: Sequence[Any] = []
-    if terms._asks_together:
+    if backend._asks_together:
         answers = yield Together([List(prefix_of(path), _FEW) for path in missing])
     directories = set()
     for path, answer in zip_longest(missing, answers):
-        is_directory = holds_files(path) if answer is None else _shows_directory(path, answer)
-        if (yield from is_directory):
+        directory_question = holds_files(path) if answer is None else _shows_directory(path, answer)
+        if (yield from directory_question):
             directories.add(path)
     return found, directories
 
 
-def _empty_directories(terms: Terms, targets: Sequence[str]) -> Plan[set[str]]:
+def _empty_directories(backend: PlannedBackend, targets: Sequence[str]) -> Plan[set[str]]:
     """Directories above `targets` that hold no files: of what is in them, nothing need be asked for.
 
     A tree that is copied goes into new directories mostly, so this asks for one directory in place of each file.
@@ -379,7 +379,7 @@ def _empty_directories(terms: Terms, targets: Sequence[str]) -> Plan[set[str]]:
     for _, directories in sorted(depths.items()):
         asked = [directory for directory in directories if not _is_in(directory, empty)]
         lists = [List(prefix_of(directory), _FEW) for directory in asked]
-        if terms._asks_together:
+        if backend._asks_together:
             answers = yield Together(lists)
         else:
             answers = []
@@ -414,11 +414,11 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 _BATCH_FILES: Final = 256
 
 
-def _list_searched(terms: Terms, files: FileFilter) -> Plan[FileTree]:
+def _list_searched(backend: PlannedBackend, files: FileFilter) -> Plan[FileTree]:
     """The tree with everything that a search selects. Of a remote storage, it has only what the glob may select."""
-    if not terms._asks_together:
+    if not backend._asks_together:
         return (yield from snapshot_tree(files.root))
-    start = required_path(files).prefix
+    start = path_needs(files).prefix
     directory = start[: start.rindex("/")] or "/"
     if paths.is_beneath(directory, files.root):
         tree = yield from snapshot_tree(directory)
@@ -429,10 +429,10 @@ def _list_searched(terms: Terms, files: FileFilter) -> Plan[FileTree]:
     return (yield from snapshot_tree(files.root))
 
 
-def glob(terms: Terms, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
-    if terms._finds:
+def glob(backend: PlannedBackend, request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
+    if backend._finds:
         return (yield from _find_names(request, files))
-    tree = yield from _list_searched(terms, files)
+    tree = yield from _list_searched(backend, files)
     if not tree.holds(files.root):
         raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory_error(files.root))
     result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
@@ -453,11 +453,11 @@ def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:
     return result
 
 
-def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
-    grep, root, deadline = GrepScan(request, files, terms._max_bytes), files.root, search_deadline()
-    if terms._finds:
-        return (yield from _find_lines(terms, request, grep))
-    tree = yield from _list_searched(terms, files)
+def grep(backend: PlannedBackend, request: GrepRequest, files: FileFilter) -> Plan[GrepResult]:
+    grep, root, deadline = GrepScan(request, files, backend._max_bytes), files.root, search_deadline()
+    if backend._finds:
+        return (yield from _find_lines(backend, request, grep))
+    tree = yield from _list_searched(backend, files)
     if tree.contents is None and root != "/":
         # The listing has the files beneath the root of the search. The root may be a file itself, and even beside them:
         # it is then fetched with them.
@@ -469,11 +469,11 @@ def grep(terms: Terms, request: GrepRequest, files: FileFilter) -> Plan[GrepResu
     if tree.contents is not None:
         yield Work(search.scan_all, deadline)
         return search.result()
-    yield from _scan(terms, search, deadline)
+    yield from _scan(backend, search, deadline)
     return search.result()
 
 
-def _find_lines(terms: Terms, request: GrepRequest, grep: GrepScan) -> Plan[GrepResult]:
+def _find_lines(backend: PlannedBackend, request: GrepRequest, grep: GrepScan) -> Plan[GrepResult]:
     """`grep` where the storage finds candidates by itself."""
     files, deadline, page = grep.files, search_deadline(), Page({}, "")
     seen = 0
@@ -481,7 +481,7 @@ def _find_lines(terms: Terms, request: GrepRequest, grep: GrepScan) -> Plan[Grep
         page = yield Find(request, files, page.last or None)
         grep.skipped += page.skipped
         seen += len(page.files)
-        wants_more = yield from _scan(terms, BatchedGrep(StatTree(page.files), grep), deadline)
+        wants_more = yield from _scan(backend, BatchedGrep(StatTree(page.files), grep), deadline)
         if page.truncated:
             grep.truncated = True
         if not wants_more or grep.truncated:
@@ -493,10 +493,10 @@ def _find_lines(terms: Terms, request: GrepRequest, grep: GrepScan) -> Plan[Grep
     return result
 
 
-def _scan(terms: Terms, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
+def _scan(backend: PlannedBackend, search: BatchedGrep, deadline: Deadline) -> Plan[bool]:
     """Search the files of a listing without contents. Returns whether the search needs more files."""
     chosen: list[tuple[str, int]] = yield Work(search.choose, deadline)
-    ahead = tuple(path for path, _ in chosen) if terms._asks_together else ()
+    ahead = tuple(path for path, _ in chosen) if backend._asks_together else ()
     for batch in batches(chosen):
         ahead = ahead[len(batch) :]
         if not (yield Work(partial(search.scan, batch, (yield GetEach(batch, ahead))), deadline)):

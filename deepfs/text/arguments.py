@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def check_integer(name: str, given: object) -> None:
 
 def check_number(name: str, given: float, *, positive: bool = True) -> None:
     """Raise TypeError unless `given` is a number, ValueError unless it is over 0 (or 0, if `positive` is False)."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
+    if isinstance(given, bool) or not isinstance(given, int | float | SupportsIndex):
         raise TypeError(f"{name} must be a number, not {given!r}")
     if positive and not given > 0:
         raise ValueError(f"{name} must be positive, not {given}")
@@ -49,7 +49,7 @@ def chunk_bytes(chunk_size: int) -> int:
     return min(chunk_size, MAX_CHUNK_BYTES)
 
 
-def directory_given(name: str, given: str | os.PathLike[str]) -> str:
+def check_directory(name: str, given: str | os.PathLike[str]) -> str:
     """Return the path of a directory of the host. Raises TypeError if `given` is no path."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
@@ -57,14 +57,14 @@ def directory_given(name: str, given: str | os.PathLike[str]) -> str:
     return found
 
 
-def bytes_of(max_file_size_mb: float) -> int:
+def bytes_from_mb(max_file_size_mb: float) -> int:
     """Return the size in bytes; infinity becomes `sys.maxsize`. Raises TypeError or ValueError if it is not a size."""
     check_number("max_file_size_mb", max_file_size_mb, positive=False)
     return int(min(max_file_size_mb * 1024 * 1024, sys.maxsize))
 
 
 def seconds_of(timeout: float | None, most: float) -> float:
-    """Return `timeout`, or `most` if it is None, 0 or more. Raises TypeError or ValueError for anything else."""
+    """Return `timeout`, but at most `most`, which None and 0 mean. Raises TypeError or ValueError if it is no time."""
     if timeout is None:
         return most
     check_number("timeout", timeout, positive=False)
@@ -89,10 +89,10 @@ def _upload(item: object) -> tuple[str, bytes]:
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise TypeError(f"files must be a list of pairs of a path and bytes, and {item!r:.100} is none")
     path, content = item
-    return check_string("path", path), bytes_given(f"the content of {path!r:.100}", content)
+    return check_string("path", path), check_bytes(f"the content of {path!r:.100}", content)
 
 
-def bytes_given(name: str, given: object) -> bytes:
+def check_bytes(name: str, given: object) -> bytes:
     """Return `given` as bytes, copied if it is mutable. Raises TypeError unless it is bytes-like."""
     if isinstance(given, bytes):
         return given

@@ -55,6 +55,7 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
         ("The disk quota is used up", ErrorCode.QUOTA_EXCEEDED),
         ("No such host is known", ErrorCode.BACKEND_ERROR),
         ("sh: python3: command not found", ErrorCode.BACKEND_ERROR),
+        ("Sandbox error: file not found", ErrorCode.FILE_NOT_FOUND),
         ("Database does not exist", ErrorCode.BACKEND_ERROR),
         ("No space left on device", ErrorCode.QUOTA_EXCEEDED),
         ("The disk is full, as 'permission denied", ErrorCode.BACKEND_ERROR),

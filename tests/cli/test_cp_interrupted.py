@@ -145,6 +145,7 @@ async def test_what_was_not_stored_as_it_is_counts_as_failed(
     target = MemoryBackend()
     totals = await _copy(session, source, _Truncating(target), verify=verify, moves=True)
     assert (totals.files, totals.bytes, totals.failed, session.status) == (1, len(b"good"), 2, 1)
+    assert totals.passed_bytes == totals.planned_bytes > 0
     assert capsys.readouterr().err.count("what was stored at") == 2
     # A move keeps what did not arrive.
     assert [entry.path for entry in (await source.als("/src")).entries or ()] == ["/src/bad", "/src/bad-large"]

@@ -131,7 +131,7 @@ def test_an_entry_whose_stat_fails_is_listed_without_size(
         def stat(self, *, follow_symlinks: bool) -> os.stat_result:
             raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr("deepfs.disk.walking._until_due", lambda children, *_: map(Mute, children))
+    monkeypatch.setattr("deepfs.disk.walking._checking_deadline", lambda children, *_: map(Mute, children))
     assert disk.list_directory("/").entries == [FileInfo("/dir.txt", False), FileInfo("/dir/", True)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import TodoListMiddleware
+from langchain.agents.middleware import HumanInTheLoopMiddleware, TodoListMiddleware
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.tools import tool
@@ -465,6 +465,12 @@ def test_an_exclusion_that_matches_nothing_is_refused(entry: Any) -> None:
 def test_names_that_deepagents_has_exclude_as_well(entry: str) -> None:
     register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
     agent_of(interrupt_on={"write_file": True})
+
+
+def test_a_middleware_of_langchain_is_excluded_by_its_own_name() -> None:
+    excluded = HarnessProfile(excluded_middleware=frozenset({"HumanInTheLoopMiddleware"}))
+    register_harness_profile("acme", excluded)
+    agent_of(middleware=[HumanInTheLoopMiddleware({"write_file": True})])
 
 
 # --- the general-purpose subagent ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from deepfs.search.literals import (
     PathNeeds,
     folds_beyond_ascii,
     folds_case,
-    required_path,
+    path_needs,
     required_text,
 )
 from deepfs.search.query import search
@@ -417,7 +417,7 @@ def test_hostile_patterns_take_few_steps(pattern: str) -> None:
     ],
 )
 def test_paths(glob: str | None, root: str, needs: PathNeeds) -> None:
-    assert required_path(FileFilter(GrepRequest("x", root, glob))) == needs
+    assert path_needs(FileFilter(GrepRequest("x", root, glob))) == needs
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_a_selected_path_has_what_is_needed(directories: list[Matching], name: M
         return
     path = f"{root.rstrip('/')}/{text}"
     if path in files:
-        needs = required_path(files)
+        needs = path_needs(files)
         assert path.startswith(needs.prefix)
         assert all(any(text in path for text in clause) for clause in needs.clauses)
         assert not needs.suffix or path.endswith(needs.suffix)
@@ -475,4 +475,4 @@ def test_the_largest_globs_take_few_steps() -> None:
     numbers = ",".join(f"*{number}?" for number in range(200))
     for pattern in ["{a,b}" * 7 + "*x", f"{{{numbers}}}", "a*" * (MAX_PATTERN // 6)]:
         files = FileFilter(GlobRequest(pattern))
-        assert steps_of(lambda files=files: required_path(files)) < 500_000  # type: ignore[misc]
+        assert steps_of(lambda files=files: path_needs(files)) < 500_000  # type: ignore[misc]

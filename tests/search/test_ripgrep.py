@@ -362,7 +362,7 @@ def test_a_program_in_a_relative_directory_is_not_used(
     made.parent.joinpath("rg").rename(tmp_path / "rg")
     program("exit 1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Ripgrep, "is_understood", lambda _: True)
+    monkeypatch.setattr(Ripgrep, "passes_trial", lambda _: True)
     monkeypatch.setenv("PATH", path)
     assert find_ripgrep() is None
 
@@ -378,7 +378,7 @@ def test_a_program_in_a_relative_directory_is_not_used(
     ],
 )
 def test_a_program_that_does_not_report_files_left_out_is_not_used(program: Callable[[str], Path], script: str) -> None:
-    assert not Ripgrep(str(program(script))).is_understood()
+    assert not Ripgrep(str(program(script))).passes_trial()
 
 
 @pytest.mark.parametrize("script", ["exec sleep 60", "exec yes", "while :; do printf './found\\0'; done"])
@@ -387,7 +387,7 @@ def test_a_program_that_does_not_end_is_not_used(
 ) -> None:
     monkeypatch.setattr(module, "_TRIAL_S", 0.2)
     before, start = children(), time.monotonic()
-    assert not Ripgrep(str(program(script))).is_understood()
+    assert not Ripgrep(str(program(script))).passes_trial()
     assert time.monotonic() - start < 5
     assert children() == before
 

@@ -51,7 +51,7 @@ from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.storage.runners import Plan, until_accepted
 from deepfs.sync import call_sync, run_shielded
 from deepfs.text import paths
-from deepfs.text.arguments import bytes_given, check_number, check_string, chunk_bytes
+from deepfs.text.arguments import check_bytes, check_number, check_string, chunk_bytes
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, change_of
 from deepfs.text.lines import check_window
@@ -321,7 +321,7 @@ class ObjectStoreBackend(StorageBackend):
 
     def _replaceable(self, path: str) -> Plan[FileStat | None]:
         """The stat of the file that an upload replaces. Raises if there can be no file at `path`."""
-        found = yield from plans.place(self, path, contents=False)
+        found = yield from plans.look_before_write(self, path, contents=False)
         self._before_apply([change_of(path, found, FileDataV2("", "utf-8"))])
         return found.get(path)  # type: ignore[return-value]
 
@@ -349,7 +349,7 @@ class ObjectStoreBackend(StorageBackend):
             try:
                 await hand(start)
                 async for chunk in rest:
-                    if not await hand(bytes_given("each chunk", chunk)):
+                    if not await hand(check_bytes("each chunk", chunk)):
                         break
                 await hand(None)
             except BaseException as error:
@@ -370,7 +370,7 @@ class ObjectStoreBackend(StorageBackend):
         else:
             # The name is too long for a path of the contract, so that nobody meets the object.
             key = f"{self._keys.prefix}deepfs-probe-{secrets.token_hex(8)}".ljust(len(self._keys.prefix) + 300, "-")
-            if problem := await self._client.problem_of_conditions(key):
+            if problem := await self._client.probe_conditions(key):
                 raise NotSupportedError(
                     None,
                     f"The object store {problem}. ObjectStoreBackend(…, unsafe_overwrites=True) uses it all the same.",

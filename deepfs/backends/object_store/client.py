@@ -39,7 +39,7 @@ class Aborted(Exception):  # noqa: N818
 
 _find_key: Final = re.compile(r'Path "(.*?)"(?: contained|: Encountered)', re.DOTALL).search
 _find_status: Final = re.compile(r"status code: (\d{3})\b").search
-_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _INVALID: Final = 400
 _FORBIDDEN: Final = 403
 _BEYOND: Final = 416
@@ -77,7 +77,7 @@ def is_transient(error: Exception) -> bool:
     if not is_driver_error(error) or _kind(error) in _REFUSED | _LASTING:
         return False
     status = _status(error)
-    return status is None or status in _PASSING
+    return status is None or status in _TRANSIENT
 
 
 def failure_of(error: Exception, path: str) -> DeepFSError:
@@ -519,21 +519,21 @@ class ObjectClient:
         )
         return url
 
-    async def problem_of_conditions(self, key: str) -> str | None:
+    async def probe_conditions(self, key: str) -> str | None:
         """What the store does with the conditions of puts, if it does not keep them. Leaves nothing behind.
 
         Finds out whether it compares tags as it gives them, or without their quotes, as Ceph before 17 does.
         """
         try:
-            await self._takes(key, "create")
-            if await self._takes(key, "create"):
+            await self._try_put(key, "create")
+            if await self._try_put(key, "create"):
                 return _IGNORES
             for is_bare in (False, True):
-                if await self._takes(key, _update_of(_STALE, is_bare=is_bare)):
+                if await self._try_put(key, _update_of(_STALE, is_bare=is_bare)):
                     return _IGNORES
                 before = await self._tag(key)
                 # A tag that is new shows that an earlier attempt of this put was made.
-                if await self._takes(key, _update_of(before, is_bare=is_bare)) or await self._tag(key) != before:
+                if await self._try_put(key, _update_of(before, is_bare=is_bare)) or await self._tag(key) != before:
                     self.has_bare_tags = is_bare
                     return None
         finally:
@@ -541,7 +541,7 @@ class ObjectClient:
                 await self._send("/", lambda: self._driver.delete_async(self._store, key))
         return "refuses puts whose conditions hold, so files could not be changed"
 
-    async def _takes(self, key: str, mode: Any) -> bool:
+    async def _try_put(self, key: str, mode: Any) -> bool:
         """Whether the store takes a put under a condition."""
 
         async def attempt() -> bool:

@@ -35,7 +35,7 @@ from deepfs.search.request import FileFilter, SearchRequest
 from deepfs.storage.gathering import Prefetch, gather_each
 from deepfs.storage.runners import AsyncStorage, Kind, Page, Plan
 from deepfs.text import media, records
-from deepfs.text.arguments import bytes_given
+from deepfs.text.arguments import check_bytes
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
@@ -506,7 +506,7 @@ async def read_beginning(chunks: AsyncIterable[bytes]) -> tuple[bytes, AsyncIter
     start = bytearray()
     iterator = aiter(chunks)
     async for chunk in iterator:
-        start += bytes_given("each chunk", chunk)
+        start += check_bytes("each chunk", chunk)
         if len(start) > BLOCK_BYTES:
             return bytes(start), iterator
     return bytes(start), None

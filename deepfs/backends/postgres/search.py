@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from deepfs.backends.postgres.files import Changes, PostgresFiles
 from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
-from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
+from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
@@ -102,7 +102,7 @@ def _longest(clauses: Iterable[Clause]) -> list[Clause]:
 
 def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> tuple[str, _Texts]:
     """The prefix of the paths that a search may find, and what it needs of them and of their contents."""
-    needs = required_path(files)
+    needs = path_needs(files)
     trigrams = _Trigrams(abilities)
     on_paths = [_patterns_within(clause) for clause in _longest(needs.clauses)]
     usable = [_patterns_within(clause) for clause in needs.clauses if trigrams.has(clause)]

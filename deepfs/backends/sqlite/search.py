@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from deepfs.backends.sqlite.database import DatabaseSession
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
-from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, required_path, required_text
+from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
@@ -99,7 +99,7 @@ class Candidates:
         max_scanned: int,
     ) -> None:
         self._session, self._namespace, self._files = session, namespace, files
-        needs = required_path(files)
+        needs = path_needs(files)
         self._start, self._end = needs.prefix, end_of_prefix(needs.prefix)
         self._walked_at_once = _SAMPLE
         self._scanned = 0

@@ -260,7 +260,7 @@ async def _sqlite(store: BaseStore, session: StoreSession, namespace: Namespace,
     connection = session.connection
     # Else a single statement would belong to a transaction, which it could not commit.
     is_alone = connection.isolation_level is None and not connection.in_transaction
-    if is_alone and _RETURNS and await _is_made(session, ".".join(namespace), puts):
+    if is_alone and _RETURNS and await _try_single_change(session, ".".join(namespace), puts):
         return None
     async with _sqlite_transaction(session):
         changed = await _find_difference_in_sqlite(session, ".".join(namespace), puts)
@@ -335,7 +335,7 @@ _REPLACE: Final = """
 _REMOVE: Final = "DELETE FROM store WHERE prefix = :prefix AND key = :key AND value = :before RETURNING key"
 
 
-async def _is_made(session: StoreSession, prefix: str, puts: Sequence[Put]) -> bool:
+async def _try_single_change(session: StoreSession, prefix: str, puts: Sequence[Put]) -> bool:
     """Make a single change, and return whether it was made.
 
     If it was not, as when another program has written the same record in another form, the general statements decide.

@@ -168,7 +168,7 @@ def tests_lowest(session: nox.Session) -> None:
     # A release of s3fs needs the fsspec of its day, and the oldest ones an S3 client that moto no longer works with.
     install(session, "test", options=("--constraint", str(constraints)), without="s3fs")
     # What needs later releases is left out here, which `nox -s complete` is not about.
-    left_out = f"--left-out={session.create_tmp()}/left-out.txt"
+    left_out = f"--left-out={Path(session.virtualenv.location, 'left-out.txt')}"
     run_tests(session, "quick", left_out, "--ignore", "tests/peer", "--ignore", "tests/backends/test_fsspec_s3.py")
 
 

@@ -79,7 +79,6 @@ _USES: Final[Mapping[str, tuple[_ToolUse, ...]]] = {
         _ToolUse(("read", "write"), "source", whole_tree=True),
         _ToolUse(("write",), "destination", whole_tree=True),
     ),
-    "copy": (_ToolUse(("read",), "source", whole_tree=True), _ToolUse(("write",), "destination", whole_tree=True)),
     "execute": (_ToolUse(("execute",), "", "/"),),
 }
 
@@ -146,7 +145,6 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
 
 _SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "move": ("write_file", "edit_file", "delete"),
-    "copy": ("write_file", "edit_file", "delete"),
     "write_file": ("edit_file", "delete"),
     "apply_patch": ("write_file", "edit_file", "delete"),
     "memory": ("write_file", "edit_file", "delete"),
@@ -262,7 +260,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     Args:
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
-            includes `move`, `copy`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
+            includes `move`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
             overwrites. A tool that has an entry of its own follows only that entry, and the rules.
         backend: The backend of the tools, with its rules; None shows no diff.
 

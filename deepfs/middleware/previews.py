@@ -102,7 +102,7 @@ class Preview(NamedTuple):
 async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments) -> Preview | None:
     """Compute what a call of a tool that changes files would change.
 
-    The tools are `write_file`, `edit_file`, `delete`, `move`, `copy`, `apply_patch` and `memory`. Nothing is changed.
+    The tools are `write_file`, `edit_file`, `delete`, `move`, `apply_patch` and `memory`. Nothing is changed.
     Rules of a PermissionedBackend that ask for approval let the reads pass, those that deny do not.
     Of a large change a part is shown, with a note of what is left out.
 
@@ -265,36 +265,27 @@ async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Argum
 
 
 async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
-    there = await _transfer(page, backend, arguments, "is moved")
-    source, destination = (paths.normalize(str(arguments[name])) for name in ("source", "destination"))
-    is_taken = there is not None and there.hidden is None and source != destination
-    if is_taken and not arguments.get("overwrite"):
-        page.note("This call would fail: the destination is there already, and overwrite is not set")
-
-
-async def _transfer(
-    page: _PreviewPage, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
-) -> _FoundFile | None:
-    """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
     if found.is_absent:
         page.note("This call would fail: nothing is at the source")
-        return None
-    _describe(page, source, found, f"{verb} to {display_path(destination)}")
+        return
+    _describe(page, source, found, f"is moved to {display_path(destination)}")
     there = await _find(page, backend, destination)
     if there.is_absent:
-        return None
+        return
     if there.hidden is not None:
         _hide(page, "What is at the destination", there.hidden)
-    elif there.listing is not None:
+        return
+    if there.listing is not None:
         page.note("A directory is at the destination")
     elif there.text is not None and found.text is not None:
         page.note("It replaces a file")
         await page.diff(destination, there.text, found.text)
     else:
         page.note(f"It replaces a file of {len(there.text.encode()) if there.text is not None else there.size:,} bytes")
-    return there
+    if not arguments.get("overwrite") and paths.normalize(source) != paths.normalize(destination):
+        page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 
 def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> None:
@@ -367,7 +358,6 @@ _PREVIEWS: Final[
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),
     "delete": (_delete, ("file_path",)),
     "move": (_move, ("source", "destination")),
-    "copy": (_transfer, ("source", "destination")),
     "apply_patch": (_patch, ("input",)),
     "insert": (_insert, ("path", "insert_line", "insert_text")),
 }

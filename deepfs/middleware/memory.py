@@ -22,7 +22,7 @@ from deepfs.middleware._base import (
 )
 from deepfs.middleware._messages import with_prompt
 from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.provider_caching import has_room_for_breakpoint
+from deepfs.middleware.provider_caching import MAX_BREAKPOINTS, count_breakpoints
 from deepfs.text.arguments import check_string
 from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
@@ -129,7 +129,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.system_prompt is not None:
             shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
-        if self._add_cache_control and _is_anthropic(request.model) and has_room_for_breakpoint(request):
+        if self._add_cache_control and _is_anthropic(request.model) and count_breakpoints(request) < MAX_BREAKPOINTS:
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
 

@@ -44,7 +44,7 @@ from deepfs.middleware.approved import Approval, hold_to
 from deepfs.middleware.arguments import canonical_arguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
-from deepfs.middleware.previews import equivalent_calls, preview_call
+from deepfs.middleware.previews import COMPOUND_TOOLS, equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules, decisions_beneath
 from deepfs.storage.gathering import gather
@@ -117,7 +117,7 @@ def has_interrupts(rules: Sequence[FilesystemPermission]) -> bool:
     return any(rule.mode == "interrupt" for rule in rules)
 
 
-_RULED: Final = (*_USES, "apply_patch", "memory")
+_RULED: Final = (*_USES, *COMPOUND_TOOLS)
 
 
 def with_rules(rules: Sequence[FilesystemPermission], named: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
@@ -144,10 +144,8 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
 # --- calls that have the effect of a tool in interrupt_on ---
 
 _SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
-    "move": ("write_file", "edit_file", "delete"),
+    **dict.fromkeys(("move", *COMPOUND_TOOLS), ("write_file", "edit_file", "delete")),
     "write_file": ("edit_file", "delete"),
-    "apply_patch": ("write_file", "edit_file", "delete"),
-    "memory": ("write_file", "edit_file", "delete"),
 }
 """For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
 
@@ -202,21 +200,17 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
 
 def _equivalent_arguments(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
-    if name in ("apply_patch", "memory"):
-        for equivalent, given in equivalent_calls(name, arguments):
-            yield from [given] if equivalent == tool else _equivalent_arguments(equivalent, given, tool)
-        return
-    if name in ("read_file", "edit_file", "delete"):
-        changed = []
-    elif name == "write_file":
-        changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
-    else:
-        changed = [arguments.get("destination")]
-    if name == "move" and tool == "delete":
-        changed = [arguments.get("source"), *changed]
     texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
-    for path in changed:
-        yield {"file_path": path, **texts}
+    for called, given in equivalent_calls(name, arguments):
+        changed: list[Any] = []
+        if called == tool:
+            yield given
+        elif called == "move":
+            changed = [given.get("source")] * (tool == "delete") + [given.get("destination")]
+        elif called == "write_file" and given.get("overwrite"):
+            changed = [given.get("file_path")]
+        for path in changed:
+            yield {"file_path": path, **texts}
 
 
 ANSWER_FORM: Final = (

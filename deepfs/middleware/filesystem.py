@@ -92,7 +92,7 @@ __all__ = [
 _RESULTS_DIRECTORY: Final = "large_tool_results"
 _MESSAGES_DIRECTORY: Final = "large_messages"
 
-ModelTool = Literal["apply_patch", "memory"]  # Approvals, previews and what hides tools name them as well.
+ModelTool = Literal["apply_patch", "memory"]  # Previews and what hides tools name them as well.
 _MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
     "apply_patch": apply_patch_tool,
     "memory": memory_tool,

@@ -2,7 +2,7 @@
 
 A file is read again only if its size or time of change differs from what was read. That needs a storage that says where
 a path lies (`astorage_place`), since one backend may have other files for each user; elsewhere all files of skills are
-read each time, in one call, and only parsed if they changed.
+read each time, in one call.
 """
 
 import re
@@ -372,7 +372,6 @@ class SkillReader:
         self._backend = backend
         self._has_links = _keeps_directories(backend)
         self._seen: dict[tuple[Any, str], _Seen] = {}
-        self._skills: dict[tuple[str, str], Skill] = {}
 
     async def read(self, source: str, *, with_files: bool = False) -> Source:
         """List a source and return its skills; read only the files that changed.
@@ -488,22 +487,19 @@ class SkillReader:
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
                 reason = one_line(str(response.error or "it has no content"))
                 warnings.append(f"{one_line(path)} cannot be read: {reason}")
-        return await in_thread(partial(self._digest, contents, stale, source, now))
+        return await in_thread(partial(_digest_files, contents, stale, source, now))
 
-    def _digest(
-        self, contents: Sequence[tuple[str, bytes]], infos: Mapping[str, FileInfo], source: str, now: datetime
-    ) -> dict[str, _Seen]:
-        if len(self._skills) > _MAX_REMEMBERED:
-            self._skills = {}
-        seen: dict[str, _Seen] = {}
-        for path, content in contents:
-            info, digest, skill = infos[path], sha256(content).hexdigest(), None
-            if _is_skill(path, source):
-                skill = self._skills.get((digest, path)) or parse_skill(content, path)
-                self._skills[digest, path] = skill
-            stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
-            seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)
-        return seen
+
+def _digest_files(
+    contents: Sequence[tuple[str, bytes]], infos: Mapping[str, FileInfo], source: str, now: datetime
+) -> dict[str, _Seen]:
+    seen: dict[str, _Seen] = {}
+    for path, content in contents:
+        info, digest = infos[path], sha256(content).hexdigest()
+        skill = parse_skill(content, path) if _is_skill(path, source) else None
+        stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
+        seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)
+    return seen
 
 
 def _keeps_directories(backend: object) -> bool:

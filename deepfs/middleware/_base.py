@@ -47,6 +47,7 @@ __all__ = [
     "arun_steps",
     "construct_model",
     "create_agent",
+    "is_of",
     "resolve_backend",
     "run_steps",
     "step_of_call",
@@ -143,6 +144,12 @@ TRACE_POLICY: Any = TracePolicy(process_inputs=omit_payload, process_outputs=omi
 def construct_model(model: str | BaseChatModel) -> BaseChatModel:
     """Return a chat model; one that is given as `"provider:name"` is made as the profile of its provider says."""
     return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
+
+
+def is_of(model: object, package: str, name: str | None = None) -> bool:
+    """Whether a model is of a class of a package: of any, or of that name. The package is not imported for that."""
+    known = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__)
+    return any(top == package and name in (None, own) for top, own in known)
 
 
 Handler: TypeAlias = Callable[[ModelRequest[Any]], ModelResponse[Any]]

@@ -17,6 +17,7 @@ from deepfs.middleware._base import (
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
+    is_of,
     resolve_backend,
     wait_for,
 )
@@ -129,7 +130,8 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.system_prompt is not None:
             shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
-        if self._add_cache_control and _is_anthropic(request.model) and count_breakpoints(request) < MAX_BREAKPOINTS:
+        has_breakpoint = self._add_cache_control and is_of(request.model, "langchain_anthropic", "ChatAnthropic")
+        if has_breakpoint and count_breakpoints(request) < MAX_BREAKPOINTS:
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
 
@@ -146,12 +148,6 @@ def _template(given: str | None) -> str | None:
             f"system_prompt has braces that are not {{agent_memory}}: {error}. Write {{{{ for {{"
         ) from None
     return given
-
-
-def _is_anthropic(model: object) -> bool:
-    """Whether the model is a `ChatAnthropic`; its package is not imported for that."""
-    known = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__)
-    return ("langchain_anthropic", "ChatAnthropic") in known
 
 
 def _with_breakpoint(message: SystemMessage | None) -> SystemMessage | None:

@@ -13,6 +13,7 @@ from deepfs.middleware._base import (
     Handler,
     Lazy,
     ModelRequest,
+    is_of,
 )
 from deepfs.middleware._messages import blocks_of
 
@@ -51,8 +52,7 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
         return made
 
     def _for(self, model: object) -> AgentMiddleware[Any, Any, Any] | None:
-        is_supported = any(each.__module__.partition(".")[0] == self._package for each in type(model).__mro__)
-        return self._middleware.get() if is_supported else None
+        return self._middleware.get() if is_of(model, self._package) else None
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Set the breakpoints, for a model of the package."""

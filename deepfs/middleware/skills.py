@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,6 +33,7 @@ from deepfs.middleware._base import (
     Steps,
     ToolHandler,
     arun_steps,
+    is_of,
     resolve_backend,
     run_steps,
     step_of_call,
@@ -334,14 +334,8 @@ def _chat_model(model: Any) -> Any:
     return model
 
 
-def _is_of(model: Any, module: str, name: str) -> bool:
-    """Whether a model is of a class of a package; if the package is not loaded, it is not."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(_chat_model(model), kind)
-
-
 def _is_anthropic(model: Any) -> bool:
-    return _is_of(model, "langchain_anthropic.chat_models", "ChatAnthropic")
+    return is_of(_chat_model(model), "langchain_anthropic", "ChatAnthropic")
 
 
 def _inline_builder(model: Any) -> Callable[[BaseTool], dict[str, Any]] | None:
@@ -350,7 +344,7 @@ def _inline_builder(model: Any) -> Callable[[BaseTool], dict[str, Any]] | None:
         return None
     if _is_anthropic(model):
         return _for_anthropic
-    return _for_openai if _is_of(model, "langchain_openai.chat_models.base", "BaseChatOpenAI") else None
+    return _for_openai if is_of(_chat_model(model), "langchain_openai", "BaseChatOpenAI") else None
 
 
 def _for_anthropic(tool: BaseTool) -> dict[str, Any]:

@@ -32,6 +32,7 @@ __all__ = [
     "InterruptOnConfig",
     "LangChainSummarization",
     "Lazy",
+    "ModelCallSteps",
     "ModelRequest",
     "ModelResponse",
     "OmitFromOutput",
@@ -41,6 +42,7 @@ __all__ = [
     "Steps",
     "TodoListMiddleware",
     "TokenCounter",
+    "ToolCallSteps",
     "ToolHandler",
     "TriggerClause",
     "artifacts_root",
@@ -243,3 +245,33 @@ def step_of_call(call: Callable[..., Any], *args: Any) -> CallStep:
     """The step of a call of a handler, which is async in the async form."""
     bound = partial(call, *args)
     return CallStep(bound, bound)
+
+
+class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
+    """Middleware with code for both forms around a call of the model."""
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        raise NotImplementedError
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
+        """Do what the class says of a call of the model."""
+        return run_steps(self._model_call(request, handler))
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
+        """As `wrap_model_call`."""
+        return await arun_steps(self._model_call(request, handler))
+
+
+class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
+    """Middleware with code for both forms around a call of a tool."""
+
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        raise NotImplementedError
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
+        """Do what the class says of a call of a tool."""
+        return run_steps(self._tool_call(request, handler))
+
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
+        """As `wrap_tool_call`."""
+        return await arun_steps(self._tool_call(request, handler))

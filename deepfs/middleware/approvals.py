@@ -21,21 +21,18 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    AsyncHandler,
     AsyncToolHandler,
     DecisionType,
     ExtendedModelResponse,
-    Handler,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
+    ModelCallSteps,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
     Steps,
     ToolHandler,
-    arun_steps,
     resolve_backend,
-    run_steps,
     step_of_call,
     step_of_wait,
 )
@@ -241,7 +238,7 @@ class ApprovalState(HumanInTheLoopState):
     """By id of the call: the text until the person is asked, and what the files were then."""
 
 
-class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
+class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before calls of tools.
 
     It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
@@ -309,15 +306,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     # --- previews ---
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Add what the calls of the model would change to the state."""
-        return run_steps(self._model_call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
-
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        """Add what the calls of the model would change to the state."""
         response = yield step_of_call(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:

@@ -22,20 +22,16 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    AsyncHandler,
-    AsyncToolHandler,
     CallStep,
     ExtendedModelResponse,
-    Handler,
+    ModelCallSteps,
     ModelRequest,
     OmitFromOutput,
     PrivateStateAttr,
     Steps,
-    ToolHandler,
-    arun_steps,
+    ToolCallSteps,
     is_of,
     resolve_backend,
-    run_steps,
     step_of_call,
     wait_for,
 )
@@ -403,7 +399,7 @@ class SkillsStateUpdate(TypedDict):
     skills_load_errors: NotRequired[list[str]]
 
 
-class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
+class SkillsMiddleware(ModelCallSteps, ToolCallSteps):
     """Shows the model the names, descriptions and paths of skills, whose texts it reads with `read_file`.
 
     A skill is a directory of a source with a `SKILL.md`, in the Agent Skills format. At each call of the agent, and
@@ -595,15 +591,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
                 lines.append(f"- For `execute`, {display_path(source)} is {display_path(found)}")
         return "\n".join(lines)
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Append the skills to the system message, and offer the tools of those that were read."""
-        return run_steps(self._model_call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
-
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        """Append the skills to the system message, and offer the tools of those that were read."""
         request = self.modify_request(request)
         offer = yield from self._tools.offer(request)
         response = yield step_of_call(handler, offer.apply(request))
@@ -611,15 +600,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- calls of tools of skills ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
-        """Run a tool that only a skill offers; others that are not registered fail as unknown."""
-        return run_steps(self._tool_call(request, handler))
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
-        """As `wrap_tool_call`."""
-        return await arun_steps(self._tool_call(request, handler))
-
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        """Run a tool that only a skill offers; others that are not registered fail as unknown."""
         called = request.tool_call["name"]
         # The agent has the tool, or no request offered it: then it fails as unknown.
         name = None if request.tool is not None else read_disclosed(request.state).get(called)

@@ -20,11 +20,10 @@ from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     TRACE_POLICY,
     AgentMiddleware,
-    AsyncHandler,
     CallStep,
     ContextSize,
-    Handler,
     LangChainSummarization,
+    ModelCallSteps,
     ModelRequest,
     PromptMiddleware,
     Steps,
@@ -91,7 +90,7 @@ _UNTRIMMED_MESSAGES: Final = 15
 # --- summaries at a limit --------------------------------------------------------------------------------------------
 
 
-class SummarizationMiddleware(LangChainSummarization[Any, Any]):
+class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
     """Shows the model a summary for the older messages of a long conversation.
 
     The messages stay in the state; `_summarization_event` holds the summary. Those that it stands for are first
@@ -190,15 +189,8 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         """The name of LangChain's class, so that either class replaces the other in an agent."""
         return self.serialized_name
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
         """Show the summary, summarise a conversation that is too long, and store what the summary stands for."""
-        return run_steps(self._call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._call(request, handler))
-
-    def _call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
         conversation = ConversationView.of(request.state, request.messages)
         if self._is_due(request, conversation):
             yield from self._summarize(conversation, forced=False)

@@ -33,7 +33,6 @@ MAX_SKILLS_LOAD_WARNINGS: Final = 20
 MAX_SKILL_LOAD_WARNING_LENGTH: Final = 1000
 SKILL_FILE: Final = "SKILL.md"
 
-_PLACES: Final = ("skills_locations", "skills_load_warnings", "skills_list")
 _MAX_FRONT_MATTER: Final = 64 * 1024
 _MAX_DEPTH: Final = 20
 """The deepest nesting of lists and mappings. Parsers of YAML recurse, and that of libyaml would end the process."""
@@ -280,22 +279,6 @@ def render_pinned(skill: SkillMetadata, content: bytes) -> str | None:
         return None
     name, path = (one_line(skill[key]).replace('"', "&quot;").replace("<", "&lt;") for key in ("name", "path"))
     return f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>'
-
-
-def check_template(template: Any) -> str | None:
-    """Check the argument `system_prompt`: a template with the three places for skills, or None."""
-    if template is None:
-        return None
-    if not isinstance(template, str):
-        raise TypeError(f"system_prompt is a text or None, not {template!r}")
-    missing = [place for place in _PLACES if f"{{{place}}}" not in template]
-    if missing:
-        raise ValueError(f"system_prompt lacks {', '.join(f'{{{place}}}' for place in missing)}")
-    try:
-        template.format(**dict.fromkeys(_PLACES, ""))
-    except (LookupError, ValueError) as error:
-        raise ValueError(f"system_prompt has braces that are none of its places: {error}. Write {{{{ for {{") from None
-    return template
 
 
 SkillSource: TypeAlias = str | tuple[str, str]

@@ -36,7 +36,7 @@ from deepfs.middleware._base import (
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
-from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.prompts import PROMPTS, check_template
 from deepfs.middleware.rendering import plain_error
 from deepfs.middleware.skill_files import (
     MAX_SKILL_COMPATIBILITY_LENGTH,
@@ -49,7 +49,6 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    check_template,
     limit_warnings,
     normal_path,
     parse_skills,
@@ -372,6 +371,7 @@ _log = logging.getLogger("deepfs")
 
 SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
 """The text of the system prompt, with the places `{skills_locations}`, `{skills_load_warnings}` and `{skills_list}`."""
+_PLACES: Final = ("skills_locations", "skills_load_warnings", "skills_list")
 _READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
 
 
@@ -448,7 +448,7 @@ class SkillsMiddleware(ModelCallSteps, ToolCallSteps):
         pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = check_template(system_prompt)
+        self.system_prompt_template: str | None = check_template(system_prompt, _PLACES)
         self.backend: BackendProtocol = resolve_backend(backend)
         self._tools = _SkillTools(tools)
         self._reader = SkillReader(self.backend)

@@ -16,45 +16,24 @@ from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = [
+__all__ = [  # What the other modules of middleware have of LangChain.
     "DEFAULT_SUMMARY_PROMPT",
-    "TRACE_POLICY",
     "AgentMiddleware",
     "AgentState",
-    "AsyncHandler",
-    "AsyncToolHandler",
-    "CallStep",
     "ContextSize",
     "DecisionType",
     "ExtendedModelResponse",
-    "Handler",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
-    "Lazy",
-    "ModelCallSteps",
     "ModelRequest",
     "ModelResponse",
     "OmitFromOutput",
     "PrivateStateAttr",
-    "PromptMiddleware",
-    "RequestMiddleware",
-    "Steps",
     "TodoListMiddleware",
     "TokenCounter",
-    "ToolCallSteps",
-    "ToolHandler",
     "TriggerClause",
-    "artifacts_root",
-    "arun_steps",
-    "construct_model",
     "create_agent",
-    "is_of",
-    "resolve_backend",
-    "run_steps",
-    "step_of_call",
-    "step_of_wait",
-    "wait_for",
 ]
 
 

@@ -240,6 +240,14 @@ async def in_thread(method: Callable[[], T]) -> T:
     return _step_out(method) if this_thread.is_inline else await _in_worker(method)
 
 
+_LARGE: Final = 10_000
+
+
+async def in_thread_if_large(size: int, method: Callable[[], T]) -> T:
+    """Run a sync method that works on about `size` characters; on many in a worker thread, so that other tasks run."""
+    return await in_thread(method) if size > _LARGE else method()
+
+
 def _on_served_loop(loop: LoopCallbacks, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async call, made in a worker thread, on the event loop that the worker serves."""
     from anyio.from_thread import run

@@ -21,8 +21,7 @@ from deepfs.errors import (
     foreign_text,
 )
 from deepfs.search.query import MAX_LINE
-from deepfs.text import media, paths
-from deepfs.text import records as filedata
+from deepfs.text import media, paths, records
 from deepfs.text.lines import BOM, line_count, version
 from deepfs.text.lines import window as window_of
 from deepfs.types import (
@@ -314,10 +313,10 @@ def _limit_lines(data: FileDataV2, offset: int, limit: int, *, whole: bool) -> R
 
 def _shorten(answer: Any, path: str, offset: int, limit: int) -> ReadResult:
     """Cut a read result with up to `PROBE` lines too many to `limit` lines."""
-    data = filedata.decode_file(answer.file_data or {"content": ""}, path)
+    data = records.decode_file(answer.file_data or {"content": ""}, path)
     total, next_offset = getattr(answer, "total_lines", None), getattr(answer, "next_offset", None)
     if data.encoding != "utf-8":
-        content = filedata.content_bytes(data, path)
+        content = records.content_bytes(data, path)
         return ReadResult(file_data=data, version=getattr(answer, "version", None) or version(content))
     is_end = next_offset is None
     if (count := line_count(data.content)) > limit + PROBE and getattr(answer, "start_line", None) is None:

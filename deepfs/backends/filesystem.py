@@ -60,8 +60,7 @@ from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import SearchRequest
 from deepfs.sync import is_inline, run_shielded
-from deepfs.text import media, paths
-from deepfs.text import records as filedata
+from deepfs.text import media, paths, records
 from deepfs.text.arguments import bytes_from_mb, check_bool, check_bytes, check_directory, check_number
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
@@ -332,16 +331,16 @@ class FilesystemBackend(BackendProtocol):
         if isinstance(read.shown, bytes):
             return self._binary(path, read)
         text = FileDataV2(read.shown.text, "utf-8", None, modified_at(read.status), mime_type)
-        return filedata.read_window(text, read.shown, read.version)
+        return records.read_window(text, read.shown, read.version)
 
     def _binary(self, path: str, read: Reading) -> ReadResult:
         assert isinstance(read.shown, bytes)
         at = FileDataV2("", modified_at=modified_at(read.status))
-        return filedata.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
+        return records.read_binary(path, read.shown, at=at, content_version=read.version, limit=self._max_bytes)
 
     def _read_raw(self, _: Deadline, disk: Disk | FilesInMemory, path: str) -> ReadRawResult:
         data, status = disk.read_file(self._path(path), MAX_HELD_BYTES)
-        return ReadRawResult(data=replace_fields(filedata.new_file(data, now=modified_at(status)), created_at=None))
+        return ReadRawResult(data=replace_fields(records.new_file(data, now=modified_at(status)), created_at=None))
 
     def _run_searches(
         self, key: tuple[str, AccessCheck | None], calls: Sequence[BatchedCall[SearchRequest, Any]]

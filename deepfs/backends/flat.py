@@ -23,8 +23,7 @@ from deepfs.storage.runners import (
     Storage,
     until_accepted,
 )
-from deepfs.text import paths
-from deepfs.text import records as filedata
+from deepfs.text import paths, records
 from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.entries import flat_place
 from deepfs.text.flat_tree import Change, Directories, FileStat, FileTree, stats_of
@@ -248,7 +247,7 @@ class _FetchedFiles(AsyncStorage):
 def records_of(changes: Sequence[Change], file_format: FileFormat) -> dict[str, dict[str, Any] | None]:
     """What to store at each path; None removes a file. Raises InvalidContentError if the format cannot hold it."""
     return {
-        change.path: None if change.after is None else filedata.encode_file(change.after, file_format, change.path)
+        change.path: None if change.after is None else records.encode_file(change.after, file_format, change.path)
         for change in changes
     }
 
@@ -272,4 +271,4 @@ class RecordStorageBackend(StorageBackend):
 
     def _check_storable(self, path: str, data: FileDataV2) -> None:
         if self._file_format == "v1":
-            filedata.to_v1(data, path)
+            records.to_v1(data, path)

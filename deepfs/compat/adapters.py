@@ -41,8 +41,7 @@ from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
 from deepfs.search.flat import grep_tree, run_search
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import in_thread
-from deepfs.text import paths
-from deepfs.text import records as filedata
+from deepfs.text import paths, records
 from deepfs.text.entries import TreeListing, flat_place
 from deepfs.text.flat_tree import FileTree
 from deepfs.text.lines import check_text, version
@@ -257,7 +256,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         for start in range(0, len(listed), _BATCH):
             for download in await self._whole.adownload_files(listed[start : start + _BATCH]):
                 if download.content is not None:
-                    files[download.path] = filedata.new_file(download.content)
+                    files[download.path] = records.new_file(download.content)
         return FileTree(files)
 
     async def alist_tree(self, path: str, *, deleting: bool = False) -> TreeListing:

@@ -18,7 +18,15 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.protocol import BACKEND_TYPES, BackendProtocol, SandboxBackendProtocol, supports_execute
 from deepfs.backends.state import StateBackend
 from deepfs.backends.wrapper import WrapperBackend
-from deepfs.compat.adapters import AdaptedBackend, Call, adapt_backend_protocol, awaitable, caller_of, own_instead
+from deepfs.compat.adapters import (
+    AdaptedBackend,
+    AdaptedSandbox,
+    Call,
+    adapt_backend_protocol,
+    awaitable,
+    caller_of,
+    own_instead,
+)
 from deepfs.compat.factories import FactoryBackend, backend_from
 from deepfs.errors import DeepFSError, ErrorCode, InvalidPathError, NotSupportedError, quote
 from deepfs.operations import Batch, DownloadFiles, UploadFiles
@@ -187,12 +195,8 @@ class DeepagentsBackend(AdaptedBackend):
         return None if sync is None else awaitable(getattr(self.adapted, operation))
 
 
-class DeepagentsSandbox(DeepagentsBackend, SandboxBackendProtocol):
+class DeepagentsSandbox(DeepagentsBackend, AdaptedSandbox):
     """A sandbox of deepagents as one of deepfs."""
-
-    @property
-    def id(self) -> str:
-        return str(self.adapted.id)
 
 
 def from_deepagents(backend: object) -> BackendProtocol:

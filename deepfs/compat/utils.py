@@ -11,8 +11,7 @@ from deepfs.errors import InvalidPatternError as InvalidGlobPatternError
 from deepfs.search.flat import scan_stored
 from deepfs.search.globs import compile_glob
 from deepfs.search.request import MAX_SEARCHED_BYTES, FileFilter, GrepRequest, GrepScan
-from deepfs.text import paths
-from deepfs.text import records as filedata
+from deepfs.text import paths, records
 from deepfs.text.edits import replace
 from deepfs.text.flat_tree import DecodedFiles, FileTree
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
@@ -69,7 +68,7 @@ OutputMode: TypeAlias = Literal["files_with_matches", "content", "count"]
 
 def create_file_data(content: str, created_at: str | None = None, encoding: str = "utf-8") -> dict[str, Any]:
     """Return the dict to store for a file modified now; `content` is text, or base64 for bytes."""
-    now = filedata.timestamp()
+    now = records.timestamp()
     return {"content": content, "encoding": encoding, "created_at": created_at or now, "modified_at": now}
 
 
@@ -81,7 +80,7 @@ def update_file_data(file_data: Mapping[str, Any], content: str) -> dict[str, An
 def file_data_to_string(file_data: Mapping[str, Any]) -> str:
     """Return the content of a stored file of any format. Raises TypeError unless it is a text or a list of lines."""
     try:
-        return filedata.decode_file(file_data, "").content
+        return records.decode_file(file_data, "").content
     except InvalidContentError as error:
         raise TypeError(str(error)) from error
 
@@ -89,7 +88,7 @@ def file_data_to_string(file_data: Mapping[str, Any]) -> str:
 def slice_read_response(file_data: Mapping[str, Any], offset: int, limit: int) -> ReadResult:
     """Read `limit` lines of a stored file, from line `offset` on, which counts from 0."""
     try:
-        return read_data("", filedata.decode_file(file_data, ""), offset, limit, max_binary=MAX_SEARCHED_BYTES)
+        return read_data("", records.decode_file(file_data, ""), offset, limit, max_binary=MAX_SEARCHED_BYTES)
     except DeepFSError as error:
         return failure(ReadResult, error)
 

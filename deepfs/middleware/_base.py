@@ -16,42 +16,24 @@ from deepfs.sync import call_sync
 from deepfs.text import paths
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = [
+__all__ = [  # What the other modules of middleware have of LangChain.
     "DEFAULT_SUMMARY_PROMPT",
-    "TRACE_POLICY",
     "AgentMiddleware",
     "AgentState",
-    "AsyncHandler",
-    "AsyncToolHandler",
-    "CallStep",
     "ContextSize",
     "DecisionType",
     "ExtendedModelResponse",
-    "Handler",
     "HumanInTheLoopMiddleware",
     "InterruptOnConfig",
     "LangChainSummarization",
-    "Lazy",
     "ModelRequest",
     "ModelResponse",
     "OmitFromOutput",
     "PrivateStateAttr",
-    "PromptMiddleware",
-    "RequestMiddleware",
-    "Steps",
     "TodoListMiddleware",
     "TokenCounter",
-    "ToolHandler",
     "TriggerClause",
-    "artifacts_root",
-    "arun_steps",
-    "construct_model",
     "create_agent",
-    "resolve_backend",
-    "run_steps",
-    "step_of_call",
-    "step_of_wait",
-    "wait_for",
 ]
 
 
@@ -145,6 +127,12 @@ def construct_model(model: str | BaseChatModel) -> BaseChatModel:
     return init_chat_model(model, **apply_provider_profile(model)) if isinstance(model, str) else model
 
 
+def is_of(model: object, package: str, name: str | None = None) -> bool:
+    """Whether a model is of a class of a package: of any, or of that name. The package is not imported for that."""
+    known = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__)
+    return any(top == package and name in (None, own) for top, own in known)
+
+
 Handler: TypeAlias = Callable[[ModelRequest[Any]], ModelResponse[Any]]
 AsyncHandler: TypeAlias = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
 """What `wrap_model_call` and its async form call."""
@@ -236,3 +224,33 @@ def step_of_call(call: Callable[..., Any], *args: Any) -> CallStep:
     """The step of a call of a handler, which is async in the async form."""
     bound = partial(call, *args)
     return CallStep(bound, bound)
+
+
+class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
+    """Middleware with code for both forms around a call of the model."""
+
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        raise NotImplementedError
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
+        """Do what the class says of a call of the model."""
+        return run_steps(self._model_call(request, handler))
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
+        """As `wrap_model_call`."""
+        return await arun_steps(self._model_call(request, handler))
+
+
+class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
+    """Middleware with code for both forms around a call of a tool."""
+
+    def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        raise NotImplementedError
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
+        """Do what the class says of a call of a tool."""
+        return run_steps(self._tool_call(request, handler))
+
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
+        """As `wrap_tool_call`."""
+        return await arun_steps(self._tool_call(request, handler))

@@ -85,8 +85,6 @@ def _update(command: "Command[Any]") -> dict[str, Any]:
 
 IMAGES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """The types of images that every model with images accepts."""
-_SNIFFED = 1024
-"""Characters of base64 to decode for detecting the media type; a multiple of four."""
 _SAMPLE = 65_536
 """Characters of base64 to decode for detecting an encoding; a multiple of four."""
 
@@ -113,11 +111,10 @@ def media_block(path: str, data: FileDataV2, max_bytes: int) -> list[dict[str, A
 
 def _kind(path: str, data: FileDataV2) -> str | None:
     """The media type of the content; None if no model accepts it."""
-    try:
-        sniffed = sniff(b64decode(data.content[:_SNIFFED]))
-    except Base64Error:
+    start = _head(data.content)
+    if not start:
         return None
-    if sniffed != OCTET_STREAM:
+    if (sniffed := sniff(start)) != OCTET_STREAM:
         is_shown = sniffed in IMAGES or sniffed == "application/pdf" or sniffed.startswith(("audio/", "video/"))
         return sniffed if is_shown else None
     declared = data.mime_type or mime_type(path) or OCTET_STREAM
@@ -127,20 +124,13 @@ def _kind(path: str, data: FileDataV2) -> str | None:
 def _not_shown(path: str, data: FileDataV2, size: str) -> str:
     """What a file is whose content no model accepts."""
     declared = data.mime_type or mime_type(path) or OCTET_STREAM
-    start = _decode_start(data.content[:_SAMPLE])
+    start = _head(data.content, _SAMPLE)
     if declared in IMAGES and sniff(start) == OCTET_STREAM:
         return f"does not hold the {declared} that its name says ({size}), and cannot be shown"
     encoding = "" if is_binary_type(declared) else other_encoding(start)
     if encoding:
         return f"is not UTF-8 but likely {encoding} text ({size}), and cannot be shown"
     return f"is a binary file ({one_line(declared)}, {size}) that cannot be shown"
-
-
-def _decode_start(content: str) -> bytes:
-    try:
-        return b64decode(content)
-    except Base64Error:
-        return b""
 
 
 def retype_block(block: Any) -> Any:
@@ -174,8 +164,6 @@ _FAMILIES: Final[Mapping[object, str]] = {
 }
 """The families of the types of blocks, in LangChain's form and in those of providers."""
 _JSON_OF_MEDIA: Final = re.compile(rf'"type": "(?:{"|".join(map(str, _FAMILIES))})"')
-_HEAD: Final = 1024
-"""Characters of base64 to decode for detecting the media type; a multiple of four."""
 _DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
 _PLACES: Final = (
     ("base64",),
@@ -287,10 +275,10 @@ def correct_type(block: Mapping[str, Any]) -> Mapping[str, Any]:
     return block
 
 
-def _head(payload: str) -> bytes:
-    """The beginning of the content; nothing if the payload is no base64."""
+def _head(payload: str, chars: int = 1024) -> bytes:
+    """The beginning of the content, by so many characters, a multiple of four; nothing if the payload is no base64."""
     try:
-        return b64decode(f"{payload[:_HEAD]}==")  # Some leave out the padding.
+        return b64decode(f"{payload[:chars]}==")  # Some leave out the padding.
     except (Base64Error, ValueError):
         return b""
 

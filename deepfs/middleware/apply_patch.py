@@ -17,7 +17,7 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.rendering import Advisor, plain_error
 from deepfs.middleware.tools import offers_move, tool_of
 from deepfs.storage.gathering import gather
-from deepfs.sync import in_thread, run_shielded
+from deepfs.sync import in_thread_if_large, run_shielded
 from deepfs.text import paths
 from deepfs.text.entries import EntryChange
 from deepfs.text.lines import BOM, version
@@ -30,8 +30,6 @@ __all__ = ["FileChange", "PatchEditor", "apply_patch_tool"]
 
 _ATTEMPTS: Final = 5
 """How often a patch is planned anew because a file changed meanwhile."""
-_LARGE: Final = 10_000
-"""The characters of a patch, or of a text, that is worked on in a thread, so that other tasks can run."""
 _LINE: Final = 20
 """The characters of a text that take as long as a line of a hunk."""
 _ORDER: Final[dict[Action, int]] = {"add": 0, "update": 0, "delete": 1}
@@ -86,8 +84,7 @@ def apply_patch_tool(backend: BACKEND_TYPES) -> BaseTool:
 
     async def apply_patch(input: str) -> str:
         try:
-            parse = partial(parse_patch, input)
-            return await apply_patches(files, await in_thread(parse) if len(input) > _LARGE else parse())
+            return await apply_patches(files, await in_thread_if_large(len(input), partial(parse_patch, input)))
         except PatchError as error:
             raise ToolException(f"Error: {error}") from None
 
@@ -300,7 +297,7 @@ async def _apply_hunks(change: FileChange, patch: FilePatch) -> FileChange:
         apply, lines = partial(apply_hunks, shown, before, patch.hunks), [len(hunk.lines) for hunk in patch.hunks]
     else:
         apply, lines = partial(apply_numbered, shown, before, patch.exact), [len(hunk.new) for hunk in patch.exact]
-    patched = await in_thread(apply) if len(before) + _LINE * sum(lines) > _LARGE else apply()
+    patched = await in_thread_if_large(len(before) + _LINE * sum(lines), apply)
     return change._replace(after=patched.text, is_fuzzy=patched.fuzzy > 0)
 
 

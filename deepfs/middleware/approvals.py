@@ -21,21 +21,18 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    AsyncHandler,
     AsyncToolHandler,
     DecisionType,
     ExtendedModelResponse,
-    Handler,
     HumanInTheLoopMiddleware,
     InterruptOnConfig,
+    ModelCallSteps,
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
     Steps,
     ToolHandler,
-    arun_steps,
     resolve_backend,
-    run_steps,
     step_of_call,
     step_of_wait,
 )
@@ -44,7 +41,7 @@ from deepfs.middleware.approved import Approval, hold_to
 from deepfs.middleware.arguments import canonical_arguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
-from deepfs.middleware.previews import equivalent_calls, preview_call
+from deepfs.middleware.previews import COMPOUND_TOOLS, equivalent_calls, preview_call
 from deepfs.policy.permissions import approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules, decisions_beneath
 from deepfs.storage.gathering import gather
@@ -79,7 +76,6 @@ _USES: Final[Mapping[str, tuple[_ToolUse, ...]]] = {
         _ToolUse(("read", "write"), "source", whole_tree=True),
         _ToolUse(("write",), "destination", whole_tree=True),
     ),
-    "copy": (_ToolUse(("read",), "source", whole_tree=True), _ToolUse(("write",), "destination", whole_tree=True)),
     "execute": (_ToolUse(("execute",), "", "/"),),
 }
 
@@ -118,7 +114,7 @@ def has_interrupts(rules: Sequence[FilesystemPermission]) -> bool:
     return any(rule.mode == "interrupt" for rule in rules)
 
 
-_RULED: Final = (*_USES, "apply_patch", "memory")
+_RULED: Final = (*_USES, *COMPOUND_TOOLS)
 
 
 def with_rules(rules: Sequence[FilesystemPermission], named: InterruptOn) -> dict[str, bool | InterruptOnConfig]:
@@ -145,11 +141,8 @@ def _config(rules: Sequence[FilesystemPermission], given: bool | InterruptOnConf
 # --- calls that have the effect of a tool in interrupt_on ---
 
 _SIMILAR_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
-    "move": ("write_file", "edit_file", "delete"),
-    "copy": ("write_file", "edit_file", "delete"),
+    **dict.fromkeys(("move", *COMPOUND_TOOLS), ("write_file", "edit_file", "delete")),
     "write_file": ("edit_file", "delete"),
-    "apply_patch": ("write_file", "edit_file", "delete"),
-    "memory": ("write_file", "edit_file", "delete"),
 }
 """For a tool, others whose effect on files it can have: an entry of `interrupt_on` for one of them covers the tool.
 
@@ -204,21 +197,17 @@ def _holds(when: Callable[[ToolCallRequest], bool], request: ToolCallRequest) ->
 
 def _equivalent_arguments(name: str, arguments: Mapping[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls of `tool` with the effect of this call of the tool `name`."""
-    if name in ("apply_patch", "memory"):
-        for equivalent, given in equivalent_calls(name, arguments):
-            yield from [given] if equivalent == tool else _equivalent_arguments(equivalent, given, tool)
-        return
-    if name in ("read_file", "edit_file", "delete"):
-        changed = []
-    elif name == "write_file":
-        changed = [arguments.get("file_path")] if arguments.get("overwrite") else []
-    else:
-        changed = [arguments.get("destination")]
-    if name == "move" and tool == "delete":
-        changed = [arguments.get("source"), *changed]
     texts = {"write_file": {"content": ""}, "edit_file": {"old_string": "", "new_string": ""}}.get(tool, {})
-    for path in changed:
-        yield {"file_path": path, **texts}
+    for called, given in equivalent_calls(name, arguments):
+        changed: list[Any] = []
+        if called == tool:
+            yield given
+        elif called == "move":
+            changed = [given.get("source")] * (tool == "delete") + [given.get("destination")]
+        elif called == "write_file" and given.get("overwrite"):
+            changed = [given.get("file_path")]
+        for path in changed:
+            yield {"file_path": path, **texts}
 
 
 ANSWER_FORM: Final = (
@@ -249,7 +238,7 @@ class ApprovalState(HumanInTheLoopState):
     """By id of the call: the text until the person is asked, and what the files were then."""
 
 
-class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
+class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person before calls of tools.
 
     It asks before the calls that `interrupt_on` names, and before those that a rule of mode `"interrupt"` matches. An
@@ -262,7 +251,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     Args:
         rules: The rules about files.
         interrupt_on: Tools by name, as in LangChain's HumanInTheLoopMiddleware. `write_file`, `edit_file` or `delete`
-            includes `move`, `copy`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
+            includes `move`, `apply_patch` and `memory`; `edit_file` or `delete` includes a `write_file` that
             overwrites. A tool that has an entry of its own follows only that entry, and the rules.
         backend: The backend of the tools, with its rules; None shows no diff.
 
@@ -317,15 +306,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     # --- previews ---
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Add what the calls of the model would change to the state."""
-        return run_steps(self._model_call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
-
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        """Add what the calls of the model would change to the state."""
         response = yield step_of_call(handler, request)
         calls, previews = self._calls_to_preview(response, request.tools), {}
         if calls and self._backend is not None:

@@ -12,9 +12,7 @@ from deepfs.middleware.rendering import closest, sentence
 from deepfs.search.query import MAX_CONTEXT_LINES
 from deepfs.text.visible import one_line
 
-FsToolName = Literal[
-    "ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move", "execute"
-]  # "copy" is no tool.
+FsToolName = Literal["ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move", "execute"]
 """The names of the file tools."""
 OutputMode = Literal["files_with_matches", "content", "count"]
 

@@ -19,18 +19,14 @@ from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
-    AsyncHandler,
-    AsyncToolHandler,
     ExtendedModelResponse,
-    Handler,
+    ModelCallSteps,
     ModelRequest,
     ModelResponse,
     Steps,
-    ToolHandler,
+    ToolCallSteps,
     artifacts_root,
-    arun_steps,
     resolve_backend,
-    run_steps,
     step_of_call,
     step_of_wait,
     wait_for,
@@ -92,14 +88,14 @@ __all__ = [
 _RESULTS_DIRECTORY: Final = "large_tool_results"
 _MESSAGES_DIRECTORY: Final = "large_messages"
 
-ModelTool = Literal["apply_patch", "memory"]  # Approvals, previews and what hides tools name them as well.
+ModelTool = Literal["apply_patch", "memory"]  # Previews and what hides tools name them as well.
 _MODEL_TOOLS: Final[Mapping[str, Callable[[BackendProtocol], BaseTool]]] = {
     "apply_patch": apply_patch_tool,
     "memory": memory_tool,
 }
 
 
-class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
+class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
     """Gives an agent the tools of `filesystem_tools`, and moves long texts and media to files.
 
     The model is offered `execute` only if the backend runs commands, and no tools that change files if the backend or
@@ -225,18 +221,11 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- calls of the model ---
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         """Append the prompt, fill in media, and hide tools that the backend cannot serve.
 
         A request that the provider refuses is sent once more without the media that are new in it.
         """
-        return run_steps(self._model_call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
-
-    def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         prepared = request.override(
             system_message=with_prompt(request.system_message, self._prompt),
             messages=acceptable(request.messages, request.model),
@@ -260,15 +249,8 @@ class FilesystemMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- results of tools ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
-        """Store a result that is too large."""
-        return run_steps(self._tool_call(request, handler))
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
-        """As `wrap_tool_call`."""
-        return await arun_steps(self._tool_call(request, handler))
-
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        """Store a result that is too large."""
         result: ToolResult = yield step_of_call(handler, request)
         if self._has_work(request, result):
             result = yield step_of_wait(self.backend, partial(self._settle, request, result), self.name)

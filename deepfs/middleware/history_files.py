@@ -1,8 +1,6 @@
 """The files that hold the messages of a conversation which a summary stands for: their names, and their text."""
 
 import re
-from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,20 +15,24 @@ from langgraph.config import get_config
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.middleware._base import artifacts_root
-from deepfs.middleware._messages import digest_of, is_reference
+from deepfs.middleware._messages import (
+    blocks_of,
+    digest_of,
+    family,
+    has_references,
+    inline,
+    is_reference,
+    refer,
+    text_block,
+)
+from deepfs.middleware.offloading import Blobs
 from deepfs.text import paths
 from deepfs.text.lines import version
-from deepfs.text.media import OCTET_STREAM, extension
 from deepfs.types import Result
 
-__all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
+__all__ = ["HistoryFiles", "NotKeptError", "history_name"]
 
 
-_DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
-_PAYLOAD_KEYS: Final = frozenset({"base64", "data", "file_data"})
-_MIN_PAYLOAD: Final = 64
-"""Shorter values of `_PAYLOAD_KEYS` are treated as text."""
-_MEDIA_TYPES: Final = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
 _SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
 _SUMMARISED_AS_BLOCKS: Final = frozenset({"image", "audio", "video"})
 """The blocks with a URL that LangChain shows to a model which summarises."""
@@ -38,19 +40,16 @@ _UNSTORABLE: Final = re.compile("[\0\r\ud800-\udfff]")
 
 
 class Transcript:
-    """Renders messages as text; `media` collects the media files that the text names, by path.
+    """Renders messages as text, in which media are named by their files.
 
     Args:
-        directory: The directory of the media files.
-        blobs: The directory of the media that messages refer to by hash.
+        blobs: The directory of these files.
     """
 
-    def __init__(self, directory: str, blobs: str = "/blobs") -> None:
-        self._directory = directory
+    def __init__(self, blobs: str = "/blobs") -> None:
         self._blobs = blobs
-        self.media: dict[str, bytes] = {}
 
-    def rendered(self, messages: Sequence[BaseMessage]) -> str:
+    def render(self, messages: Sequence[BaseMessage]) -> str:
         """The messages as XML-like elements, one after another.
 
         Args:
@@ -60,33 +59,32 @@ class Transcript:
         texts = (_UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", self._message(each)) for each in messages)
         return "".join(f"{text}\n" for text in texts)
 
-    def referenced(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-        """The messages with references to files in the place of their media, for a model that summarises them.
+    def name_media(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+        """The messages with the names of files in the place of their media, for a model that summarises them.
 
         Args:
             messages: The messages.
         """
-        referenced: list[AnyMessage] = []
+        named: list[AnyMessage] = []
         for message in messages:
-            content = message.content
-            if not isinstance(content, str):
-                content = [self._reference(block) for block in content]
-            same = content == message.content
-            referenced.append(message if same else message.model_copy(update={"content": content}))
-        return referenced
+            found = [inline(block) for block in blocks_of(message)]
+            message = refer(message, found, {each.digest for each in found if each is not None})
+            if has_references(message):
+                message = message.model_copy(update={"content": list(map(self._name, blocks_of(message)))})
+            named.append(message)
+        return named
 
-    def _reference(self, block: Any) -> Any:
-        if not isinstance(block, Mapping):
+    def _name(self, block: Any) -> Any:
+        path, kind = self._path(block), family(block)
+        if path is None:
             return block
-        files: list[str] = []
-        without_media = self._without_media(block, files)
-        if not files:
-            return block
-        kind = _media_kind(str(block.get("type")))
-        if kind in _SUMMARISED_AS_BLOCKS and len(files) == 1:
-            return {"type": kind, "url": files[0]}
-        shown = f"<{kind} url={quoteattr(files[0])} />" if len(files) == 1 else _json(without_media)
-        return {"type": "text", "text": shown}
+        is_url = kind in _SUMMARISED_AS_BLOCKS
+        return {"type": kind, "url": path} if is_url else text_block(f"<{kind} url={quoteattr(path)} />")
+
+    def _path(self, block: Any) -> str | None:
+        """The path of the file to which a block refers; None for other blocks."""
+        digest = digest_of(block) if is_reference(block) else None
+        return None if digest is None else f"{self._blobs}/{digest}"
 
     def _message(self, message: BaseMessage) -> str:
         blocks = message.content if isinstance(message.content, list) else [message.content]
@@ -117,48 +115,10 @@ class Transcript:
             return escape(block["text"])
         if kind in _SHOWN_AS_TOOL_CALLS:
             return ""
-        files: list[str] = []
-        without_media = self._without_media(block, files)
-        if kind in _MEDIA_TYPES and len(files) == 1:
-            return f"<{_media_kind(str(kind))} url={quoteattr(files[0])} />"
-        return f"<block type={quoteattr(str(kind))}>{escape(_json(without_media))}</block>"
-
-    def _without_media(self, value: Any, files: list[str]) -> Any:
-        """Replace all media in `value` by paths of files, and append these paths to `files`."""
-        digest = digest_of(value) if is_reference(value) else None
-        if digest is not None:
-            files.append(f"{self._blobs}/{digest}")
-            return {"type": value["type"], "url": files[-1]}
-        if isinstance(value, Mapping):
-            return {key: self._entry(value, key, files) for key in value}
-        if isinstance(value, (list, tuple)):
-            return [self._without_media(each, files) for each in value]
-        url = _DATA_URL.match(value) if isinstance(value, str) else None
-        return value if url is None else self._extract(value, value[url.end() :], url[1], files)
-
-    def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
-        value = block[key]
-        is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
-        if is_payload and not value.startswith("data:"):
-            return self._extract(value, value, block.get("mime_type") or block.get("media_type"), files)
-        return self._without_media(value, files)
-
-    def _extract(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
-        """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
-        try:
-            content = b64decode(payload, validate=True)
-        except (Base64Error, ValueError):
-            return value
-        kind = mime_type if isinstance(mime_type, str) else OCTET_STREAM
-        name = f"{sha256(content).hexdigest()[:32]}{extension(kind) or '.bin'}"
-        path = paths.join(self._directory, name)
-        self.media[path] = content
-        files.append(path)
-        return path
-
-
-def _media_kind(block_type: str) -> str:
-    return block_type.removesuffix("_url").removeprefix("input_")
+        path = self._path(block)
+        if path is not None:
+            return f"<{family(block)} url={quoteattr(path)} />"
+        return f"<block type={quoteattr(str(kind))}>{escape(_json(block))}</block>"
 
 
 def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
@@ -172,7 +132,7 @@ def _json(value: Any) -> str:
 
 _DIRECTORY: Final = "conversation_history"
 _MAX_BYTES: Final = 10_000_000
-"""The largest history file: searches skip larger files."""
+"""The largest history file with more than one message: searches skip larger files."""
 _MOST_FILES: Final = 1_000
 _ATTEMPTS: Final = 20
 _ANCHOR: Final = 1_000
@@ -232,10 +192,11 @@ class HistoryFiles:
 
     def __init__(self, backend: BackendProtocol) -> None:
         self._backend = backend
-        self._root = artifacts_root(backend)
-        self._directory = paths.join(self._root, _DIRECTORY)
+        self._blobs = Blobs(backend)
+        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
+        self.transcript: Transcript = Transcript(self._blobs.directory)
 
-    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
+    async def append(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
         """Append the messages that the files do not hold yet.
 
         Args:
@@ -249,23 +210,18 @@ class HistoryFiles:
             NotKeptError: If not all could be stored.
         """
         try:
-            transcript = self.transcript()
-            passages = [each for message in messages for each in _passages(message, transcript)]
-            media = list(transcript.media.items())
-            for uploaded in await self._backend.aupload_files(media) if media else ():
-                if uploaded.error:
-                    raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
+            messages = await self._blobs.stored(messages)
+            if any(inline(block) for message in messages for block in blocks_of(message)):
+                raise NotKeptError("media cannot be stored")
+            passages = [_Passage(self.transcript.render([each]), bool(each.id)) for each in messages]
             last = await self._last(name, 1)
             new, holding = await self._new(name, last, passages)
-            return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
+            filled = [await self._append_passages(name, last, each) for each in _sections(new)]
+            return list(dict.fromkeys([*holding, *filled]))
         except NotKeptError:
             raise
         except Exception as error:  # The conversation must go on even if the storage fails.
             raise NotKeptError(type(error).__name__) from error
-
-    def transcript(self) -> Transcript:
-        """A transcript whose media are files beside the history."""
-        return Transcript(f"{self._directory}/media", paths.join(self._root, "blobs"))
 
     async def _new(
         self, name: str, last: int, passages: "Sequence[_Passage]"
@@ -288,7 +244,7 @@ class HistoryFiles:
                 break
         return passages, holding
 
-    async def _append(self, name: str, last: int, passages: "Sequence[_Passage]") -> str:
+    async def _append_passages(self, name: str, last: int, passages: "Sequence[_Passage]") -> str:
         """Append a section to the last file, keeping what other runs append meanwhile; return the file's path."""
         result: Result | None = None
         for _ in range(_ATTEMPTS):
@@ -388,49 +344,24 @@ _CHANGED_MEANWHILE = frozenset(
 
 
 class _Passage(NamedTuple):
-    """A message as text, or a part of one that is larger than a file."""
+    """A message as text."""
 
     text: str
-    mark: str
-    """The text that shows that a file holds this passage; empty if nothing does."""
-    part: str = ""
-    """What the heading of its own section says about a part."""
+    has_id: bool
+    """Whether it has an id; equal texts without one may be several messages."""
 
     def is_in(self, content: str) -> bool:
-        """Whether the content of a file holds this passage."""
-        return bool(self.mark) and self.mark in content
-
-
-def _passages(message: BaseMessage, transcript: Transcript) -> Iterator[_Passage]:
-    text = transcript.rendered([message])
-    parts = list(_parts(text))
-    if len(parts) == 1:
-        # In the text of a message, `<` is escaped, so no message holds the element of another.
-        yield _Passage(text, text if message.id else "")
-        return
-    for number, part in enumerate(parts, 1):
-        label = f"part {number} of {len(parts)}, {_digest(text)}"
-        yield _Passage(f"{part}\n", label if message.id else "", f" ({label})")
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Split the text into parts that fit into one file; usually there is one."""
-    data, start = text.encode(), 0
-    while start < len(data):
-        end = min(start + _MAX_BYTES - _ANCHOR, len(data))
-        while end < len(data) and data[end] & 0xC0 == 0x80:
-            end -= 1
-        yield data[start:end].decode()
-        start = end
+        """Whether a file holds the message: `<` is escaped in texts, so no other one holds its element."""
+        return self.has_id and self.text in content
 
 
 def _sections(passages: Iterable[_Passage]) -> Iterator[Sequence[_Passage]]:
-    """Group the passages so that each group fits into one file; a part of a message is a group of its own."""
+    """Group the passages so that each group fits into one file; a larger message is a group of its own."""
     group: list[_Passage] = []
     size = 0
     for passage in passages:
         length = len(passage.text.encode())
-        if group and (passage.part or group[-1].part or size + length > _MAX_BYTES - _ANCHOR):
+        if group and size + length > _MAX_BYTES - _ANCHOR:
             yield group
             group, size = [], 0
         group.append(passage)
@@ -441,10 +372,4 @@ def _sections(passages: Iterable[_Passage]) -> Iterator[Sequence[_Passage]]:
 
 def _section(passages: Sequence[_Passage]) -> str:
     time = datetime.now(UTC).isoformat(timespec="microseconds")
-    end = "" if passages[0].part else "\n"
-    return f"{section_heading(f'{time}{passages[0].part}')}{''.join(each.text for each in passages)}{end}"
-
-
-def section_heading(time: str) -> str:
-    """The heading of a section."""
-    return f"## Summarized at {time}\n\n"
+    return f"## Summarized at {time}\n\n{''.join(each.text for each in passages)}\n"

@@ -17,12 +17,13 @@ from deepfs.middleware._base import (
     ModelRequest,
     ModelResponse,
     PrivateStateAttr,
+    is_of,
     resolve_backend,
     wait_for,
 )
 from deepfs.middleware._messages import with_prompt
-from deepfs.middleware.prompts import PROMPTS
-from deepfs.middleware.provider_caching import has_room_for_breakpoint
+from deepfs.middleware.prompts import PROMPTS, check_template
+from deepfs.middleware.provider_caching import MAX_BREAKPOINTS, count_breakpoints
 from deepfs.text.arguments import check_string
 from deepfs.text.visible import one_line, without_tags
 from deepfs.types import ReadResult
@@ -90,7 +91,7 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         if isinstance(sources, str) or not isinstance(sources, Iterable):
             raise TypeError(f"sources is a list of paths, not {sources!r}")
         self.sources: list[str] = [check_string("a path of sources", path) for path in sources]
-        self.system_prompt: str | None = _template(system_prompt)
+        self.system_prompt: str | None = check_template(system_prompt, ["agent_memory"])
         self._add_cache_control = add_cache_control
 
     def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> dict[str, Any] | None:
@@ -129,29 +130,10 @@ class MemoryMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.system_prompt is not None:
             shown = [_show(path, await self.backend.aread(path, 0, _LINES)) for path in self.sources]
             system = with_prompt(system, self.system_prompt.format(agent_memory="\n\n".join(shown)))
-        if self._add_cache_control and _is_anthropic(request.model) and has_room_for_breakpoint(request):
+        has_breakpoint = self._add_cache_control and is_of(request.model, "langchain_anthropic", "ChatAnthropic")
+        if has_breakpoint and count_breakpoints(request) < MAX_BREAKPOINTS:
             system = _with_breakpoint(system)
         return request if system is request.system_message else request.override(system_message=system)
-
-
-def _template(given: str | None) -> str | None:
-    if given is None:
-        return None
-    if "{agent_memory}" not in check_string("system_prompt", given):
-        raise ValueError("system_prompt must have the place {agent_memory} for the files")
-    try:
-        given.format(agent_memory="")
-    except (LookupError, ValueError) as error:
-        raise ValueError(
-            f"system_prompt has braces that are not {{agent_memory}}: {error}. Write {{{{ for {{"
-        ) from None
-    return given
-
-
-def _is_anthropic(model: object) -> bool:
-    """Whether the model is a `ChatAnthropic`; its package is not imported for that."""
-    known = ((cls.__module__.partition(".")[0], cls.__name__) for cls in type(model).__mro__)
-    return ("langchain_anthropic", "ChatAnthropic") in known
 
 
 def _with_breakpoint(message: SystemMessage | None) -> SystemMessage | None:

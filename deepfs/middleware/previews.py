@@ -16,7 +16,7 @@ from deepfs.middleware.apply_patch import plan_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.rendering import plain_error
 from deepfs.policy.permissions import approved
-from deepfs.sync import in_thread, is_inline
+from deepfs.sync import in_thread_if_large, is_inline
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
 from deepfs.text.edits import replace
@@ -31,8 +31,6 @@ _CHARS: Final = 20_000
 """The most rows and characters of what a preview shows of files."""
 _NOTES: Final = 50
 """The most notes behind those rows."""
-_LARGE: Final = 10_000
-"""The characters of texts that are compared in a thread, so that other tasks can run."""
 _ENTRIES: Final = 50
 """The most entries of a directory that are shown."""
 
@@ -43,13 +41,9 @@ Arguments = Mapping[str, Any]
 
 
 def equivalent_calls(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The calls of file tools that do what a call of `apply_patch` or `memory` does; for others, the call itself."""
-    if name == "apply_patch":
-        yield from _patch_calls(arguments)
-    elif name == "memory":
-        yield from _memory_calls(arguments)
-    else:
-        yield name, {**arguments}
+    """The calls of file tools that do what a call of one of `COMPOUND_TOOLS` does; for others, the call itself."""
+    calls = COMPOUND_TOOLS.get(name)
+    yield from [(name, {**arguments})] if calls is None else calls(arguments)
 
 
 def _patch_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -85,6 +79,10 @@ def _memory_calls(arguments: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
             yield "move", {"source": arguments.get("old_path"), "destination": arguments.get("new_path")}
 
 
+COMPOUND_TOOLS: Final = {"apply_patch": _patch_calls, "memory": _memory_calls}
+"""The tools that do what several file tools do, and the calls of these to which a call of them is equal."""
+
+
 # --- previews ---
 
 
@@ -102,7 +100,7 @@ class Preview(NamedTuple):
 async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments) -> Preview | None:
     """Compute what a call of a tool that changes files would change.
 
-    The tools are `write_file`, `edit_file`, `delete`, `move`, `copy`, `apply_patch` and `memory`. Nothing is changed.
+    The tools are `write_file`, `edit_file`, `delete`, `move`, `apply_patch` and `memory`. Nothing is changed.
     Rules of a PermissionedBackend that ask for approval let the reads pass, those that deny do not.
     Of a large change a part is shown, with a note of what is left out.
 
@@ -163,11 +161,9 @@ class _PreviewPage:
     async def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
         """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
 
-        def compare() -> tuple[TextDiff, str]:
-            return TextDiff(before, after), lines_digest(before, after)
-
-        is_large = len(before) + len(after) > _LARGE
-        diff, self.lines[paths.normalize(path)] = await in_thread(compare) if is_large else compare()
+        diff, self.lines[paths.normalize(path)] = await in_thread_if_large(
+            len(before) + len(after), lambda: (TextDiff(before, after), lines_digest(before, after))
+        )
         if not diff.added and not diff.removed:
             self.note("The text stays the same")
             return
@@ -249,8 +245,7 @@ async def _edit(page: _PreviewPage, backend: BackendProtocol, arguments: Argumen
         page.note("This call would fail: " + ("there is no such file" if found.is_absent else "it is no text file"))
     else:
         edit = partial(replace, path, found.text, old, new, bool(arguments.get("replace_all")))
-        edited = await in_thread(edit) if len(found.text) > _LARGE else edit()
-        await page.diff(path, found.text, edited.content)
+        await page.diff(path, found.text, (await in_thread_if_large(len(found.text), edit)).content)
 
 
 async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
@@ -265,36 +260,27 @@ async def _delete(page: _PreviewPage, backend: BackendProtocol, arguments: Argum
 
 
 async def _move(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
-    there = await _transfer(page, backend, arguments, "is moved")
-    source, destination = (paths.normalize(str(arguments[name])) for name in ("source", "destination"))
-    is_taken = there is not None and there.hidden is None and source != destination
-    if is_taken and not arguments.get("overwrite"):
-        page.note("This call would fail: the destination is there already, and overwrite is not set")
-
-
-async def _transfer(
-    page: _PreviewPage, backend: BackendProtocol, arguments: Arguments, verb: str = "is copied"
-) -> _FoundFile | None:
-    """Show a move or a copy. Returns what is at the destination, None if nothing is, or if nothing is moved."""
     source, destination = str(arguments["source"]), str(arguments["destination"])
     found = await _find(page, backend, source)
     if found.is_absent:
         page.note("This call would fail: nothing is at the source")
-        return None
-    _describe(page, source, found, f"{verb} to {display_path(destination)}")
+        return
+    _describe(page, source, found, f"is moved to {display_path(destination)}")
     there = await _find(page, backend, destination)
     if there.is_absent:
-        return None
+        return
     if there.hidden is not None:
         _hide(page, "What is at the destination", there.hidden)
-    elif there.listing is not None:
+        return
+    if there.listing is not None:
         page.note("A directory is at the destination")
     elif there.text is not None and found.text is not None:
         page.note("It replaces a file")
         await page.diff(destination, there.text, found.text)
     else:
         page.note(f"It replaces a file of {len(there.text.encode()) if there.text is not None else there.size:,} bytes")
-    return there
+    if not arguments.get("overwrite") and paths.normalize(source) != paths.normalize(destination):
+        page.note("This call would fail: the destination is there already, and overwrite is not set")
 
 
 def _describe(page: _PreviewPage, path: str, found: _FoundFile, what: str) -> None:
@@ -333,8 +319,7 @@ def _count(number: int, thing: str) -> str:
 
 async def _patch(page: _PreviewPage, backend: BackendProtocol, arguments: Arguments) -> None:
     patch = str(arguments["input"])
-    parse = partial(parse_patch, patch)
-    patches = await in_thread(parse) if len(patch) > _LARGE else parse()
+    patches = await in_thread_if_large(len(patch), partial(parse_patch, patch))
     for change in await plan_changes(backend, patches):
         page.versions[change.path] = change.version
         if change.is_binary:
@@ -367,7 +352,6 @@ _PREVIEWS: Final[
     "edit_file": (_edit, ("file_path", "old_string", "new_string")),
     "delete": (_delete, ("file_path",)),
     "move": (_move, ("source", "destination")),
-    "copy": (_transfer, ("source", "destination")),
     "apply_patch": (_patch, ("input",)),
     "insert": (_insert, ("path", "insert_line", "insert_text")),
 }

@@ -1,12 +1,10 @@
 """Cache breakpoints for the providers that have them, set by the middleware of their LangChain packages."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
-
-from langchain_core.messages import BaseMessage
 
 from deepfs.middleware._base import (
     TRACE_POLICY,
@@ -15,10 +13,11 @@ from deepfs.middleware._base import (
     Handler,
     Lazy,
     ModelRequest,
+    is_of,
 )
 from deepfs.middleware._messages import blocks_of
 
-__all__ = ["has_room_for_breakpoint", "prompt_caching"]
+__all__ = ["MAX_BREAKPOINTS", "count_breakpoints", "prompt_caching"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,67 +52,47 @@ class ProviderCaching(AgentMiddleware[Any, Any, Any]):
         return made
 
     def _for(self, model: object) -> AgentMiddleware[Any, Any, Any] | None:
-        is_supported = any(each.__module__.partition(".")[0] == self._package for each in type(model).__mro__)
-        return self._middleware.get() if is_supported else None
+        return self._middleware.get() if is_of(model, self._package) else None
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
         """Set the breakpoints, for a model of the package."""
         middleware = self._for(request.model)
         if middleware is None:
             return handler(request)
-        return middleware.wrap_model_call(request, lambda marked: handler(_limit(marked, request)))
+        return middleware.wrap_model_call(request, lambda marked: handler(_add(marked, request)))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
         """As `wrap_model_call`."""
         middleware = self._for(request.model)
         if middleware is None:
             return await handler(request)
-        return await middleware.awrap_model_call(request, lambda marked: handler(_limit(marked, request)))
+        return await middleware.awrap_model_call(request, lambda marked: handler(_add(marked, request)))
 
 
-# --- limits of a request ---------------------------------------------------------------------------------------------
+# --- breakpoints -----------------------------------------------------------------------------------------------------
 
-_MAX_BREAKPOINTS: Final = 4
+MAX_BREAKPOINTS: Final = 4
 """Anthropic refuses a request with more."""
 _KEY: Final = "cache_control"
 
 
-def has_room_for_breakpoint(request: ModelRequest[Any]) -> bool:
-    """Whether the provider accepts one more cache breakpoint in a request."""
-    return len(list(_breakpoints(request))) + (_KEY in request.model_settings) < _MAX_BREAKPOINTS
+def count_breakpoints(request: ModelRequest[Any]) -> int:
+    """The number of cache breakpoints in a request."""
+    tools = [tool if isinstance(tool, Mapping) else getattr(tool, "extras", None) or {} for tool in request.tools]
+    messages = filter(None, [request.system_message, *request.messages])
+    blocks = [block for message in messages for block in blocks_of(message) if isinstance(block, Mapping)]
+    return sum(bool(each.get(_KEY)) for each in (*tools, *blocks, request.model_settings))
 
 
-def _limit(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
-    """The request with the breakpoints that fit beside those of `given`.
+def _add(marked: ModelRequest[Any], given: ModelRequest[Any]) -> ModelRequest[Any]:
+    """Of the breakpoints of `marked`, add to those of `given` the one at the end of the conversation; all to none.
 
-    The one at the end of the conversation is worth most. Tools come first in a request, so the one of the system
-    message covers them. A breakpoint that lasts an hour may not follow a shorter one.
+    So there are not too many, and none stands before one that lasts longer, which Anthropic refuses as well.
     """
-    room = _MAX_BREAKPOINTS - len(list(_breakpoints(given)))
-    lasts_in_messages = any(map(_lasts, _in_messages(*given.messages)))
-    if room < 3 or lasts_in_messages or any(map(_lasts, _in_messages(given.system_message))):
-        marked = marked.override(tools=given.tools)
-    if room < 2 or lasts_in_messages:
-        marked = marked.override(system_message=given.system_message)
-    return marked if room > 0 else marked.override(model_settings=given.model_settings)
-
-
-def _breakpoints(request: ModelRequest[Any]) -> Iterator[Any]:
-    """The breakpoints of the tools and messages of a request."""
-    for tool in request.tools:
-        holder = tool if isinstance(tool, Mapping) else getattr(tool, "extras", None) or {}
-        if _KEY in holder:
-            yield holder[_KEY]
-    yield from _in_messages(request.system_message, *request.messages)
-
-
-def _in_messages(*messages: BaseMessage | None) -> Iterator[Any]:
-    blocks = (block for message in messages if message is not None for block in blocks_of(message))
-    return (block[_KEY] for block in blocks if isinstance(block, Mapping) and block.get(_KEY))
-
-
-def _lasts(breakpoint_: Any) -> bool:
-    return isinstance(breakpoint_, Mapping) and breakpoint_.get("ttl") == "1h"
+    own = count_breakpoints(given)
+    if own:
+        marked = marked.override(tools=given.tools, system_message=given.system_message)
+    return marked if own < MAX_BREAKPOINTS else marked.override(model_settings=given.model_settings)
 
 
 # --- the packages ----------------------------------------------------------------------------------------------------

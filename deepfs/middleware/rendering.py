@@ -4,15 +4,15 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import chain, islice
 from json import dumps
 from math import inf
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, InvalidPathError, NoMatchError, NotFoundError
+from deepfs.errors import DeepFSError, ErrorCode, InvalidContentError, NoMatchError, NotFoundError
 from deepfs.process import stop_note, time_up
 from deepfs.text.paths import ancestors, join, normalize, relative
 from deepfs.text.visible import ESCAPES_NOTE, display_path, escape_controls, fence, one_line, output_text
@@ -327,9 +327,7 @@ class Advisor:
         if isinstance(error, NotFoundError):
             error = error.renamed(str)
             error.kind = _KINDS.get(tool, error.kind)
-            steps += [await self._advise_missing(tool, paths[0])] if paths and better is None else []
-        elif isinstance(error, InvalidPathError) and better is None:
-            steps += [await self._find_meant(tool, paths)]
+            steps += [await self._find_similar(tool, paths[0])] if paths and better is None else []
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:
             hint = "Leave them out." if error.is_decorated else "Copy the text exactly, or read the file again."
             steps = [Advice(hint)]
@@ -339,78 +337,46 @@ class Advisor:
         advice = next((step.text for step in steps if step and self.offered.issuperset(step.tools)), "")
         return f"{sentence(render_error(error))} {advice}" if advice else render_error(error)
 
-    async def _advise_missing(self, tool: str, path: str) -> Advice | None:
-        """What to do about a missing path; None if that is not known."""
-        plain = _correct_path(path)
-        if plain and await self._is_there(plain):
-            return Advice(f"Did you mean {display_path(normalize(plain))}?")
-        meant, is_similar = await self._suggestion(tool, path)
-        if "*" in path and not is_similar:
-            return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
-        if meant is not None and tool == "delete":
-            return Advice(f"It may be deleted already. {meant.text}", meant.tools)
-        return meant
-
-    async def _is_there(self, path: str) -> bool:
-        """Whether the path of a file or directory may be read."""
-        read = await self._backend.aread(path, 0, 1)
-        return read.ok or read.code is ErrorCode.IS_DIRECTORY
-
-    async def _suggestion(self, tool: str, path: str) -> tuple[Advice | None, bool]:
-        """What a listing of the nearest directory above a missing path advises, and whether a path there is like it."""
-        try:
+    async def _find_similar(self, tool: str, path: str) -> Advice | None:
+        """What a listing of the nearest directory above a missing path advises; None if that is not known."""
+        with suppress(DeepFSError):
             wanted = normalize(path)
-        except DeepFSError:
-            return None, False
-        for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
-            listed = await self._backend.als(directory)
-            if listed.entries is not None:
-                here = {_name(info.path): info.path for info in listed.entries}
-                name, *rest = relative(wanted, directory).split("/")
-                close = [] if name in here else closest(name, here)
-                if close:
-                    return Advice(f"Did you mean {' or '.join(_show(here[each], name, each) for each in close)}?"), True
-                if not rest:
-                    return None, False
-                if name in here:
-                    use = (
-                        ("read it with read_file", ("read_file",))
-                        if tool in ("ls", "glob")
-                        else ("use its own path", ())
-                    )
-                    return Advice(f"{display_path(join(directory, name))} is a file: {use[0]}.", use[1]), False
-                if directory != "/":
-                    return Advice(f"The nearest directory that exists is {display_path(directory)}."), False
-                meant = await self._from_root([name, *rest], here)
-                there, tools = (f"did you mean {meant}?", ()) if meant else ("list it with ls.", ("ls",))
-                return Advice(f"Paths start at the root of this filesystem: {there}", tools), False
-            if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
-                return None, False
-        return None, False
+            for directory in islice(reversed(["/", *ancestors(wanted)]), _MAX_LEVELS):
+                listed = await self._backend.als(directory)
+                if listed.entries is not None:
+                    here = {_name(info.path): info.path for info in listed.entries}
+                    return _advise_missing(tool, path, directory, relative(wanted, directory).split("/"), here)
+                if listed.code not in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
+                    break
+        return None
 
-    async def _from_root(self, names: Sequence[str], here: Mapping[str, str], *, is_new: bool = False) -> str:
-        """For the names of a path of the host, the path that is meant: its end, from a name on that is in the root.
 
-        Where nothing is at that path, it is what has this name in the root, unless the path is for something new.
-        """
-        place = next((place for place, name in enumerate(names) if name in here), None)
-        if place is None:
-            return ""
-        path = "/" + "/".join(names[place:])
-        return display_path(path if is_new or await self._is_there(path) else here[names[place]])
+def _advise_missing(tool: str, path: str, directory: str, names: list[str], here: Mapping[str, str]) -> Advice | None:
+    """What to do about a missing path, by the paths that are in the nearest directory that exists, by their names.
 
-    async def _find_meant(self, tool: str, paths: Sequence[str]) -> Advice | None:
-        """The path that may be meant by the first one with `~`, `..` or a drive; None if there is none."""
-        spelt = next((path for path in paths if _FOREIGN.search(path)), None)
-        if spelt is None:
-            return None
-        names = _resolve(spelt)
-        listed = await self._backend.als("/")
-        is_new = tool == "write_file" or (tool == "move" and spelt != paths[0])
-        here = {_name(info.path): info.path for info in listed.entries or ()}
-        meant = await self._from_root(names, here, is_new=is_new)
-        meant = meant or (display_path("/" + "/".join(names)) if is_new and names else "")
-        return Advice(f"Did you mean {meant}?") if meant else Advice("List / with ls.", ("ls",))
+    Args:
+        tool: The tool that failed.
+        path: The path.
+        directory: The nearest directory above it.
+        names: The names in the path below this directory.
+        here: The paths in this directory, by their names.
+    """
+    name = names[0]
+    close = [] if name in here else closest(name, here)
+    deleted = "It may be deleted already. " if tool == "delete" else ""
+    if close:
+        return Advice(f"{deleted}Did you mean {' or '.join(_show(here[each], name, each) for each in close)}?")
+    if "*" in path:
+        return Advice("Wildcards are not expanded in a path: find the paths with glob.", ("glob",))
+    if len(names) == 1:
+        return None
+    if name in here:
+        reads = tool in ("ls", "glob")
+        use, tools = ("read it with read_file", ("read_file",)) if reads else ("use its own path", ())
+        return Advice(f"{deleted}{display_path(here[name])} is a file: {use}.", tools)
+    if directory != "/":
+        return Advice(f"{deleted}The nearest directory that exists is {display_path(directory)}.")
+    return Advice(f"{deleted}Paths start at the root of this filesystem: list it with ls.", ("ls",))
 
 
 def sentence(text: str) -> str:
@@ -462,29 +428,6 @@ def _count_shared(first: str, second: str) -> int:
 
 def _prefix(first: str, second: str) -> int:
     return next((place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), 0)
-
-
-_FOREIGN: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])|^\\|(?:(?<=[/\\])|^)\.\.(?=[/\\]|$)")
-"""Matches at the parts of a path that no path here has: a home directory, a drive, a parent directory."""
-_OWN_HOME_OR_DRIVE: Final = re.compile(r"^~|^/?[A-Za-z]:(?=[/\\])")
-
-
-def _resolve(path: str) -> list[str]:
-    """The names of a path without `~` and without a drive, each `..` applied."""
-    names: list[str] = []
-    for name in re.split(r"[/\\]", _OWN_HOME_OR_DRIVE.sub("", path)):
-        if name == "..":
-            del names[-1:]
-        elif name not in ("", "."):
-            names.append(name)
-    return names
-
-
-def _correct_path(path: str) -> str:
-    """The path without quotes, escapes and the like, which models take from texts; `""` if it has none."""
-    plain = unquote(path.strip(" \t\r\n\"'`[]<>").removeprefix("file://"))
-    plain = re.sub(r"\\(?=[ ()&'\[\]])", "", plain).replace("\\", "/")
-    return "" if plain == path else plain
 
 
 def _name(path: str) -> str:

@@ -2,7 +2,7 @@
 
 A file is read again only if its size or time of change differs from what was read. That needs a storage that says where
 a path lies (`astorage_place`), since one backend may have other files for each user; elsewhere all files of skills are
-read each time, in one call, and only parsed if they changed.
+read each time, in one call.
 """
 
 import re
@@ -33,7 +33,6 @@ MAX_SKILLS_LOAD_WARNINGS: Final = 20
 MAX_SKILL_LOAD_WARNING_LENGTH: Final = 1000
 SKILL_FILE: Final = "SKILL.md"
 
-_PLACES: Final = ("skills_locations", "skills_load_warnings", "skills_list")
 _MAX_FRONT_MATTER: Final = 64 * 1024
 _MAX_DEPTH: Final = 20
 """The deepest nesting of lists and mappings. Parsers of YAML recurse, and that of libyaml would end the process."""
@@ -282,22 +281,6 @@ def render_pinned(skill: SkillMetadata, content: bytes) -> str | None:
     return f'<skill name="{name}" path="{path}">\n{without_tags(text, "skill")}\n</skill>'
 
 
-def check_template(template: Any) -> str | None:
-    """Check the argument `system_prompt`: a template with the three places for skills, or None."""
-    if template is None:
-        return None
-    if not isinstance(template, str):
-        raise TypeError(f"system_prompt is a text or None, not {template!r}")
-    missing = [place for place in _PLACES if f"{{{place}}}" not in template]
-    if missing:
-        raise ValueError(f"system_prompt lacks {', '.join(f'{{{place}}}' for place in missing)}")
-    try:
-        template.format(**dict.fromkeys(_PLACES, ""))
-    except (LookupError, ValueError) as error:
-        raise ValueError(f"system_prompt has braces that are none of its places: {error}. Write {{{{ for {{") from None
-    return template
-
-
 SkillSource: TypeAlias = str | tuple[str, str]
 """A directory of skills: its path, or its path and a label for the prompt."""
 
@@ -372,7 +355,6 @@ class SkillReader:
         self._backend = backend
         self._has_links = _keeps_directories(backend)
         self._seen: dict[tuple[Any, str], _Seen] = {}
-        self._skills: dict[tuple[str, str], Skill] = {}
 
     async def read(self, source: str, *, with_files: bool = False) -> Source:
         """List a source and return its skills; read only the files that changed.
@@ -488,22 +470,19 @@ class SkillReader:
             elif response.error != ErrorCode.FILE_NOT_FOUND.value:
                 reason = one_line(str(response.error or "it has no content"))
                 warnings.append(f"{one_line(path)} cannot be read: {reason}")
-        return await in_thread(partial(self._digest, contents, stale, source, now))
+        return await in_thread(partial(_digest_files, contents, stale, source, now))
 
-    def _digest(
-        self, contents: Sequence[tuple[str, bytes]], infos: Mapping[str, FileInfo], source: str, now: datetime
-    ) -> dict[str, _Seen]:
-        if len(self._skills) > _MAX_REMEMBERED:
-            self._skills = {}
-        seen: dict[str, _Seen] = {}
-        for path, content in contents:
-            info, digest, skill = infos[path], sha256(content).hexdigest(), None
-            if _is_skill(path, source):
-                skill = self._skills.get((digest, path)) or parse_skill(content, path)
-                self._skills[digest, path] = skill
-            stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
-            seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)
-        return seen
+
+def _digest_files(
+    contents: Sequence[tuple[str, bytes]], infos: Mapping[str, FileInfo], source: str, now: datetime
+) -> dict[str, _Seen]:
+    seen: dict[str, _Seen] = {}
+    for path, content in contents:
+        info, digest = infos[path], sha256(content).hexdigest()
+        skill = parse_skill(content, path) if _is_skill(path, source) else None
+        stamp, is_script = (info.size, info.modified_at), content.startswith(b"#!")
+        seen[path] = _Seen(stamp, _is_settled(info, now), digest, is_script, skill)
+    return seen
 
 
 def _keeps_directories(backend: object) -> bool:

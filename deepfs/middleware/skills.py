@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,24 +22,21 @@ from deepfs.middleware._base import (
     TRACE_POLICY,
     AgentMiddleware,
     AgentState,
-    AsyncHandler,
-    AsyncToolHandler,
     CallStep,
     ExtendedModelResponse,
-    Handler,
+    ModelCallSteps,
     ModelRequest,
     OmitFromOutput,
     PrivateStateAttr,
     Steps,
-    ToolHandler,
-    arun_steps,
+    ToolCallSteps,
+    is_of,
     resolve_backend,
-    run_steps,
     step_of_call,
     wait_for,
 )
 from deepfs.middleware._messages import ToolResult, with_prompt
-from deepfs.middleware.prompts import PROMPTS
+from deepfs.middleware.prompts import PROMPTS, check_template
 from deepfs.middleware.rendering import plain_error
 from deepfs.middleware.skill_files import (
     MAX_SKILL_COMPATIBILITY_LENGTH,
@@ -53,7 +49,6 @@ from deepfs.middleware.skill_files import (
     SkillReader,
     SkillSource,
     Source,
-    check_template,
     limit_warnings,
     normal_path,
     parse_skills,
@@ -334,14 +329,8 @@ def _chat_model(model: Any) -> Any:
     return model
 
 
-def _is_of(model: Any, module: str, name: str) -> bool:
-    """Whether a model is of a class of a package; if the package is not loaded, it is not."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(_chat_model(model), kind)
-
-
 def _is_anthropic(model: Any) -> bool:
-    return _is_of(model, "langchain_anthropic.chat_models", "ChatAnthropic")
+    return is_of(_chat_model(model), "langchain_anthropic", "ChatAnthropic")
 
 
 def _inline_builder(model: Any) -> Callable[[BaseTool], dict[str, Any]] | None:
@@ -350,7 +339,7 @@ def _inline_builder(model: Any) -> Callable[[BaseTool], dict[str, Any]] | None:
         return None
     if _is_anthropic(model):
         return _for_anthropic
-    return _for_openai if _is_of(model, "langchain_openai.chat_models.base", "BaseChatOpenAI") else None
+    return _for_openai if is_of(_chat_model(model), "langchain_openai", "BaseChatOpenAI") else None
 
 
 def _for_anthropic(tool: BaseTool) -> dict[str, Any]:
@@ -382,6 +371,7 @@ _log = logging.getLogger("deepfs")
 
 SKILLS_SYSTEM_PROMPT: Final = PROMPTS["skills"]
 """The text of the system prompt, with the places `{skills_locations}`, `{skills_load_warnings}` and `{skills_list}`."""
+_PLACES: Final = ("skills_locations", "skills_load_warnings", "skills_list")
 _READING: Final = frozenset({"read_file", "ls", "glob", "grep"})
 
 
@@ -409,7 +399,7 @@ class SkillsStateUpdate(TypedDict):
     skills_load_errors: NotRequired[list[str]]
 
 
-class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
+class SkillsMiddleware(ModelCallSteps, ToolCallSteps):
     """Shows the model the names, descriptions and paths of skills, whose texts it reads with `read_file`.
 
     A skill is a directory of a source with a `SKILL.md`, in the Agent Skills format. At each call of the agent, and
@@ -458,7 +448,7 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
         pairs = [path_and_label(source) for source in sources]
         self.sources: list[str] = [path for path, _ in pairs]
         self.source_labels: list[str] = [label for _, label in pairs]
-        self.system_prompt_template: str | None = check_template(system_prompt)
+        self.system_prompt_template: str | None = check_template(system_prompt, _PLACES)
         self.backend: BackendProtocol = resolve_backend(backend)
         self._tools = _SkillTools(tools)
         self._reader = SkillReader(self.backend)
@@ -601,15 +591,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
                 lines.append(f"- For `execute`, {display_path(source)} is {display_path(found)}")
         return "\n".join(lines)
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
-        """Append the skills to the system message, and offer the tools of those that were read."""
-        return run_steps(self._model_call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._model_call(request, handler))
-
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
+        """Append the skills to the system message, and offer the tools of those that were read."""
         request = self.modify_request(request)
         offer = yield from self._tools.offer(request)
         response = yield step_of_call(handler, offer.apply(request))
@@ -617,15 +600,8 @@ class SkillsMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- calls of tools of skills ---
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler) -> ToolResult:
-        """Run a tool that only a skill offers; others that are not registered fail as unknown."""
-        return run_steps(self._tool_call(request, handler))
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: AsyncToolHandler) -> ToolResult:
-        """As `wrap_tool_call`."""
-        return await arun_steps(self._tool_call(request, handler))
-
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
+        """Run a tool that only a skill offers; others that are not registered fail as unknown."""
         called = request.tool_call["name"]
         # The agent has the tool, or no request offered it: then it fails as unknown.
         name = None if request.tool is not None else read_disclosed(request.state).get(called)

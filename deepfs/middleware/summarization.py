@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from langchain_core.exceptions import ContextOverflowError
@@ -21,11 +20,10 @@ from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
     TRACE_POLICY,
     AgentMiddleware,
-    AsyncHandler,
     CallStep,
     ContextSize,
-    Handler,
     LangChainSummarization,
+    ModelCallSteps,
     ModelRequest,
     PromptMiddleware,
     Steps,
@@ -87,18 +85,17 @@ DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = f"{_instructions}{PROMPTS['summary_me
 
 _TRIMMED_TOKENS: Final = 4_000
 _UNTRIMMED_MESSAGES: Final = 15
-_MAX_SUMMARIES: Final = 100
 
 
 # --- summaries at a limit --------------------------------------------------------------------------------------------
 
 
-class SummarizationMiddleware(LangChainSummarization[Any, Any]):
+class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
     """Shows the model a summary for the older messages of a long conversation.
 
     The messages stay in the state; `_summarization_event` holds the summary. Those that it stands for are first
     appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a composite, each once, and the
-    summary names that file. Media go to `/conversation_history/media`. A file that would grow over 10 MB continues in
+    summary names that file. Media go to `/blobs`. A file that would grow over 10 MB continues in
     `<thread>.2.md`, and so on. For subagents, and for thread ids that are long or have characters other than letters,
     digits, `_` and `-`, the name of the file ends with a hash. If the file cannot be written or the summary fails, the
     model sees all messages, and a warning is logged.
@@ -187,22 +184,13 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         self.backend: BackendProtocol = resolve_backend(backend)
         self._history = HistoryFiles(self.backend)
 
-        self._summaries: dict[str, tuple[str, str]] = {}
-
     @property
     def name(self) -> str:
         """The name of LangChain's class, so that either class replaces the other in an agent."""
         return self.serialized_name
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Any:
+    def _model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
         """Show the summary, summarise a conversation that is too long, and store what the summary stands for."""
-        return run_steps(self._call(request, handler))
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Any:
-        """As `wrap_model_call`."""
-        return await arun_steps(self._call(request, handler))
-
-    def _call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Steps[Any]:
         conversation = ConversationView.of(request.state, request.messages)
         if self._is_due(request, conversation):
             yield from self._summarize(conversation, forced=False)
@@ -289,7 +277,7 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         try:
             stored = yield step_of_wait(
                 self.backend,
-                partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
+                partial(self._history.append, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
             )
         except NotKeptError as error:
@@ -297,22 +285,15 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
                 raise
             _log.warning("The messages that are summarised stay in the state only: %s", error)
             stored = []
-        summary = yield from self._summary(name, conversation.before(cut))
+        summary = yield from self._summary(conversation.before(cut))
         conversation.summarize(cut, summary, stored)
 
-    def _summary(self, name: str, messages: Sequence[AnyMessage]) -> Steps[str]:
-        """The summary of the messages. It is made once, even if the model fails after it."""
-        key = _fingerprint(messages)
-        known, summary = self._summaries.get(name, ("", ""))
-        if known == key:
-            return summary
-        given = self._history.transcript().referenced(messages)
+    def _summary(self, messages: Sequence[AnyMessage]) -> Steps[str]:
+        """The summary of the messages."""
+        given = self._history.transcript.name_media(messages)
         text: str = yield CallStep(partial(self._create_summary, given), partial(self._acreate_summary, given))
         if is_blank(text):  # The model would see nothing of the messages.
             raise ValueError("the model answered with an empty summary")
-        while len(self._summaries) >= _MAX_SUMMARIES:
-            self._summaries.pop(next(iter(self._summaries)), None)
-        self._summaries[name] = (key, text)
         return text
 
     def _trim_messages_for_summary(self, messages: list[AnyMessage]) -> list[AnyMessage]:
@@ -326,11 +307,6 @@ class SummarizationMiddleware(LangChainSummarization[Any, Any]):
         move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
         clipped, stored = yield step_of_wait(self.backend, move, self.name)
         conversation.replace(clipped, stored)
-
-
-def _fingerprint(messages: Sequence[AnyMessage]) -> str:
-    content = repr([(each.type, each.id, each.content, getattr(each, "tool_calls", None)) for each in messages])
-    return sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _log = logging.getLogger("deepfs")

@@ -33,8 +33,7 @@ from deepfs.sandboxes.answers import (
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import call_sync
-from deepfs.text import paths
-from deepfs.text import records as filedata
+from deepfs.text import paths, records
 from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, flat_place
@@ -265,7 +264,7 @@ class BaseSandbox(SandboxBackendProtocol):
 
     def _read(self, path: str, known: CachedContent, modified_at: str, offset: int, limit: int) -> ReadResult:
         data = _data(known.data, modified_at)
-        read = filedata.read_data(path, data, offset, limit, max_binary=self._max_bytes)
+        read = records.read_data(path, data, offset, limit, max_binary=self._max_bytes)
         return replace_fields(read, version=known.version)
 
     async def aread_raw(self, path: str) -> ReadRawResult:
@@ -376,7 +375,7 @@ class BaseSandbox(SandboxBackendProtocol):
     ) -> EditResult:
         if if_match is not None and if_match not in (known.version, version(known.data)):
             raise ConflictError(path)
-        content = filedata.text_of(_data(known.data, ""), path)
+        content = records.text_of(_data(known.data, ""), path)
         if content is None or decode(known.data) is None:
             raise BinaryFileError(path)
         done = await pool.run(replace, path, content, old, new, replace_all)
@@ -521,7 +520,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _data(content: bytes, modified_at: str) -> FileDataV2:
-    stored = filedata.new_file(content, now=modified_at)
+    stored = records.new_file(content, now=modified_at)
     return replace_fields(stored, created_at=None, modified_at=modified_at or None)
 
 

@@ -25,8 +25,7 @@ from deepfs.errors import (
     NotDirectoryError,
     NotFoundError,
 )
-from deepfs.text import paths
-from deepfs.text import records as filedata
+from deepfs.text import paths, records
 from deepfs.text.edits import Replacement
 from deepfs.text.lines import version
 from deepfs.types import FileDataV2, FileInfo
@@ -81,7 +80,7 @@ class Change(Struct, frozen=True):
     def size_before(self) -> int | None:
         """The size of the file before, in bytes; 0 if there was no file, None if the size is not known."""
         if self.before is not None:
-            return filedata.size_of(self.before)
+            return records.size_of(self.before)
         if self.seen is not None:
             return self.seen.size
         return 0 if self.origin is None else None
@@ -89,7 +88,7 @@ class Change(Struct, frozen=True):
     @property
     def size_after(self) -> int:
         """The size of the file after, in bytes; 0 if it is deleted."""
-        return 0 if self.after is None else filedata.size_of(self.after)
+        return 0 if self.after is None else records.size_of(self.after)
 
 
 class ChangedError(ConflictError):
@@ -239,7 +238,7 @@ class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
     def __getitem__(self, path: str) -> FileDataV2:
         last = self._last
         if last is None or last[0] != path:
-            last = self._last = path, filedata.decode_file(self._files[path], path)
+            last = self._last = path, records.decode_file(self._files[path], path)
         return last[1]
 
     def origin(self, path: str) -> Any:
@@ -251,7 +250,7 @@ class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
     def describe(self, path: str) -> tuple[int | None, str | None, str | None]:
         """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
-            return filedata.describe_record(self._files[path], path)
+            return records.describe_record(self._files[path], path)
         except InvalidContentError:
             return None, None, None
 
@@ -338,7 +337,7 @@ class StatTree(FileTree):
 
 def stat_of(data: FileDataV2) -> FileStat:
     """The stat of a file that was fetched."""
-    return FileStat(filedata.size_of(data), data.modified_at, data.created_at)
+    return FileStat(records.size_of(data), data.modified_at, data.created_at)
 
 
 def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
@@ -401,7 +400,7 @@ def file_info(path: str, files: Found) -> FileInfo:
     data = files.get(path) if type(files) is dict else readable(files, path)
     if type(data) is not FileDataV2:
         return FileInfo(path, is_dir=False)
-    return FileInfo(path, is_dir=False, size=filedata.size_of(data), modified_at=data.modified_at)
+    return FileInfo(path, is_dir=False, size=records.size_of(data), modified_at=data.modified_at)
 
 
 def check_replaceable(path: str, files: Found, *, overwrite: bool, if_match: str | None) -> None:
@@ -429,7 +428,7 @@ def _is_version(path: str, files: Found, if_match: str) -> bool:
         return True
     data = readable(files, path)
     try:
-        return data is not None and version(filedata.content_bytes(data)) == if_match
+        return data is not None and version(records.content_bytes(data)) == if_match
     except InvalidContentError:
         return False
 
@@ -458,9 +457,9 @@ def as_copy(moved: Change) -> Change:
     """`moved` as a new file: it keeps the creation time of the file that it replaces, and is modified now."""
     if moved.after is None:
         return moved
-    content = filedata.content_bytes(moved.after)
+    content = records.content_bytes(moved.after)
     created_at = moved.before.created_at if moved.before else None
-    return replace(moved, after=filedata.new_file(content, created_at=created_at))
+    return replace(moved, after=records.new_file(content, created_at=created_at))
 
 
 class Uploads:
@@ -488,7 +487,7 @@ class Uploads:
             check_parents(path, self._occupied)
             if path in self._directories or path in self._planned:
                 raise IsDirectoryError(path)
-            after = filedata.new_file(content, created_at=self._created.get(path))
+            after = records.new_file(content, created_at=self._created.get(path))
             self._check_storable(path, after)
         except DeepFSError as error:
             return error

@@ -6,7 +6,6 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -37,13 +36,8 @@ def files_of() -> MemoryBackend:
 
 
 def agent_of(files: BackendProtocol, *made: Any, **options: Any) -> Any:
-    @tool
-    def copy(source: str, destination: str) -> str:
-        """Copy a file."""
-        return str(files.copy(source, destination, overwrite=True).error or "copied")
-
     model = ScriptedModel(script=[*(calls(each) for each in made), AIMessage("done")])
-    return create_deep_agent(model, [copy], backend=files, checkpointer=InMemorySaver(), **options)
+    return create_deep_agent(model, backend=files, checkpointer=InMemorySaver(), **options)
 
 
 def asked(state: dict[str, Any]) -> list[str]:
@@ -56,7 +50,6 @@ def decisions(state: dict[str, Any]) -> list[str]:
 
 
 MOVE = call("move", source="/a", destination="/b", overwrite=True)
-COPY = call("copy", source="/a", destination="/b")
 REPLACE = call("write_file", file_path="/b", content="new", overwrite=True)
 CREATE = call("write_file", file_path="/c", content="new")
 
@@ -64,7 +57,7 @@ CREATE = call("write_file", file_path="/c", content="new")
 
 
 @pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
-@pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
+@pytest.mark.parametrize("made", [MOVE, REPLACE], ids=["move", "overwrite"])
 def test_tools_that_replace_files_ask_like_the_named_tool(invoke: Invoke, named: str, made: Any) -> None:
     files = files_of()
     agent = agent_of(files, made, interrupt_on={named: True})
@@ -77,9 +70,9 @@ def test_tools_that_replace_files_ask_like_the_named_tool(invoke: Invoke, named:
     assert read.content == "old"
 
 
-@pytest.mark.parametrize("made", [MOVE, COPY, REPLACE], ids=["move", "copy", "overwrite"])
+@pytest.mark.parametrize("made", [MOVE, REPLACE], ids=["move", "overwrite"])
 def test_an_explicit_setting_for_a_tool_wins(invoke: Invoke, made: Any) -> None:
-    on = {"edit_file": True, "delete": True, "move": False, "copy": False, "write_file": False}
+    on = {"edit_file": True, "delete": True, "move": False, "write_file": False}
     files = files_of()
     assert not asked(invoke(agent_of(files, made, interrupt_on=on), GO, THREAD))
     read = files.read("/b").file_data

@@ -194,9 +194,7 @@ def test_a_glob_with_brackets_is_told_how_to_write_names_with_brackets(pattern: 
     for text in (says(backend, "glob", pattern=pattern), says(backend, "grep", pattern="x", glob=pattern)):
         assert text.endswith(f". If the brackets are part of a name, write {told}"), text
     assert says(backend, "glob", pattern=r"app/\[slug\]/*") == "/app/[slug]/page.tsx"
-    assert says(backend, "read_file", file_path=r"/app/\[slug\]/page.tsx").endswith(
-        "Did you mean /app/[slug]/page.tsx?"
-    )
+    assert says(backend, "read_file", file_path=r"/app/\[slug\]/page.tsx").endswith("Did you mean /app/[slug]/?")
 
 
 def test_several_patterns_find_what_they_are_told_to() -> None:
@@ -228,21 +226,15 @@ TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/no
         ("read_file", "src/main.txt", "Did you mean /src/main.py?"),
         ("read_file", "/readme.md", "Did you mean /README.md?"),
         ("read_file", "/scr/deep/main.py", "Did you mean /src/?"),
-        ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: did you mean /src/main.py?"),
+        ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: list it with ls."),
         ("read_file", "/home/me/x", "Paths start at the root of this filesystem: list it with ls."),
         ("read_file", "/src/lib/x", "The nearest directory that exists is /src."),
         ("read_file", "/README.md/x", "/README.md is a file: use its own path."),
         ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
         ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
         ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
-        ("read_file", '"/src/main.py"', "Did you mean /src/main.py?"),
-        ("read_file", " src/main.py ", "Did you mean /src/main.py?"),
-        ("read_file", "file:///src/main.py", "Did you mean /src/main.py?"),
-        ("read_file", "src\\main.py", "Did you mean /src/main.py?"),
+        ("read_file", '"/src/main.py"', "Paths start at the root of this filesystem: list it with ls."),
         ("read_file", "/notes/a\\ b.txt", "Did you mean /notes/a b.txt?"),
-        ("read_file", "/notes/a%20b.txt", "Did you mean /notes/a b.txt?"),
-        ("read_file", "/home/me/src/gone.rs", "did you mean /src/?"),
-        ("read_file", "`/home/me/src/main.py`", "did you mean /src/?"),
         ("read_file", "/src/*.py", "Wildcards are not expanded in a path: find the paths with glob."),
         ("delete", "/src/*", "Wildcards are not expanded in a path: find the paths with glob."),
         ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
@@ -258,17 +250,12 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [
-        ("ls", {"path": "~/src"}, "start the path with '/'. Did you mean /src?"),
-        ("ls", {"path": "../"}, "name the path from '/'. List / with ls."),
+        ("ls", {"path": "~/src"}, "start the path with '/'. Give another absolute path."),
+        ("ls", {"path": "../"}, "name the path from '/'. Give another absolute path."),
         ("ls", {"path": "/README.md"}, "is not a directory. Use read_file for a file."),
         ("ls", {"path": "/README.md/x"}, "/README.md is a file: read it with read_file."),
-        ("read_file", {"file_path": "C:\\shop\\src\\main.py"}, "Did you mean /src/main.py?"),
-        ("read_file", {"file_path": "/shop/../src/util.py"}, "Did you mean /src/util.py?"),
-        ("read_file", {"file_path": "/src/../README.md"}, "Did you mean /README.md?"),
-        ("read_file", {"file_path": "/src/../main.py"}, "List / with ls."),
-        ("read_file", {"file_path": "\\src\\main.py"}, "Did you mean /src/main.py?"),
-        ("read_file", {"file_path": "C:\\shop\\src\\gone.rs"}, "Did you mean /src/?"),
-        ("write_file", {"file_path": "C:\\shop\\src\\new.rs", "content": ""}, "Did you mean /src/new.rs?"),
+        ("read_file", {"file_path": "C:\\src\\main.py"}, "separate names with '/'. Give another absolute path."),
+        ("read_file", {"file_path": "/src/../README.md"}, "name the path from '/'. Give another absolute path."),
         ("write_file", {"file_path": "/new/", "content": ""}, "its directories are made with it."),
         ("move", {"source": "/README.md", "destination": "/new/"}, "give /new/README.md."),
         ("read_file", {"file_path": "/a\0"}, "it holds a NUL character. Give another absolute path."),
@@ -280,8 +267,7 @@ def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, tol
         ("edit_file", {"file_path": "/README.md", "old_string": "1\tone", "new_string": "b"}, "Leave them out."),
         ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
         ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
-        ("write_file", {"file_path": "C:\\out\\a.txt", "content": ""}, "Did you mean /out/a.txt?"),
-        ("move", {"source": "/README.md", "destination": "../a.md"}, "Did you mean /a.md?"),
+        ("move", {"source": "/README.md", "destination": "../a.md"}, "from '/'. Give another absolute path."),
         ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
         ("move", {"source": "/README.md", "destination": "/src", "overwrite": True}, "give /src/README.md."),
         ("glob", {"pattern": "../*"}, "Correct the pattern, or set path."),

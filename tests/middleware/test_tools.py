@@ -188,7 +188,7 @@ def test_move_is_not_offered_if_it_would_bypass_an_override_of_write(backend: An
         ("grep", {"pattern": "x", "output_mode": "json"}, "output_mode: "),
         ("delete", {"file_path": "/"}, "choose a path"),
         ("move", {"source": "/a", "destination": "/dir/b"}, "set overwrite"),
-        ("delete", {"file_path": "/../etc"}, "List / with ls."),
+        ("delete", {"file_path": "/../etc"}, "Give another absolute path."),
     ],
 )
 def test_an_error_says_what_to_do_next(memory: Session, name: str, arguments: dict[str, Any], told: str) -> None:

@@ -78,7 +78,7 @@ def test_no_request_has_more_breakpoints_than_anthropic_accepts(
     )
     invoke(agent, GO)
     (payload,) = anthropic.payloads
-    assert _breakpoints(payload) == 4
+    assert _breakpoints(payload) <= 4
     assert _breakpoints(payload["system"]) >= own
     assert ("cache_control" in payload) is (own < 4)
 
@@ -91,8 +91,8 @@ def test_a_breakpoint_of_an_hour_follows_no_shorter_one(invoke: Invoke, anthropi
         create_deep_agent(anthropic, system_prompt="Be brief.", backend=MemoryBackend()),
         {"messages": [HumanMessage([block])]},
     )
-    for payload, count in zip(anthropic.payloads, (3, 2), strict=True):
-        assert _breakpoints(payload) == count
+    for payload in anthropic.payloads:
+        assert _breakpoints(payload) == 2
         assert _breakpoints(payload["tools"]) == 0
     assert _breakpoints(anthropic.payloads[1]["system"]) == 0
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepfs.errors import InvalidContentError
-from deepfs.text import records as filedata
+from deepfs.text import records
 from deepfs.text.lines import decode
 from deepfs.text.records import (
     content_bytes,
@@ -108,7 +108,7 @@ def test_a_timestamp_has_six_digits_whatever_the_time(times: list[datetime]) -> 
     for now in [datetime(2026, 1, 2, 3, 4, 5), *times]:
         with pytest.MonkeyPatch.context() as patch:
             clock = SimpleNamespace(time_ns=lambda now=now: (now - since) // timedelta(microseconds=1) * 1000 + 999)
-            patch.setattr(filedata, "time", clock)
+            patch.setattr(records, "time", clock)
             assert timestamp() == now.isoformat(timespec="microseconds") + "+00:00"
 
 

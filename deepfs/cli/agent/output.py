@@ -79,7 +79,6 @@ def _first_line(text: str) -> str:
 _Describe = Callable[[str, Mapping[str, Any]], str]
 
 _OUTCOMES: Final[Mapping[str, _Describe]] = {
-    "copy": lambda text, args: "",
     "delete": lambda text, args: "",
     "edit_file": _replacements,
     "execute": _exit_code,

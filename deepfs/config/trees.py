@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
 from deepfs.backends.protocol import BackendProtocol
@@ -112,7 +112,7 @@ def _load(file: str, variables: Collection[str]) -> TreeConfig:
         config = convert(_fill_in(tomllib.loads(content.decode()), variables), TreeConfig)
     except UnicodeDecodeError:
         raise ValueError(f"{file}: it is no text in UTF-8") from None
-    except ValueError as error:
+    except (ValidationError, ValueError) as error:  # The first is the second since msgspec 0.20.
         raise ValueError(f"{file}: {error}") from None
     except RecursionError:
         raise ValueError(f"{file}: arrays or tables lie too deep inside each other") from None

@@ -135,29 +135,13 @@ class ContextLine(Record, frozen=True, eq=False, gc=False):
 
 
 class GrepMatch(Record, frozen=True, eq=False, gc=False):
-    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
-
-    `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None
-    if the backend does not report them. They are attributes only: the mapping, and so equality, ignores them.
-    """
+    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped."""
 
     path: str
     line: int
     text: str
     context_before: list[ContextLine] | None = None
     context_after: list[ContextLine] | None = None
-    start: int | None = None
-    end: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if name not in _PLACE_IN_LINE)
-
-    def __contains__(self, key: object) -> bool:
-        return key not in _PLACE_IN_LINE and super().__contains__(key)
-
-
-_PLACE_IN_LINE = ("start", "end")
-"""Fields that the dicts of deepagents do not have."""
 
 
 class FileDataV1(Record, frozen=True, eq=False):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -63,6 +64,8 @@ T = TypeVar("T")
 STRICT_RESUME: Final = "__pregel_strict_resume"
 """The key of `configurable` with which an answer to an unknown interrupt is an error. LangGraph has it since 1.2.20."""
 
+_TESTED: Final = "1.2.16 to 1.2.24"
+
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "
     "node or a tool; to start with files, pass them to the graph: graph.invoke({'files': {...}}). In a script, use "
@@ -84,7 +87,10 @@ def current_config() -> RunnableConfig:
 class RunningTask(NamedTuple):
     """The running task, and how it reads and writes the state of its graph."""
 
-    read: Any
+    channels: Mapping[str, Channel]
+    """The channels of the graph."""
+    writes: Writes
+    """What the task has written."""
     send: Any
     task: str
     """The id that LangGraph gave it."""
@@ -92,21 +98,15 @@ class RunningTask(NamedTuple):
     """The number of the superstep."""
     node: str
     loop: Any
-    """The loop of LangGraph that runs the graph; None if it is not known."""
-
-    @property
-    def inside(self) -> tuple[Mapping[str, Channel], Writes] | None:
-        """The channels of the graph and the writes of the task; None if LangGraph does not expose them."""
-        return _inside(self.read)
+    """The loop of LangGraph that runs the graph; None in a node with a timeout, from which it cannot be reached."""
 
     @property
     def is_over(self) -> bool:
         """Whether LangGraph has taken the writes of the task, or never will; False if that is not known."""
-        inside = None if self.loop is None else self.inside
-        if inside is None:
+        if self.loop is None:
             return False
         running = self.loop.tasks.get(self.task)
-        return running is None or running.writes is not inside[1] or self._is_saved()
+        return running is None or running.writes is not self.writes or self._is_saved()
 
     def _is_saved(self) -> bool:
         saved = getattr(self.loop, "_written_task_ids", None)
@@ -117,40 +117,56 @@ class RunningTask(NamedTuple):
 
     def has_taken(self, value: object) -> bool:
         """Whether `value` is among the writes that LangGraph has taken."""
-        return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
+        return self.loop is not None and any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
 
 def running_task() -> RunningTask:
     """The task that runs here. Outside a graph, raises RuntimeError, which says what to do."""
     config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
-    read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
-    if read is None or send is None:
+    inside, send = _inside(configurable), configurable.get(CONFIG_KEY_SEND)
+    if inside is None or send is None:
         raise RuntimeError(_OUTSIDE)
-    task, loop = configurable.get(CONFIG_KEY_TASK_ID, ""), _loop_of(configurable.get(CONFIG_KEY_CALL))
-    return RunningTask(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""), loop)
-
-
-def _loop_of(call: Any) -> Any:
-    """The loop that runs the graph, found in `call`, by which a task starts others; None if it is not there."""
-    loop = getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
-    return loop if isinstance(getattr(loop, "tasks", None), Mapping) else None
+    # By `call`, a task starts others, in the loop that runs the graph.
+    starts = getattr(configurable.get(CONFIG_KEY_CALL), "keywords", {}).get("schedule_task")
+    loop = getattr(starts, "__self__", None)
+    return RunningTask(
+        *inside,
+        send,
+        configurable.get(CONFIG_KEY_TASK_ID, ""),
+        metadata.get("langgraph_step"),
+        metadata.get("langgraph_node", ""),
+        loop if isinstance(getattr(loop, "tasks", None), Mapping) else None,
+    )
 
 
 def outer_task() -> tuple[Channel | None, Writes] | None:
     """The files channel, if any, of the graph whose task runs here, and the task's writes; None outside a graph."""
-    inside = _inside(current_config().get("configurable", {}).get(CONFIG_KEY_READ))
+    inside = _inside(current_config().get("configurable", {}))
     return None if inside is None else (inside[0].get(FILES), inside[1])
 
 
-def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
-    """The channels of the graph and the writes of the task that `read` is bound to; None if it has another form."""
+def _inside(configurable: Mapping[str, Any]) -> tuple[Mapping[str, Channel], Writes] | None:
+    """The channels of the graph and the writes of the task, to which its read function is bound; None outside a graph.
+
+    Raises RuntimeError if the function has another form.
+    """
+    read = configurable.get(CONFIG_KEY_READ)
+    if read is None:
+        return None
     if isinstance(read, partial) and len(read.args) == 4:
         _, channels, _, task = read.args
         writes = getattr(task, "writes", None)
         if isinstance(channels, Mapping) and isinstance(writes, deque):
             return channels, writes
-    return None
+    raise _untested_langgraph()
+
+
+def _untested_langgraph() -> RuntimeError:
+    return RuntimeError(
+        f"LangGraph {version('langgraph')} keeps the state of a running task in another way than the releases that "
+        f"deepfs was tested with, {_TESTED}: install one of these."
+    )
 
 
 def empty_channel(channel: Channel) -> Channel:
@@ -175,10 +191,10 @@ def current_runtime() -> Runtime[Any] | None:
 
 def current_state() -> dict[str, Any]:
     """The state that the running task reads; empty outside a graph."""
-    read = current_config().get("configurable", {}).get(CONFIG_KEY_READ)
-    inside = None if read is None else _inside(read)
+    configurable = current_config().get("configurable", {})
+    inside = _inside(configurable)
     names = [] if inside is None else [name for name in inside[0] if not name.startswith(("__", "branch:"))]
-    return dict(read(names, False)) if names and read is not None else {}
+    return dict(configurable[CONFIG_KEY_READ](names, False)) if names else {}
 
 
 class BackendContext(Runtime[Any]):

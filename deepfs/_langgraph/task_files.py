@@ -16,7 +16,6 @@ from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepF
 from deepfs.text.diff import difference, merge_texts
 from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file
-from deepfs.threads.forks import ForkSafeLock
 from deepfs.types import FileDataV2, FileFormat
 
 __all__ = ["CONFLICTS", "TaskFiles", "adopt_files", "task_files"]
@@ -39,29 +38,35 @@ _ENDED = (
 
 
 class TaskFiles:
-    """The files that the running task reads and changes, within `with`, which locks them."""
+    """The files that the running task reads and changes, within `with`, which locks them.
 
-    def __init__(self, running: RunningTask, lock: ForkSafeLock, *, reports_conflicts: bool) -> None:
+    A read costs only the new writes of the task, and the writes of its siblings, other tasks of the same superstep, are
+    known.
+    """
+
+    def __init__(self, running: RunningTask, task: Task, *, merges: bool) -> None:
         self._running = running
-        self._lock = lock
-        self._reports_conflicts = reports_conflicts
+        self._task = task
+        self._merges = merges
 
     def __enter__(self) -> Self:
-        self._lock.acquire()
+        self._task.run.lock.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._task.run.lock.release()
 
     @property
     def files(self) -> Mapping[str, Any]:
         """The stored files by path, with the writes of the task applied. The next write may change the mapping."""
-        return cast("Mapping[str, Any]", self._running.read(FILES, True) or {})
+        self._task.catch_up()
+        return self._task.files
 
     @property
     def directories(self) -> Directories:
         """The directories that the files imply."""
-        return Directories(self.files)
+        self._task.catch_up()
+        return self._task.directories
 
     def commit(self, changes: Sequence[Change], file_format: FileFormat = "v2") -> None:
         """Write the changes as one operation. It takes effect as a whole, or not at all: `file_conflicts` reports that.
@@ -71,67 +76,33 @@ class TaskFiles:
         """
         if not changes:
             return
+        running = self._running
+        self._task.catch_up()
         paths = {change.path: self._next_change(change) for change in changes}
-        operation = WriteOperation(paths, self._running.task, self._running.step, self._running.node)
-        if self._running.is_over:
-            raise _task_over_error(operation)
+        operation = WriteOperation(paths, running.task, running.step, running.node)
+        if running.is_over:
+            raise BackendError(changes[0].path, _ENDED)
         self._check(operation)
         header = header_of(operation)
         write: dict[str, Any] = {header: None}
         for change in changes:
             write[change.path] = change.after and encode_file(change.after, file_format, change.path)
-        if not self._send([(FILES, write), (CONFLICTS, header)] if self._reports_conflicts else [(FILES, write)]):
-            raise _task_over_error(operation)
+        sent = [ProvisionalWrite(FILES, write, running.writes)]
+        if CONFLICTS in running.channels:
+            sent.append(ProvisionalWrite(CONFLICTS, header, running.writes))
+        running.send(sent)
+        if (not _is_last(sent[0], running.writes) or running.is_over) and not running.has_taken(write):
+            for each in sent:
+                with suppress(ValueError):
+                    running.writes.remove(cast("Any", each))
+            raise BackendError(changes[0].path, _ENDED)
 
     def _next_change(self, change: Change) -> RecordedChange:
-        before = _files_of(self._running.read(FILES, False)).get(change.path)
-        origin = stored_version(before, change.path)
-        return RecordedChange(origin, _base(change), _version(change.after))
-
-    def _check(self, operation: WriteOperation) -> None:
-        """Raise if `operation` conflicts with the writes of other tasks. This class does not know these writes."""
-
-    def wrote_elsewhere(self, path: str, result: str | None) -> bool:
-        """Whether a task of the same superstep wrote the version `result`. This class does not know these writes."""
-        return False
-
-    def _send(self, writes: list[tuple[str, Any]]) -> bool:
-        """Send the writes. Returns whether LangGraph will take them."""
-        self._running.send(writes)
-        return True
-
-
-def _task_over_error(operation: WriteOperation) -> BackendError:
-    return BackendError(next(iter(operation.paths)), _ENDED)
-
-
-class _MergingFiles(TaskFiles):
-    """Files of a task whose writes are accessible: a read costs only the new writes, and sibling tasks are known."""
-
-    def __init__(
-        self, running: RunningTask, task: Task, writes: Writes, *, reports_conflicts: bool, merges: bool
-    ) -> None:
-        super().__init__(running, task.run.lock, reports_conflicts=reports_conflicts)
-        self._task = task
-        self._writes = writes
-        self._merges = merges
-
-    @property
-    def files(self) -> Mapping[str, Any]:
-        self._task.catch_up()
-        return self._task.files
-
-    @property
-    def directories(self) -> Directories:
-        self._task.catch_up()
-        return self._task.directories
-
-    def _next_change(self, change: Change) -> RecordedChange:
-        self._task.catch_up()
         earlier = self._task.changes.get(change.path)
         return next_change(earlier, _base(change), _version(change.after), _places(change))
 
     def _check(self, operation: WriteOperation) -> None:
+        """Raise if `operation` conflicts with the writes of other tasks."""
         seen = operation.as_seen_by_siblings(mergeable=self._merges)
         for sibling in self._task.run.siblings(self._task):
             for path in sibling.log.collisions(seen):
@@ -139,20 +110,9 @@ class _MergingFiles(TaskFiles):
                 raise AlreadyExistsError(path) if created else ConflictError(path)
 
     def wrote_elsewhere(self, path: str, result: str | None) -> bool:
+        """Whether a task of the same superstep wrote the version `result`."""
         changes = (sibling.changes.get(path) for sibling in self._task.run.siblings(self._task))
         return any(change is not None and change.result == result for change in changes)
-
-    def _send(self, writes: list[tuple[str, Any]]) -> bool:
-        sent = [ProvisionalWrite(channel, value, self._writes) for channel, value in writes]
-        self._running.send(sent)
-        if _is_last(sent[0], self._writes) and not self._running.is_over:
-            return True
-        if self._running.loop is not None and self._running.has_taken(writes[0][1]):
-            return True
-        for write in sent:
-            with suppress(ValueError):
-                self._writes.remove(cast("Any", write))
-        return False
 
 
 def _is_last(write: object, writes: Writes) -> bool:
@@ -168,22 +128,14 @@ def task_files() -> TaskFiles:
     Raises RuntimeError, which says what to do, outside a graph and in a graph without a channel `files`.
     """
     running = running_task()
-    inside = running.inside
-    if inside is None:
-        return _fresh_files(running)
-    channels, writes = inside
-    channel = channels.get(FILES)
+    channel = running.channels.get(FILES)
     if channel is None:
         raise RuntimeError(_NO_CHANNEL)
-    task = task_of(channel, writes, running.step, running.task)
+    task = task_of(channel, running.writes, running.step, running.task)
     if not task.run.is_checked and not _keeps_files(channel):
         raise RuntimeError(_LOSING.format(kind=type(channel).__name__))
     task.run.is_checked = True
-    merges = getattr(channel, "reducer", None) is fold
-    return _MergingFiles(running, task, writes, reports_conflicts=CONFLICTS in channels, merges=merges)
-
-
-_foreign_lock = ForkSafeLock()
+    return TaskFiles(running, task, merges=getattr(channel, "reducer", None) is fold)
 
 
 def _keeps_files(channel: Channel) -> bool:
@@ -198,23 +150,6 @@ def _keeps_files(channel: Channel) -> bool:
         return bool(probe.get() == {**two, **three})
     except Exception:  # A reducer that was not made for files may raise anything.
         return False
-
-
-def _fresh_files(running: RunningTask) -> TaskFiles:
-    """The files by LangGraph's own calls only: every read applies all writes, and nothing is merged."""
-    try:
-        running.read(FILES, False)
-    except KeyError:
-        raise RuntimeError(_NO_CHANNEL) from None
-    try:
-        running.read(CONFLICTS, False)
-    except KeyError:
-        return TaskFiles(running, _foreign_lock, reports_conflicts=False)
-    return TaskFiles(running, _foreign_lock, reports_conflicts=True)
-
-
-def _files_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _base(change: Change) -> str | None:

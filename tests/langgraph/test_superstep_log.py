@@ -748,7 +748,7 @@ async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch
                 assert (await fs.awrite(f"/{number}", "x")).ok
                 assert (await fs.aread(f"/{number}")).ok
         with task_files() as task:
-            assert task.files == task._running.read("files", True)
+            assert task.files == get_config()["configurable"][CONFIG_KEY_READ]("files", True)
 
     await graph(node).compile().ainvoke({})
     assert sum(taken) == 50

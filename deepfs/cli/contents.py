@@ -1,12 +1,11 @@
 """What is in a file, and changing it: cat, head, write, edit, patch, diff."""
 
 import os
-import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -248,14 +247,13 @@ def _make_file(text: str, name: str) -> Path:
 
 async def _run_editor(file: Path) -> None:
     """Run the user's editor. Ctrl-C is for the editor, which has the terminal meanwhile."""
-    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "") or ["vi"]
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        status = await to_thread.run_sync(subprocess.call, [*editor, str(file)])
+        await to_thread.run_sync(partial(click.edit, filename=str(file)))
+    except click.ClickException as error:
+        raise ValueError(f"nothing is stored: {error.format_message()}") from None
     finally:
         signal.signal(signal.SIGINT, before)
-    if status != 0:
-        raise ValueError(f"the editor {editor[0]!r} failed with status {status}, so nothing is stored")
 
 
 def _is_kept(file: Path, before: str, is_stored: bool) -> bool:

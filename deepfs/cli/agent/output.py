@@ -6,7 +6,7 @@ All text of models, tools and files is shown with control characters as escapes:
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from msgspec import to_builtins
@@ -53,52 +53,28 @@ def subject(args: Mapping[str, Any]) -> str:
     return on_one_line(text, 160)
 
 
-def _rows(text: str) -> int:
-    return sum(not row.startswith("[") for row in text.splitlines())
-
-
-def _replacements(text: str, args: Mapping[str, Any]) -> str:
-    found = re.search(r"^Replaced (\d+) ", text, re.MULTILINE)
-    return count_noun(int(found[1]), "replacement") if found else _first_line(text)
-
-
-def _exit_code(text: str, args: Mapping[str, Any]) -> str:
-    found = re.findall(r"^\[Exit code (-?\d+)", text, re.MULTILINE)
-    return f"exit code {found[-1]}" if found else _first_line(text)
-
-
-def _todos(text: str, args: Mapping[str, Any]) -> str:
-    todos = [each for each in args.get("todos", ()) if isinstance(each, Mapping)]
-    return f"{sum(each.get('status') == 'completed' for each in todos)} of {len(todos)} done"
-
-
-def _first_line(text: str) -> str:
-    return on_one_line(next((line for line in text[:10_000].splitlines() if line.strip()), ""))
-
-
-_Describe = Callable[[str, Mapping[str, Any]], str]
-
-_OUTCOMES: Final[Mapping[str, _Describe]] = {
-    "copy": lambda text, args: "",
-    "delete": lambda text, args: "",
-    "edit_file": _replacements,
-    "execute": _exit_code,
-    "glob": lambda text, args: count_noun(_rows(text), "path"),
-    "grep": lambda text, args: count_noun(_rows(text), "line"),
-    "ls": lambda text, args: count_noun(_rows(text), "path"),
-    "move": lambda text, args: "",
-    "read_file": lambda text, args: count_noun(_rows(text), "line"),
-    "write_file": lambda text, args: count_noun(len(str(args.get("content", "")).splitlines()), "line"),
-    "write_todos": _todos,
-}
+_COUNTED: Final = {"glob": "path", "grep": "line", "ls": "path", "read_file": "line"}
 
 
 def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
     """What came of a call, on one line."""
-    if not result.ok:
-        return _first_line(result.text.removeprefix("Error: "))
-    describe = _OUTCOMES.get(result.name)
-    return _first_line(result.text) if describe is None else describe(result.text, args)
+    text = result.text
+    match result.name if result.ok else "":
+        case "copy" | "delete" | "move":
+            return ""
+        case "glob" | "grep" | "ls" | "read_file" as name:
+            return count_noun(sum(not row.startswith("[") for row in text.splitlines()), _COUNTED[name])
+        case "write_file":
+            return count_noun(len(str(args.get("content", "")).splitlines()), "line")
+        case "edit_file" if found := re.search(r"^Replaced (\d+) ", text, re.MULTILINE):
+            return count_noun(int(found[1]), "replacement")
+        case "execute" if codes := re.findall(r"^\[Exit code (-?\d+)", text, re.MULTILINE):
+            return f"exit code {codes[-1]}"
+        case "write_todos":
+            todos = [each for each in args.get("todos", ()) if isinstance(each, Mapping)]
+            return f"{sum(each.get('status') == 'completed' for each in todos)} of {len(todos)} done"
+    lines = (line for line in text[:10_000].removeprefix("Error: ").splitlines() if line.strip())
+    return on_one_line(next(lines, ""))
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------

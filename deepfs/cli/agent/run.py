@@ -4,7 +4,6 @@ The event loop runs in a thread of its own. The main thread shows events and wai
 reaches it at once and nothing that it does holds up the agent.
 """
 
-import atexit
 import os
 import sys
 import traceback
@@ -61,10 +60,6 @@ class _RunningTurn:
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
 
-    @classmethod
-    async def begin(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
-        return cls(events)
-
     async def run(self) -> None:
         try:
             with self._scope, self._send:
@@ -93,7 +88,7 @@ def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Gene
 
     If the iterator is closed before its end, or by Ctrl-C, the turn is cancelled.
     """
-    turn = portal.call(_RunningTurn.begin, events)
+    turn = portal.call(_RunningTurn, events)
     running = portal.start_task_soon(turn.run)
     try:
         while found := portal.call(turn.read_events):
@@ -405,27 +400,6 @@ def _read_line() -> str:
     return "\n".join(lines)
 
 
-def _remember_lines(directory: str) -> None:
-    """Edit lines with readline, where there is one, and keep them for the next time."""
-    try:
-        import readline
-    except ImportError:
-        return
-    file = os.path.join(directory, "history")
-    with suppress(OSError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        readline.read_history_file(file)
-    readline.set_history_length(1_000)
-    atexit.register(_write_history, file)
-
-
-def _write_history(file: str) -> None:
-    import readline
-
-    with suppress(OSError):
-        readline.write_history_file(file)
-
-
 # --- the list of threads ---------------------------------------------------------------------------------------------
 
 
@@ -437,13 +411,9 @@ def _rows_of(threads: list[Thread]) -> list[str]:
     return [for_terminal(row) for row in rows] or ["There are no threads."]
 
 
-async def _fetch_threads(file: str) -> list[Thread]:
-    async with open_threads(file) as threads:
-        return await threads.list()
-
-
 def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> int:
-    threads = portal.call(_fetch_threads, file)
+    with portal.wrap_async_context_manager(open_threads(file)) as opened:
+        threads = portal.call(opened.list)
     rows = [json.encode(each).decode() for each in threads] if options.as_json else _rows_of(threads)
     print("\n".join(rows))
     return 0
@@ -483,7 +453,8 @@ def _run(options: AgentOptions) -> int:
         program.open_thread(_thread_name(portal, opened, options, url))
         if task is not None or not has_person() or options.as_json:
             return _do_task(program, task)
-        _remember_lines(os.path.dirname(file))
+        with suppress(ImportError):
+            import readline  # noqa: F401 - lines are then edited, and come back by the arrow keys
         return _Talk(program).run()
 
 

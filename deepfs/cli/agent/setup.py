@@ -160,14 +160,9 @@ class ThreadLock:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
         except OSError:
             raise ValueError(f"another process works on the thread {name!r}") from None
-        self.release()
-        self._held = byte
-
-    def release(self) -> None:
-        """Unlock the thread."""
-        if sys.platform != "win32" and self._held is not None:
+        if self._held is not None:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._held)
-        self._held = None
+        self._held = byte
 
     def close(self) -> None:
         """Unlock the thread, and close the file."""

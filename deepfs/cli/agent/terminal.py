@@ -1,6 +1,5 @@
 """The turns of an agent on a terminal: Markdown, colours, and what is going on."""
 
-import json
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
+import tomli_w
 from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
@@ -323,8 +323,8 @@ def _in_editor(args: Mapping[str, Any]) -> dict[str, Any]:
     return dict(args) if text is None else tomllib.loads(text)
 
 
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Characters that an editor may not show. In the text, all stand in strings that may have escapes."""
 
 
 def as_toml(args: Mapping[str, Any]) -> str:
@@ -334,38 +334,10 @@ def as_toml(args: Mapping[str, Any]) -> str:
         ValueError: They cannot be written as TOML.
     """
     given = {name: value for name, value in args.items() if value is not None}
-    text = "".join(f"{_key(name)} = {_value(value)}\n" for name, value in given.items())
-    try:
-        is_same = tomllib.loads(text) == given and bool(text.encode() or not given)
-    except ValueError:
-        is_same = False
-    if not is_same:
-        raise ValueError("these arguments cannot be edited as text")
-    return text
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _on_one_line(name)
-
-
-def _on_one_line(text: str) -> str:
-    return _CONTROL.sub(_escape, json.dumps(text, ensure_ascii=False))
-
-
-def _value(value: Any) -> str:
-    match value:
-        case str() if "\n" in value:
-            quoted = value.replace("\\", "\\\\").replace('"""', '""\\"')
-            return f'"""\n{_CONTROL.sub(_escape, quoted)}"""'
-        case str():
-            return _on_one_line(value)
-        case list():
-            return f"[{', '.join(map(_value, value))}]"
-        case dict():
-            return f"{{ {', '.join(f'{_key(name)} = {_value(each)}' for name, each in value.items())} }}"
-        case _:
-            return json.dumps(value)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    for multiline in (True, False):  # Strings of several lines lose CRLF.
+        with suppress(TypeError, ValueError):
+            text = tomli_w.dumps(given, multiline_strings=multiline)
+            text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+            if tomllib.loads(text) == given:
+                return text
+    raise ValueError("these arguments cannot be edited as text")

@@ -24,8 +24,6 @@ from deepfs._langgraph.reducers import Superstep, conflicts_of, fold, fold_confl
 from deepfs._langgraph.superstep_log import FILES, ProvisionalWrite, writers
 from deepfs.types import FileDataV1, FileDataV2
 
-__all__ = ["FileConflicts", "Files", "FilesystemState"]
-
 _SNAPSHOT: Final = 50
 _OVERWRITE: Final = "__overwrite__"
 _REPLACED: Final = "All files were replaced in the same step."

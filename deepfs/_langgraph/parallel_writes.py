@@ -17,20 +17,6 @@ from deepfs.text.diff import Place, compose, disjoint
 from deepfs.text.lines import version
 from deepfs.text.paths import ancestors, is_beneath
 
-__all__ = [
-    "Places",
-    "RecordedChange",
-    "StepLog",
-    "WriteOperation",
-    "digest_of",
-    "header_of",
-    "is_header",
-    "next_change",
-    "operation_in",
-    "removals_in",
-    "removals_of",
-]
-
 _HEADER = "deepfs:"
 """No path starts like this: paths are absolute."""
 _REMOVED = "deepfs:removed:"

@@ -29,36 +29,6 @@ from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
 
-__all__ = [
-    "STRICT_RESUME",
-    "BackendContext",
-    "RunningTask",
-    "StoreSession",
-    "batch",
-    "connection_of",
-    "current_config",
-    "current_context",
-    "current_runtime",
-    "current_state",
-    "current_store",
-    "database_kind",
-    "empty_channel",
-    "get_in_batch",
-    "legacy_namespace",
-    "lists_all",
-    "messages_reducer",
-    "never_suspends",
-    "omits_expired",
-    "outer_task",
-    "put_statements",
-    "reads_plainly",
-    "running_task",
-    "runs_loop_of",
-    "store_loop",
-    "with_session",
-    "writes_plainly",
-]
-
 T = TypeVar("T")
 
 STRICT_RESUME: Final = "__pregel_strict_resume"

@@ -29,8 +29,6 @@ from deepfs.text.lines import version
 from deepfs.text.records import decode_file
 from deepfs.types import FileDataV1, FileDataV2
 
-__all__ = ["FileReducer", "Superstep", "conflicts_of", "fold", "fold_conflicts", "stored_version", "version_of"]
-
 
 def version_of(data: FileDataV2) -> str:
     """The version of a file, a hash that identifies its content."""

@@ -20,8 +20,6 @@ from deepfs._langgraph.reducers import Superstep, fold
 from deepfs.text.flat_tree import Directories
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = ["FILES", "Channel", "GraphRun", "ProvisionalWrite", "Task", "Writes", "task_of", "writers"]
-
 FILES: Final = "files"
 
 Channel: TypeAlias = BaseChannel[Any, Any, Any]

@@ -18,8 +18,6 @@ from deepfs.text.flat_tree import Change, Directories
 from deepfs.text.records import decode_file, encode_file
 from deepfs.types import FileDataV2, FileFormat
 
-__all__ = ["CONFLICTS", "TaskFiles", "adopt_files", "task_files"]
-
 CONFLICTS: Final = "file_conflicts"
 
 _NO_CHANNEL = (

@@ -23,7 +23,6 @@ from deepfs.cli.session import (
     if_match_option,
     in_session,
     json_option,
-    run_command,
 )
 from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, ErrorCode, error_about
 from deepfs.text import paths
@@ -167,21 +166,16 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
 @click.option("-a", "--all", "everywhere", is_flag=True, help="Replace the text everywhere, not in one place only.")
 @if_match_option
 @json_option
-def edit(address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None, json: bool) -> None:
+@in_session()
+async def edit(
+    session: Session, address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None
+) -> None:
     """Replace the text OLD by NEW in a file; without them, open the file in $EDITOR."""
     if old is None:
-        run_command(lambda on: edit_in_editor(on, address))
-    elif new is None:
+        await _edit_in_editor(session, address)
+        return
+    if new is None:
         raise click.UsageError("Missing argument 'NEW': what takes the place of OLD.")
-    else:
-        changed = old, new
-        run_command(lambda on: edit_file(on, address, *changed, everywhere=everywhere, if_match=if_match), json=json)
-
-
-async def edit_file(
-    session: Session, address: str, old: str, new: str, *, everywhere: bool, if_match: str | None
-) -> None:
-    """Replace a text in a file."""
     place = await session.place(address)
     result = await place.backend.aedit(place.path, old, new, everywhere, if_match=if_match)
     if not session.check(result, place):
@@ -193,7 +187,7 @@ async def edit_file(
         session.screen.line(f"{session.screen.name(place.address.shown)}: {count} replaced")
 
 
-async def edit_in_editor(session: Session, address: str) -> None:
+async def _edit_in_editor(session: Session, address: str) -> None:
     """Open a text file in the user's editor, and store what the editor leaves.
 
     The file changes only if nobody else has changed it meanwhile; otherwise the text stays in a file, which is told.

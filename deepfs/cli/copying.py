@@ -48,8 +48,6 @@ from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, e
 from deepfs.text.judging import keep_inside
 from deepfs.types import Result
 
-__all__ = ["CopyOptions", "TreeMerge", "copy", "cp", "mv"]
-
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."

@@ -39,11 +39,18 @@ def stored_version(data: Any, path: str) -> str | None:
     """The version of the record stored at `path`, even if it is no file; None if there is no record."""
     if data is None:
         return None
+    file = stored_file(data, path)
+    # Not the repr of a record, which is cut.
+    foreign = dict(data) if isinstance(data, Mapping) else data
+    return version(f"foreign:{foreign!r}") if file is None else version_of(file)
+
+
+def stored_file(data: Any, path: str) -> FileDataV2 | None:
+    """The file in the record stored at `path`; None if there is no record, or it is no file."""
     try:
-        return version_of(decode_file(data, path))
+        return None if data is None else decode_file(data, path)
     except DeepFSError:
-        # Not the repr of a record, which is cut.
-        return version(f"foreign:{dict(data) if isinstance(data, Mapping) else data!r}")
+        return None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -166,11 +173,8 @@ def _plain(data: Any) -> Any:
 
 def _fingerprint(path: str, data: Any) -> tuple[str | None, str | None] | None:
     """The version and time of a file as it was written; None if `data` is no file."""
-    try:
-        file = decode_file(data, path)
-    except DeepFSError:
-        return None
-    return version_of(file), file.modified_at
+    file = stored_file(data, path)
+    return None if file is None else (version_of(file), file.modified_at)
 
 
 # --- the writes of one superstep -------------------------------------------------------------------------------------
@@ -269,10 +273,7 @@ def _places(path: str, before: Any, after: Any) -> Places:
 
 def _text(path: str, data: Any) -> str | None:
     """The text of a stored file; None if `data` is no text file."""
-    try:
-        file = None if data is None else decode_file(data, path)
-    except DeepFSError:
-        return None
+    file = stored_file(data, path)
     return file.content if file is not None and file.encoding == "utf-8" else None
 
 

@@ -3,19 +3,19 @@
 It is imported when it is first needed: importing LangGraph takes over a second.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Self, cast
 
 from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
-from deepfs._langgraph.reducers import fold, stored_version, version_of
+from deepfs._langgraph.reducers import fold, stored_file, stored_version, version_of
 from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
-from deepfs.errors import AlreadyExistsError, BackendError, ConflictError, DeepFSError
+from deepfs.errors import AlreadyExistsError, BackendError, ConflictError
 from deepfs.text.diff import difference, merge_texts
 from deepfs.text.flat_tree import Change, Directories
-from deepfs.text.records import decode_file, encode_file
+from deepfs.text.records import encode_file
 from deepfs.types import FileDataV2, FileFormat
 
 CONFLICTS: Final = "file_conflicts"
@@ -176,13 +176,8 @@ def adopt_files(given: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
     changed a file meanwhile, edits in disjoint lines are merged; otherwise the file stays as it is.
     """
     with task_files() as task:
-        return [
-            path for path in _differing_paths(given, made) if not _adopt(task, path, given.get(path), made.get(path))
-        ]
-
-
-def _differing_paths(given: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
-    return (path for path in sorted({*given, *made}) if given.get(path) != made.get(path))
+        changed = [path for path in sorted({*given, *made}) if given.get(path) != made.get(path)]
+        return [path for path in changed if not _adopt(task, path, given.get(path), made.get(path))]
 
 
 def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
@@ -192,7 +187,7 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
     if change is None:
         return False
     try:
-        task.commit([change], _format(made))
+        task.commit([change], "v1" if made and isinstance(made["content"], list) else "v2")
     except (ConflictError, AlreadyExistsError):
         return task.wrote_elsewhere(path, _version(change.after))
     return True
@@ -200,12 +195,12 @@ def _adopt(task: TaskFiles, path: str, given: Any, made: Any) -> bool:
 
 def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
     """The change that applies the difference between `given` and `made` to the file `here`; None on a conflict."""
-    before, after = _file(path, here), _file(path, made)
+    before, after = stored_file(here, path), stored_file(made, path)
     if made is not None and after is None:
         return None
     if stored_version(here, path) in (stored_version(given, path), stored_version(made, path)):
         return Change(path, before, after, _difference(before, after), here)
-    base = _file(path, given)
+    base = stored_file(given, path)
     if base is None or after is None or before is None or {base.encoding, after.encoding, before.encoding} != {"utf-8"}:
         return None
     text = merge_texts(base.content, after.content, before.content)
@@ -215,19 +210,7 @@ def _change(path: str, given: Any, made: Any, here: Any) -> Change | None:
     return Change(path, before, merged, _difference(before, merged), here)
 
 
-def _file(path: str, value: Any) -> FileDataV2 | None:
-    """The file that is stored as `value`; None if it is no file."""
-    try:
-        return None if value is None else decode_file(value, path)
-    except DeepFSError:
-        return None
-
-
 def _difference(before: FileDataV2 | None, after: FileDataV2 | None) -> Any:
     if before is None or after is None or before.encoding != "utf-8" or after.encoding != "utf-8":
         return None
     return difference(before.content, after.content)
-
-
-def _format(made: Any) -> FileFormat:
-    return "v1" if made and isinstance(made["content"], list) else "v2"

@@ -1,6 +1,7 @@
 """Text on a terminal, or in a pipe: colours, columns, a pager, and names that cannot forge what is around them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -56,13 +57,6 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def terminal_width() -> int:
-    """The number of columns of the terminal; 80 if it is not known."""
-    import shutil
-
-    return shutil.get_terminal_size().columns
-
-
 def _cells(text: str) -> int:
     """How many columns of a terminal a text takes: wide characters two, combining ones none."""
     if text.isascii():
@@ -73,12 +67,6 @@ def _cells(text: str) -> int:
 def discard_output() -> None:
     """Make what is still written to the output vanish: its reader has left, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_installed(program: str) -> bool:
-    import shutil
-
-    return shutil.which(program) is not None
 
 
 class Screen:
@@ -141,7 +129,7 @@ class Screen:
         """Write names in as many columns as the terminal has room for, sorted downwards."""
         widths = [_cells(name) for name in names]
         width = max(widths, default=0) + 2
-        rows = -(-len(names) // max(1, terminal_width() // width))
+        rows = -(-len(names) // max(1, shutil.get_terminal_size().columns // width))
         for row in range(rows):
             row_indexes = range(row, len(names), rows)
             cells = [
@@ -170,7 +158,7 @@ class Screen:
         The variable `PAGER` names it; an empty one means none.
         """
         command = os.environ.get("PAGER", _PAGER)
-        if not self.is_terminal or not command.strip() or not _is_installed(command.split()[0]):
+        if not self.is_terminal or not command.strip() or shutil.which(command.split()[0]) is None:
             return
         env = {**_PAGER_OPTIONS, **os.environ}
         self._output.flush()

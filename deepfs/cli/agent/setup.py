@@ -244,6 +244,12 @@ class AgentSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     interrupt_on: list[str] | dict[str, bool | list[_Answers]] = field(default_factory=lambda: [*ASKED])
     subagents: list[_Subagent] = field(default_factory=list)
 
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """For each tool, whether a person is asked, or the allowed answers."""
+        given = self.interrupt_on
+        return given if isinstance(given, dict) else dict.fromkeys(given, True)
+
 
 async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Sequence[Any]]:
     """The settings of the agent of a tree, and the rules about its files."""
@@ -263,8 +269,7 @@ async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Seq
 
 def _claims(settings: AgentSettings) -> Iterator[str]:
     """What a file says that only one who is trusted may say: who wrote it may not be who runs the agent."""
-    given = settings.interrupt_on
-    answers = given if isinstance(given, dict) else dict.fromkeys(given, True)
+    answers = settings.answers
     for name in (*ASKED, *answers):
         allowed = answers.get(name)
         if not allowed:
@@ -300,13 +305,11 @@ def _default_model() -> str:
 
 def _interrupt_on(settings: AgentSettings, *, yes: bool) -> dict[str, Any]:
     """The tools that ask. If all calls are approved, they are the same, since threads name them, but none asks."""
-    given = settings.interrupt_on
-    named: Mapping[str, Any] = given if isinstance(given, dict) else dict.fromkeys(given, True)
     never: dict[str, Any] = {"when": lambda request: False} if yes else {}
     every = ["approve", "edit", "reject", "respond"]
     return {
         name: {"allowed_decisions": every if answers is True else answers, **never} if answers else False
-        for name, answers in named.items()
+        for name, answers in settings.answers.items()
     }
 
 

@@ -128,25 +128,19 @@ def _run(given: tuple[str, ...], into: str | None, *, force: bool, json: bool, *
 
 
 class CopyOptions(Struct, frozen=True, kw_only=True):
-    """What `cp` and `mv` are given."""
+    """What `cp` and `mv` are given; the help of their options says what these mean."""
 
     sources: Sequence[str]
-    """The addresses."""
     target: str
     is_directory: bool = False
-    """The target is a directory: `--target-directory`."""
+    """The target was named by `--target-directory`."""
     exact: bool = False
-    """The target is the path of the copy itself: `--no-target-directory`."""
     recursive: bool = False
     no_clobber: bool = False
-    """Files that exist are left alone."""
     update: bool = False
-    """Files that are as new as the source, or newer, are left alone."""
     size_only: bool = False
-    """Files of the same size are taken to be equal."""
     verify: Verify = "read"
     moves: bool = False
-    """The source is deleted afterwards."""
 
     @property
     def verb(self) -> str:
@@ -154,12 +148,7 @@ class CopyOptions(Struct, frozen=True, kw_only=True):
 
 
 async def copy(session: Session, options: CopyOptions) -> None:
-    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since.
-
-    Args:
-        session: The session.
-        options: The addresses, and how to copy.
-    """
+    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since."""
     totals, started = CopyTotals(), time.monotonic()
     copying = _Copying(session, options, totals)
     number = await interruptible(copying.run)
@@ -393,13 +382,8 @@ async def _modification_times(backend: BackendProtocol, files: Sequence[str]) ->
 class TreeMerge:
     """The copy of what is at one place to another place, where what fails is reported and the rest is copied.
 
-    Args:
-        session: The session.
-        options: How to copy.
-        totals: What is counted, also for other copies of the same command.
-        source: What to copy: a file or a directory.
-        target: Where its copy is to be; the directory that it is in exists, or need not.
-        is_put_into: Whether the user named the directory above the target, and not the target itself.
+    `totals` counts other copies of the same command as well. The directory that the target is in exists, or need not.
+    `is_put_into` is whether the user named that directory, and not the target itself.
     """
 
     def __init__(
@@ -431,15 +415,10 @@ class TreeMerge:
         self._copy = TreeCopy(*ends, terms, self._report_failure, totals)
 
     async def run(self, listing: TreeListing, inside: str) -> None:
-        """Copy what can be copied, and delete the source of a move.
+        """Copy what can be copied of the source's `listing`, and delete the source of a move.
 
-        Args:
-            listing: The entries of the source.
-            inside: The path of the directory in the target, links resolved, that nothing is to be put out of.
-
-        Raises:
-            FullError: The target stores nothing more.
-            DeepFSError: An end does not work, or an empty directory would be lost by a move.
+        Nothing is put out of the directory of the target that `inside` names, links resolved. Raises FullError if the
+        target stores nothing more, DeepFSError if an end does not work, or a move would lose an empty directory.
         """
         try:
             await self._plan(listing)

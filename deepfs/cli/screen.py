@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
 
@@ -64,6 +64,12 @@ def _cells(text: str) -> int:
     return sum(2 if east_asian_width(each) in "WF" else category(each) not in ("Mn", "Me", "Cf") for each in text)
 
 
+def escape_output() -> None:
+    """Make the output take what it cannot encode as escapes: a lone surrogate, or letters where there is no Unicode."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def discard_output() -> None:
     """Make what is still written to the output vanish: its reader has left, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,34 +78,22 @@ def discard_output() -> None:
 class Screen:
     """Where a command writes its text.
 
-    Colours are used on a terminal, unless the variable `NO_COLOR` is set, and elsewhere if `FORCE_COLOR` is.
-
-    Args:
-        output: The text stream.
-
-    Attributes:
-        is_terminal: Whether a person reads along.
-        is_coloured: Whether styles are shown.
+    Colours are used on a terminal, unless the variable `NO_COLOR` is set, and elsewhere if `FORCE_COLOR` is. What
+    writes raises BrokenPipeError if the reader has left.
     """
 
     def __init__(self, output: TextIO) -> None:
+        escape_output()
         self._output: IO[str] = output
         self._pager: subprocess.Popen[str] | None = None
         self.is_terminal: bool = output.isatty()
+        """Whether a person reads along."""
         forced = bool(os.environ.get("FORCE_COLOR"))
         self.is_coloured: bool = (self.is_terminal or forced) and not os.environ.get("NO_COLOR")
 
     def raw(self, text: str) -> None:
-        """Write text as it is.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
-        try:
-            self._output.write(text)
-        except UnicodeEncodeError:  # A lone surrogate, or a terminal without Unicode.
-            encoding = sys.stdout.encoding
-            self._output.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        """Write text as it is."""
+        self._output.write(text)
 
     def line(self, text: str) -> None:
         """Write a line."""
@@ -118,11 +112,7 @@ class Screen:
         return safe(text) if self.is_terminal else text
 
     def style(self, text: str, style: str) -> str:
-        """The text in a style, where styles are shown.
-
-        Args:
-            style: One of `added`, `bold`, `directory`, `dim`, `hunk`, `line`, `match`, `path`, `removed`.
-        """
+        """The text in a style of `_STYLES`, where styles are shown."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.is_coloured and text else text
 
     def columns(self, names: Sequence[str], styles: Sequence[str | None]) -> None:
@@ -162,24 +152,16 @@ class Screen:
             return
         env = {**_PAGER_OPTIONS, **os.environ}
         self._output.flush()
-        self._pager = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, text=True, env=env)
+        self._pager = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, errors="backslashreplace", env=env)
         assert self._pager.stdin is not None
         self._output = self._pager.stdin
 
     def flush(self) -> None:
-        """Write out what is buffered.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
+        """Write out what is buffered."""
         self._output.flush()
 
     def close(self) -> None:
-        """Write out what is buffered, and wait for the pager to be left.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
+        """Write out what is buffered, and wait for the pager to be left."""
         try:
             if self._pager is not None and self._pager.stdin is not None:
                 self._pager.stdin.close()

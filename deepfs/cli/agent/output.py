@@ -5,7 +5,6 @@ All text of models, tools and files is shown with control characters as escapes:
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
@@ -81,11 +80,7 @@ def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
 
 
 class Output:
-    """Shows events. Subclasses say how.
-
-    Args:
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Shows events; with `verbose`, arguments and results of calls unfolded. Subclasses say how."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -169,11 +164,7 @@ class Output:
 
 
 class JsonOutput(Output):
-    """Writes each event as a line of JSON.
-
-    Args:
-        output: The stream.
-    """
+    """Writes each event as a line of JSON."""
 
     def __init__(self, output: TextIO) -> None:
         super().__init__()
@@ -187,13 +178,7 @@ class JsonOutput(Output):
 
 
 class PlainOutput(Output):
-    """Writes what the agent says to one stream, and all else, line by line, to another.
-
-    Args:
-        output: The stream of what the agent says.
-        beside: The stream of all else; None leaves that out.
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Writes what the agent says to one stream, and all else, line by line, to `beside`; None leaves that out."""
 
     def __init__(self, output: TextIO, beside: TextIO | None, *, verbose: bool = False) -> None:
         super().__init__(verbose=verbose)
@@ -256,10 +241,3 @@ def unfold(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     left_out = len(text) - _UNFOLDED
     rows = for_terminal(text[:_UNFOLDED]).split("\n")
     return [*rows, f"[{left_out:,} more characters]"] if left_out > 0 else rows
-
-
-def escape_streams() -> None:
-    """Make the standard streams take characters that they cannot encode, as escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")

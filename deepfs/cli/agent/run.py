@@ -18,7 +18,7 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escape_streams, for_terminal
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, for_terminal
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
@@ -44,7 +44,7 @@ from deepfs.cli.agent.turns import (
     Stopped,
     refusal,
 )
-from deepfs.cli.screen import discard_output
+from deepfs.cli.screen import discard_output, escape_output
 from deepfs.config.urls import TREE
 from deepfs.types import error_from
 
@@ -112,15 +112,7 @@ def _leave() -> NoReturn:
 
 
 class Program:
-    """An agent with its output and who answers its questions.
-
-    Args:
-        portal: Leads to the event loop.
-        opened: What is open.
-        options: The options.
-        url: The URL of the files.
-        lock: Keeps other processes from the thread.
-    """
+    """An agent with its output and who answers its questions; `portal` leads to the event loop."""
 
     def __init__(
         self, portal: BlockingPortal, opened: Opened, options: AgentOptions, url: str, lock: ThreadLock
@@ -425,7 +417,7 @@ def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> i
 def run_agent(**given: Any) -> NoReturn:
     """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
-    escape_streams()
+    escape_output()
     try:
         status = _run(options)
         sys.stdout.flush()

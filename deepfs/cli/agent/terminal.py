@@ -41,12 +41,7 @@ _FENCE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 
 
 class TerminalOutput(Output):
-    """Shows Markdown by blocks as they are finished, and below them what is going on.
-
-    Args:
-        console: The terminal.
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Shows Markdown by blocks as they are finished, and below them what is going on."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__(verbose=verbose)
@@ -210,13 +205,7 @@ if sys.platform != "win32":
 
 
 class KeyedApprovals:
-    """Asks a person, who answers by a key.
-
-    Args:
-        output: Shows the questions.
-        console: The terminal.
-        preview: Computes what a changed call would do, from the name of the tool and the arguments.
-    """
+    """Asks a person, who answers by a key. `preview` tells what a changed call would do, by its name and arguments."""
 
     def __init__(
         self, output: TerminalOutput, console: Console, preview: Callable[[str, Mapping[str, Any]], str]
@@ -228,11 +217,7 @@ class KeyedApprovals:
         """The tools whose calls need no more questions."""
 
     def __call__(self, question: Question) -> Decision:
-        """Ask until there is an answer.
-
-        Raises:
-            KeyboardInterrupt: The person does not want to answer now.
-        """
+        """Ask until there is an answer. Raises KeyboardInterrupt if the person does not want to answer now."""
         if question.name in self._approved and "approve" in question.allowed:
             return APPROVE
         asked, edited, shows_all = question, False, False
@@ -328,11 +313,7 @@ _UNSEEN: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\u
 
 
 def as_toml(args: Mapping[str, Any]) -> str:
-    """Arguments as a text that a person can edit. An argument that is None is left out.
-
-    Raises:
-        ValueError: They cannot be written as TOML.
-    """
+    """Arguments as TOML, which a person can edit; None is left out. Raises ValueError if there is no such text."""
     given = {name: value for name, value in args.items() if value is not None}
     for multiline in (True, False):  # Strings of several lines lose CRLF.
         with suppress(TypeError, ValueError):

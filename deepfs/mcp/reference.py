@@ -382,19 +382,16 @@ class _ReferenceFiles:
     async def create_directory(self, given: _Path) -> str:
         path = self._path(given.path)
         for directory in [*paths.ancestors(path), path]:
-            await self._make(directory)
+            listed = await self._backend.als(directory)
+            if listed.ok or directory == "/":
+                continue
+            if listed.code is not ErrorCode.FILE_NOT_FOUND:
+                await self._require_done("ls", listed, directory)
+            [made] = await self._backend.achange_entries([EntryChange(directory, "make_directory")])
+            # Where directories are no more than parts of paths, there is no need to make them.
+            if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
+                raise error_about(str(made.error), directory, "the directory cannot be made")
         return f"Successfully created directory {given.path}"
-
-    async def _make(self, path: str) -> None:
-        """Make a directory, unless it is there. Where directories are no more than parts of paths, there is no need."""
-        listed = await self._backend.als(path)
-        if listed.ok or path == "/":
-            return
-        if listed.code is not ErrorCode.FILE_NOT_FOUND:
-            await self._require_done("ls", listed, path)
-        [made] = await self._backend.achange_entries([EntryChange(path, "make_directory")])
-        if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
-            raise error_about(str(made.error), path, "the directory cannot be made")
 
     async def _entries(self, path: str) -> list[FileInfo]:
         listed = await self._backend.als(path)
@@ -557,11 +554,7 @@ def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
 
 
 def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
-    """The tools of the reference filesystem server that make sense over a backend.
-
-    Raises:
-        ValueError: The settings name a tool that does not exist.
-    """
+    """The reference server's tools that make sense over a backend. Raises ValueError for a name that does not exist."""
     wanted = select_tools(settings, _TOOLS)
     if "write_file" in not_offered(backend):
         wanted -= {name for name, kind in _TOOLS.items() if not kind.annotations.read_only_hint}

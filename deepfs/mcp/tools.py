@@ -1,6 +1,7 @@
 """The file tools of an agent as tools of MCP: their annotations, and their answers as data."""
 
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -157,9 +158,7 @@ def _files(given: _Arguments, answer: ToolAnswer, budget: int) -> FoundFiles:
 def _matches(given: _Arguments, answer: ToolAnswer, budget: int) -> Matches:
     result = cast("GrepResult", answer.result)
     found = result.matches or []
-    counts: dict[str, int] = {}
-    for match in found:
-        counts[match.path] = counts.get(match.path, 0) + 1
+    counts = Counter(match.path for match in found)
     files = [*_take_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
     lines = [*_take_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
     cut = len(files) < len(counts) or (given["output_mode"] == "content" and len(lines) < len(found))
@@ -191,7 +190,7 @@ def _content(given: _Arguments, answer: ToolAnswer, budget: int) -> FileContent:
     if data is None or data.encoding == "base64":
         content = "" if data is None else data.content
         size = len(content) * 3 // 4 - content[-2:].count("=")
-        kind = mime_type(path) or sniff(decode_head(content))
+        kind = mime_type(path) or sniff(b64decode(content[:1024]))
         return FileContent(path, version=read.version, mime_type=kind, size=size)
     told = FileContent(path, "", version=read.version, mime_type=mime_type(path) or "text/plain")
     told.total_lines = read.total_lines
@@ -234,11 +233,6 @@ def _patches(given: _Arguments, answer: ToolAnswer, budget: int) -> PatchedFiles
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
-
-
-def decode_head(content: str) -> bytes:
-    """The first bytes of a content in base64."""
-    return b64decode(content[:1024])
 
 
 def block_of(uri: str, content: str, kind: str) -> ContentBlock:
@@ -315,11 +309,7 @@ _KINDS: Final[Mapping[str, _AgentTool]] = {
 
 
 def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
-    """The tools of an agent that make sense over a backend.
-
-    Raises:
-        ValueError: The settings name a tool that does not exist.
-    """
+    """The tools of an agent that make sense over a backend. Raises ValueError for a name that does not exist."""
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
     wanted = select_tools(settings, _KINDS)

@@ -15,8 +15,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 from langgraph.types import Overwrite
 
-from deepfs._langgraph.parallel_writes import RecordedChange, StepLog, is_header, operation_in
-from deepfs._langgraph.reducers import Superstep, fold
+from deepfs._langgraph.reducers import RecordedChange, StepLog, Superstep, fold, is_header, operation_in
 from deepfs.text.flat_tree import Directories
 from deepfs.threads.forks import ForkSafeLock
 

@@ -8,9 +8,18 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Self, cast
 
-from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, next_change
 from deepfs._langgraph.private import RunningTask, empty_channel, running_task
-from deepfs._langgraph.reducers import fold, stored_file, stored_version, version_of
+from deepfs._langgraph.reducers import (
+    Places,
+    RecordedChange,
+    WriteOperation,
+    fold,
+    header_of,
+    next_change,
+    stored_file,
+    stored_version,
+    version_of,
+)
 from deepfs._langgraph.superstep_log import FILES, Channel, ProvisionalWrite, Task, Writes, task_of
 from deepfs.errors import AlreadyExistsError, BackendError, ConflictError
 from deepfs.text.diff import difference, merge_texts

@@ -18,7 +18,7 @@ from langgraph.types import Overwrite
 # As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be combined with one of this module.
 from typing_extensions import TypedDict
 
-from deepfs._langgraph.private import outer_task
+from deepfs._langgraph.private import FILES, outer_task
 from deepfs._langgraph.reducers import (
     Superstep,
     conflicts_of,
@@ -29,7 +29,7 @@ from deepfs._langgraph.reducers import (
     removals_in,
     removals_of,
 )
-from deepfs._langgraph.superstep_log import FILES, ProvisionalWrite, writers
+from deepfs._langgraph.task_files import ProvisionalWrite, writers
 from deepfs.types import FileDataV1, FileDataV2
 
 _SNAPSHOT: Final = 50

@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph._internal._typing import MISSING
+from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
 from langgraph.graph.message import _messages_delta_reducer
@@ -23,18 +24,22 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
-from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
 
 T = TypeVar("T")
+Channel: TypeAlias = BaseChannel[Any, Any, Any]
+Writes: TypeAlias = "deque[tuple[str, Any]]"
 
+FILES: Final = "files"
+"""The channel with the files."""
 STRICT_RESUME: Final = "__pregel_strict_resume"
 """The key of `configurable` with which an answer to an unknown interrupt is an error. LangGraph has it since 1.2.20."""
 
 _TESTED: Final = "1.2.16 to 1.2.24"
+"""The releases of LangGraph with which the tests have passed."""
 
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "

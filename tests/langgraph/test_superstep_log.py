@@ -28,7 +28,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
-from deepfs._langgraph import superstep_log as _supersteps
+from deepfs._langgraph import task_files as _supersteps
 from deepfs._langgraph.task_files import task_files
 from deepfs.text.flat_tree import Directories
 

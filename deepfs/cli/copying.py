@@ -210,7 +210,7 @@ class _Copying:
                 self._session.report(refused)
             except FullError as full:
                 reason = error_text(full.code)
-                self._session.report(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
+                self._session.report(f"{target.quoted} stores nothing more: {reason}. {_GOES_ON}")
 
     async def _transfer(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> None:
         """Copy or move one source; what goes wrong with it alone is reported."""
@@ -223,7 +223,7 @@ class _Copying:
             self._session.report(refused)
         except DeepFSError as error:
             self._totals.failed += 1
-            self._session.report(f"cannot {self._options.verb} {_name(source)}: {describe_error(error)}")
+            self._session.report(f"cannot {self._options.verb} {source.quoted}: {describe_error(error)}")
 
     # --- what the arguments mean ---
 
@@ -234,16 +234,16 @@ class _Copying:
         if self._options.exact and must:
             raise _RefusedCopyError("with --no-target-directory, there is one source, and no --target-directory")
         if must and kind != "directory" and not (kind is None and _makes_directories(target)):
-            raise _RefusedCopyError(f"target {_name(target)}: {_no_directory(kind)}")
+            raise _RefusedCopyError(f"target {target.quoted}: {_no_directory(kind)}")
         return must or (kind == "directory" and not self._options.exact)
 
     async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _Job:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
         if is_whole and self._options.moves:
-            raise _RefusedCopyError(f"cannot move {_name(source)}: Device or resource busy")
+            raise _RefusedCopyError(f"cannot move {source.quoted}: Device or resource busy")
         kind = await kind_at(source.backend, source.path)
         if kind == "directory" and not self._options.recursive:
-            raise _RefusedCopyError(f"-r not specified; omitting directory {_name(source)}")
+            raise _RefusedCopyError(f"-r not specified; omitting directory {source.quoted}")
         name = paths.name(source.path)
         listing = await list_present(source.backend, source.path)
         if listing.entries and listing.entries[0].kind == "link" and not self._options.moves:
@@ -253,17 +253,17 @@ class _Copying:
                 source = source._replace(path=real)
                 listing = await list_present(source.backend, real)
         if not listing.entries:
-            raise _RefusedCopyError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+            raise _RefusedCopyError(f"cannot stat {source.quoted}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
         is_slashed = kind == "file" and self._options.target.endswith("/")
         if is_slashed and not into and not _makes_directories(target):
             raise _RefusedCopyError(
-                f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
+                f"cannot create regular file {target.quoted}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
             )
         place = target
         if into and not self._options.is_directory and len(self._options.sources) == 1:
             marker = await to_thread.run_sync(_marker, source, target)
             if await _is_marked(marker):  # It is a copy that was interrupted, and not put into itself.
-                self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_name(target)}")
+                self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {target.quoted}")
                 into = False
         if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
@@ -275,23 +275,23 @@ class _Copying:
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
         if found is Relation.SAME:
-            raise _RefusedCopyError(f"{_name(source)} and {_name(target)} are the same file")
+            raise _RefusedCopyError(f"{source.quoted} and {target.quoted} are the same file")
         if found is Relation.INSIDE and self._options.moves:
-            raise _RefusedCopyError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot move {source.quoted} to a subdirectory of itself, {target.quoted}")
         if found is Relation.INSIDE:
-            raise _RefusedCopyError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot copy a directory, {source.quoted}, into itself, {target.quoted}")
         key = (id(target.backend), target.path)
         if key in self._made and target.path != "/":
-            raise _RefusedCopyError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
+            raise _RefusedCopyError(f"will not overwrite just-created {target.quoted} with {source.quoted}")
         self._made.add(key)
         if target.path != "/" and not _makes_directories(target):
             kind = await kind_at(target.backend, paths.parent(target.path))
             if kind != "directory":
-                raise _RefusedCopyError(f"cannot create {_name(target)}: {_no_directory(kind)}")
+                raise _RefusedCopyError(f"cannot create {target.quoted}: {_no_directory(kind)}")
         is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
         exists = await kind_at(target.backend, target.path)
         if exists is None and (await list_present(target.backend, target.path)).entries:
-            raise _RefusedCopyError(f"not writing through dangling symbolic link {_name(target)}")
+            raise _RefusedCopyError(f"not writing through dangling symbolic link {target.quoted}")
         return _Job(source, listing, target, named, exists, is_one)
 
     # --- carrying out ---
@@ -324,7 +324,7 @@ class _Copying:
 
     async def _rename(self, job: _Job) -> None:
         """Move within a backend."""
-        here, there = _name(job.source), _name(job.target)
+        here, there = job.source.quoted, job.target.quoted
         if job.exists is not None and await self._is_left_alone(job):
             self._totals.skipped += 1
             return
@@ -349,15 +349,11 @@ class _Copying:
 
     def _check(self, result: Result, job: _Job) -> None:
         if not result.ok:
-            names = f"{_name(job.source)} to {_name(job.target)}"
+            names = f"{job.source.quoted} to {job.target.quoted}"
             raise _RefusedCopyError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
         files = [entry for entry in job.listing.entries if entry.kind != "directory"]
         self._totals.files += len(files)
         self._totals.bytes += sum(entry.size or 0 for entry in files)
-
-
-def _name(place: AddressedPlace) -> str:
-    return quote(place.display(place.path))
 
 
 def _no_directory(kind: str | None) -> str:

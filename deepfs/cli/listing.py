@@ -90,16 +90,10 @@ def _write_entries(
         screen.columns(shown, styles)
         return
     for entry, name, style in zip(entries, shown, styles, strict=True):
-        details = f"{_size(entry):>8}  {_time(entry):<16}  " if long else ""
+        size = "-" if entry.is_dir or entry.size is None else human_size(entry.size)
+        time = "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
+        details = f"{size:>8}  {time:<16}  " if long else ""
         screen.line(details + (screen.style(name, style) if style else name))
-
-
-def _size(entry: FileInfo) -> str:
-    return "-" if entry.is_dir or entry.size is None else human_size(entry.size)
-
-
-def _time(entry: FileInfo) -> str:
-    return "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
 
 
 # --- tree ------------------------------------------------------------------------------------------------------------

@@ -50,10 +50,6 @@ class _RefusedRemovalError(Exception):
     """An address that is not removed; the text says why."""
 
 
-def _name(place: AddressedPlace) -> str:
-    return quote(place.display(place.path))
-
-
 async def _remove_each(session: Session, addresses: Sequence[str], options: _Options) -> None:
     for text in addresses:
         place = await session.place(text)
@@ -66,7 +62,7 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: _Opt
         except _RefusedRemovalError as refused:
             session.report(refused)
         except DeepFSError as error:
-            session.report(f"cannot remove {_name(place)}: {describe_error(error)}")
+            session.report(f"cannot remove {place.quoted}: {describe_error(error)}")
 
 
 async def _check_root(session: Session, place: AddressedPlace, options: _Options) -> None:
@@ -77,7 +73,7 @@ async def _check_root(session: Session, place: AddressedPlace, options: _Options
         raise _RefusedRemovalError("refusing to remove '/', the root of this machine")
     if not options.root:
         raise _RefusedRemovalError(
-            f"it is dangerous to operate recursively on {_name(place)}, the root of a backend; "
+            f"it is dangerous to operate recursively on {place.quoted}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 
@@ -91,9 +87,9 @@ async def _remove(place: AddressedPlace, options: _Options) -> None:
         return
     if kind is None or (kind == "directory" and not options.recursive):
         code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
-        raise _RefusedRemovalError(f"cannot remove {_name(place)}: {error_text(code)}")
+        raise _RefusedRemovalError(f"cannot remove {place.quoted}: {error_text(code)}")
     if options.interactive and not options.force:
-        print(f"deepfs rm: remove {kind} {_name(place)}? ", end="", file=sys.stderr, flush=True)
+        print(f"deepfs rm: remove {kind} {place.quoted}? ", end="", file=sys.stderr, flush=True)
         if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
             return
     wanted = [place.path]

@@ -18,7 +18,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.trees import open_backend
 from deepfs.config.urls import Address, parse_address
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text import paths
 from deepfs.types import Result, error_from
 
@@ -29,8 +29,8 @@ VARIABLES_VARIABLE: Final = "DEEPFS_ENV"
 
 MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
-_INTERRUPTED: Final = 130
-_PIPE_CLOSED: Final = 141
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _TEXTS: Final[dict[str | None, str]] = {
@@ -72,6 +72,11 @@ class AddressedPlace(NamedTuple):
         if not beneath:
             return given or "." if path.rstrip("/") == self.path.rstrip("/") else path
         return beneath if given in ("", ".") else f"{given.rstrip('/')}/{beneath}"
+
+    @property
+    def quoted(self) -> str:
+        """What a user calls this place, for an error."""
+        return quote(self.display(self.path))
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The bytes of the file. Raises DeepFSError if it cannot be read, and names it as the user did."""
@@ -229,7 +234,7 @@ def run_command(
         try:
             anyio.run(whole)
         except KeyboardInterrupt:
-            session.status = _INTERRUPTED
+            session.status = INTERRUPTED
         except BrokenPipeError:
             raise
         except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
@@ -237,10 +242,10 @@ def run_command(
         session.screen.close()
     except BrokenPipeError:  # The reader has left.
         discard_output()
-        session.status = _PIPE_CLOSED
+        session.status = PIPE_CLOSED
     except KeyboardInterrupt:
         discard_output()
-        session.status = _INTERRUPTED
+        session.status = INTERRUPTED
     except OSError as error:  # The output cannot be written.
         discard_output()
         session.report(error, status=trouble)

@@ -45,6 +45,7 @@ from deepfs.cli.agent.turns import (
     refusal,
 )
 from deepfs.cli.screen import discard_output, escape_output
+from deepfs.cli.session import INTERRUPTED, PIPE_CLOSED
 from deepfs.config.urls import TREE
 from deepfs.types import error_from
 
@@ -231,11 +232,9 @@ def has_person() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-FAILED: Final = 1
-WRONG_USE: Final = 2
-REFUSED: Final = 3
-INTERRUPTED: Final = 130
-PIPE_CLOSED: Final = 141
+_FAILED: Final = 1
+_WRONG_USE: Final = 2
+_REFUSED: Final = 3
 
 
 def _message(error: BaseException, options: AgentOptions) -> str:
@@ -261,17 +260,17 @@ def _do_task(program: Program, task: str | None) -> int:
         elif not program.go_on():
             raise ValueError("this thread has nothing to go on with: give a task")
         if program.was_refused:
-            status, ended = REFUSED, "refused"
+            status, ended = _REFUSED, "refused"
     except KeyboardInterrupt:
         status, ended = INTERRUPTED, "interrupted"
     except BrokenPipeError:
         raise
     except Exception as caught:
-        status, ended, error = FAILED, "failed", _message(caught, program.options)
+        status, ended, error = _FAILED, "failed", _message(caught, program.options)
     program.output.show(Ended(status=ended, thread=program.thread, answer=program.conversation.answer, error=error))
     if error is not None:
         _report(error)
-    elif status == REFUSED and not (program.asks or program.options.yes or program.options.as_json):
+    elif status == _REFUSED and not (program.asks or program.options.yes or program.options.as_json):
         _report("a call was not approved; --yes approves all calls")
     return status
 
@@ -428,7 +427,7 @@ def run_agent(**given: Any) -> NoReturn:
         status = INTERRUPTED
     except Exception as error:
         _report(_message(error, options))
-        status = WRONG_USE
+        status = _WRONG_USE
     sys.exit(status)
 
 

@@ -117,7 +117,7 @@ def _has_returned(writes: Writes) -> bool:
 # --- the tasks of a superstep ----------------------------------------------------------------------------------------
 
 
-class Task:
+class TaskView:
     """The files as one task sees them: as they were when the superstep began, with the writes of the task.
 
     All of it is derived from the task's writes, so a retry, which clears them, discards the changes of the failed
@@ -209,20 +209,17 @@ class Task:
 
     def _take(self, values: list[Any], channel: Channel) -> None:
         if values and not self._overwritten and getattr(channel, "reducer", None) is fold:
-            self._fold(values, channel)
+            # In place, so that the cost does not grow with the number of files.
+            if self._reducer is None:
+                self._reducer = Superstep(self.files, self.step)
+            for value in values:
+                self._reducer.apply(value or {}, self.name)
         elif values:
             own = self._own = self._own or channel.copy()
             own.update(values)
         for value in values:
             if isinstance(value, Mapping):
                 self._note(value)
-
-    def _fold(self, values: list[Any], channel: Channel) -> None:
-        """Apply values as the channel does, but in place, so that the cost does not grow with the number of files."""
-        if self._reducer is None:
-            self._reducer = Superstep(self.files, self.step)
-        for value in values:
-            self._reducer.apply(value or {}, self.name)
 
     def _note(self, write: Mapping[str, Any]) -> None:
         operation = operation_in(write)
@@ -232,13 +229,10 @@ class Task:
                 self._log.enter(operation)
         if self._directories is not None:
             for path in write:
-                self._follow(self._directories, path)
-
-    def _follow(self, directories: Directories, path: str) -> None:
-        if path in self.files:
-            directories.add(path)
-        elif not is_header(path):
-            directories.discard(path)
+                if path in self.files:
+                    self._directories.add(path)
+                elif not is_header(path):
+                    self._directories.discard(path)
 
 
 class GraphRun:
@@ -247,11 +241,11 @@ class GraphRun:
     def __init__(self, key: int) -> None:
         self.key = key
         self.lock: Final = ForkSafeLock()
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, TaskView] = {}
         self.is_checked = False
         """Whether the channel is known to keep files."""
 
-    def siblings(self, task: Task) -> list[Task]:
+    def siblings(self, task: TaskView) -> list[TaskView]:
         """The other tasks of the same superstep that used the files, up to date."""
         siblings = [other for other in self.tasks.copy().values() if other is not task and other.step == task.step]
         for sibling in siblings:
@@ -261,12 +255,12 @@ class GraphRun:
 
 _runs: dict[int, GraphRun] = {}
 _runs_lock = ForkSafeLock()
-_ended: "deque[Task]" = deque()
+_ended: "deque[TaskView]" = deque()
 """Tasks to drop. A task ends when its writes are garbage-collected, which can happen anywhere, so no lock is taken."""
 
 
-def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") -> Task:
-    """The `Task` with these writes, created if there is none. The channel identifies the run."""
+def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") -> TaskView:
+    """The `TaskView` with these writes, created if there is none. The channel identifies the run."""
     with _runs_lock:
         while _ended:
             _drop(_ended.popleft())
@@ -275,7 +269,7 @@ def task_of(channel: Channel, writes: Writes, step: int | None, name: str = "") 
             run = _runs[id(channel)] = GraphRun(id(channel))
         task = run.tasks.get(id(writes))
         if task is None or not task.belongs_to(writes):
-            task = run.tasks[id(writes)] = Task(run, channel, writes, step, name)
+            task = run.tasks[id(writes)] = TaskView(run, channel, writes, step, name)
         return task
 
 
@@ -287,7 +281,7 @@ def writers(run: int) -> dict[int, str]:
     )
 
 
-def _drop(task: Task) -> None:
+def _drop(task: TaskView) -> None:
     if task.run.tasks.get(task.key) is task:
         del task.run.tasks[task.key]
     if not task.run.tasks and _runs.get(task.run.key) is task.run:
@@ -304,7 +298,7 @@ class TaskFiles:
     known.
     """
 
-    def __init__(self, running: RunningTask, task: Task, *, merges: bool) -> None:
+    def __init__(self, running: RunningTask, task: TaskView, *, merges: bool) -> None:
         self._running = running
         self._task = task
         self._merges = merges

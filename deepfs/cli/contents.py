@@ -48,11 +48,11 @@ async def cat(session: Session, files: tuple[str, ...], numbers: bool) -> None:
     for text in files:
         try:
             async with aclosing(await _chunks_of(session, text)) as chunks:
-                if numbers:
-                    line = await _write_numbered(session, chunks, line)
-                else:
-                    async for chunk in chunks:
-                        session.screen.bytes(chunk)
+                async for part in _lines(chunks) if numbers else chunks:
+                    if numbers:
+                        session.screen.raw(session.screen.style(f"{line:>6}\t", "dim"))
+                        line += 1
+                    session.screen.bytes(part)
         except DeepFSError as error:
             session.report(error)
 
@@ -75,15 +75,6 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             yield line + b"\n"
     if rest:
         yield rest
-
-
-async def _write_numbered(session: Session, chunks: AsyncIterator[bytes], number: int) -> int:
-    """Write lines with their numbers, from `number` on. Returns the number that comes next."""
-    async for line in _lines(chunks):
-        session.screen.raw(session.screen.style(f"{number:>6}\t", "dim"))
-        session.screen.bytes(line)
-        number += 1
-    return number
 
 
 @click.command()

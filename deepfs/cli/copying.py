@@ -171,7 +171,7 @@ class _RefusedCopyError(Exception):
     """A source that is not copied, or all of them; the text says why."""
 
 
-class _Job(Struct, frozen=True):
+class _CopyJob(Struct, frozen=True):
     """One source, and the place of its copy."""
 
     source: AddressedPlace
@@ -237,7 +237,7 @@ class _Copying:
             raise _RefusedCopyError(f"target {target.quoted}: {_no_directory(kind)}")
         return must or (kind == "directory" and not self._options.exact)
 
-    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _Job:
+    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _CopyJob:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
         if is_whole and self._options.moves:
             raise _RefusedCopyError(f"cannot move {source.quoted}: Device or resource busy")
@@ -270,7 +270,9 @@ class _Copying:
             place = place._replace(address=target.address._replace(shown=target.display(place.path)))
         return await self._plan_job(source, listing, place, target.path)
 
-    async def _plan_job(self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str) -> _Job:
+    async def _plan_job(
+        self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str
+    ) -> _CopyJob:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
@@ -292,11 +294,11 @@ class _Copying:
         exists = await kind_at(target.backend, target.path)
         if exists is None and (await list_present(target.backend, target.path)).entries:
             raise _RefusedCopyError(f"not writing through dangling symbolic link {target.quoted}")
-        return _Job(source, listing, target, named, exists, is_one)
+        return _CopyJob(source, listing, target, named, exists, is_one)
 
     # --- carrying out ---
 
-    async def _carry_out(self, job: _Job, inside: str, *, is_new: bool) -> None:
+    async def _carry_out(self, job: _CopyJob, inside: str, *, is_new: bool) -> None:
         options = self._options
         with keep_inside(inside):
             if job.source.backend is job.target.backend and options.moves:
@@ -322,7 +324,7 @@ class _Copying:
             with suppress(OSError):
                 await marker.unlink(missing_ok=True)
 
-    async def _rename(self, job: _Job) -> None:
+    async def _rename(self, job: _CopyJob) -> None:
         """Move within a backend."""
         here, there = job.source.quoted, job.target.quoted
         if job.exists is not None and await self._is_left_alone(job):
@@ -339,7 +341,7 @@ class _Copying:
                 raise _RefusedCopyError(f"cannot move {here} to {there}: Directory not empty")
         self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
 
-    async def _is_left_alone(self, job: _Job) -> bool:
+    async def _is_left_alone(self, job: _CopyJob) -> bool:
         """Whether the options leave alone what is at the target."""
         if self._options.update and not self._options.no_clobber:
             here = await _modification_times(job.source.backend, [job.source.path])
@@ -347,7 +349,7 @@ class _Copying:
             return here.get(job.source.path, "~") <= there.get(job.target.path, "")
         return self._options.no_clobber
 
-    def _check(self, result: Result, job: _Job) -> None:
+    def _check(self, result: Result, job: _CopyJob) -> None:
         if not result.ok:
             names = f"{job.source.quoted} to {job.target.quoted}"
             raise _RefusedCopyError(f"cannot {self._options.verb} {names}: {reason_text(result)}")

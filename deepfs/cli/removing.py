@@ -34,12 +34,12 @@ from deepfs.types import error_from
 @in_session()
 async def rm(session: Session, files: tuple[str, ...], **options: bool) -> None:
     """Delete files, and directories with -r."""
-    number = await interruptible(partial(_remove_each, session, files, _Options(**options)))
+    number = await interruptible(partial(_remove_each, session, files, _RemovalOptions(**options)))
     if number is not None:
         session.report("interrupted", status=128 + number)
 
 
-class _Options(NamedTuple):
+class _RemovalOptions(NamedTuple):
     recursive: bool
     force: bool
     interactive: bool
@@ -50,7 +50,7 @@ class _RefusedRemovalError(Exception):
     """An address that is not removed; the text says why."""
 
 
-async def _remove_each(session: Session, addresses: Sequence[str], options: _Options) -> None:
+async def _remove_each(session: Session, addresses: Sequence[str], options: _RemovalOptions) -> None:
     for text in addresses:
         place = await session.place(text)
         try:
@@ -65,7 +65,7 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: _Opt
             session.report(f"cannot remove {place.quoted}: {describe_error(error)}")
 
 
-async def _check_root(session: Session, place: AddressedPlace, options: _Options) -> None:
+async def _check_root(session: Session, place: AddressedPlace, options: _RemovalOptions) -> None:
     """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
     machine = await session.place(f"{MACHINE}#/")
     ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
@@ -78,7 +78,7 @@ async def _check_root(session: Session, place: AddressedPlace, options: _Options
         )
 
 
-async def _remove(place: AddressedPlace, options: _Options) -> None:
+async def _remove(place: AddressedPlace, options: _RemovalOptions) -> None:
     kind = await kind_at(place.backend, place.path)
     if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
         entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.

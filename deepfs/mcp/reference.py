@@ -106,13 +106,13 @@ class _Nothing(BaseModel):
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
-class Text(Struct):
+class TextAnswer(Struct):
     """The text of a result, as data."""
 
     content: str
 
 
-class Media(Struct):
+class MediaAnswer(Struct):
     """The block of a result, as data."""
 
     content: list[dict[str, Any]]
@@ -329,7 +329,7 @@ class _ReferenceFiles:
         path = self._path(given.path)
         content = await self._bytes("read_file", path)
         block = block_of(f"file://{quote(path)}", b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
-        return Reply([block], Media([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
+        return Reply([block], MediaAnswer([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
 
     @_tool(
         reads("Read Multiple Files"),
@@ -571,11 +571,11 @@ def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, n
         settings.descriptions.get(name, kind.description),
         partial(_reply, files, kind),
         parameters=kind.arguments.model_json_schema(),
-        output=output_schema(Media if name == "read_media_file" else Text),
+        output=output_schema(MediaAnswer if name == "read_media_file" else TextAnswer),
         annotations=kind.annotations,
     )
 
 
 async def _reply(files: _ReferenceFiles, kind: _ReferenceTool, arguments: dict[str, Any]) -> Reply:
     answer = await kind.operation(files, kind.arguments.model_validate(arguments))
-    return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], Text(answer))
+    return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], TextAnswer(answer))

@@ -735,7 +735,7 @@ async def test_a_checkpoint_grows_only_by_the_changed_files() -> None:
 @pytest.mark.anyio
 async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    take = _supersteps.Task._take
+    take = _supersteps.TaskView._take
 
     def counted(self: Any, values: list[Any], *args: Any) -> None:
         taken.append(len(values))
@@ -743,7 +743,7 @@ async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch
 
     async def node(state: State) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(_supersteps.Task, "_take", counted)
+            patched.setattr(_supersteps.TaskView, "_take", counted)
             for number in range(50):
                 assert (await fs.awrite(f"/{number}", "x")).ok
                 assert (await fs.aread(f"/{number}")).ok

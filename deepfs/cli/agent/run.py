@@ -22,7 +22,7 @@ from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, for_termina
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
-    Thread,
+    SavedThread,
     ThreadLock,
     absolute_url,
     check_name,
@@ -394,7 +394,7 @@ def _read_line() -> str:
 # --- the list of threads ---------------------------------------------------------------------------------------------
 
 
-def _rows_of(threads: list[Thread]) -> list[str]:
+def _rows_of(threads: list[SavedThread]) -> list[str]:
     width = max((len(each.name) for each in threads), default=0)
     rows = [
         f"{each.name:<{width}}  {each.updated_at[:16].replace('T', ' ')}  {each.tree}  {each.title}" for each in threads

@@ -41,7 +41,7 @@ _LONGEST_NAME: Final = 200
 _LONGEST_TITLE: Final = 200
 
 
-class Thread(Struct, frozen=True):
+class SavedThread(Struct, frozen=True):
     """A conversation that can be resumed."""
 
     name: str
@@ -61,12 +61,12 @@ class Threads:
     def __init__(self, saver: AsyncSqliteSaver) -> None:
         self.saver: AsyncSqliteSaver = saver
 
-    async def list(self) -> list[Thread]:
+    async def list(self) -> list[SavedThread]:
         """All threads, the last used one first."""
         rows = await self.saver.conn.execute_fetchall("SELECT * FROM deepfs_threads ORDER BY updated_at DESC, name")
-        return [Thread(*row) for row in rows]
+        return [SavedThread(*row) for row in rows]
 
-    async def last(self, url: str) -> Thread | None:
+    async def last(self, url: str) -> SavedThread | None:
         """The thread that was used last with these files."""
         return next((each for each in await self.list() if each.place == _digest(url)), None)
 

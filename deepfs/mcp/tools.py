@@ -142,17 +142,20 @@ class PatchedFiles(Struct):
 
 def _list_entries(given: _Arguments, answer: ToolAnswer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
-    entries, shown = result.entries or [], answer.shown or 0
-    last = given["offset"] + shown
-    following = last if last < len(entries) else None
-    return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
+    return ListedEntries(*_page(given, answer, result.entries), result.skipped, result.error)
 
 
 def _files(given: _Arguments, answer: ToolAnswer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
-    files, last = result.matches or [], given["offset"] + (answer.shown or 0)
-    following = last if last < len(files) else None
-    return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
+    return FoundFiles(*_page(given, answer, result.matches), result.truncated, result.error)
+
+
+def _page(
+    given: _Arguments, answer: ToolAnswer, infos: list[FileInfo] | None
+) -> tuple[list[FileInfo], int, int | None]:
+    """What the tool shows of a listing, how much there is, and the offset of the rest."""
+    listed, last = infos or [], given["offset"] + (answer.shown or 0)
+    return listed[given["offset"] : last], len(listed), last if last < len(listed) else None
 
 
 def _matches(given: _Arguments, answer: ToolAnswer, budget: int) -> Matches:

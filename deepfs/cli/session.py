@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import wraps
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
 import click
@@ -207,8 +207,6 @@ def reason_text(result: Result) -> str:
 
 # --- options and arguments that several commands have ---
 
-CallableT = TypeVar("CallableT", bound=Callable[..., Any])
-
 
 def run_command(
     command: Callable[[Session], Awaitable[None]], *, trouble: int = 1, json: bool = False, pages: bool = False
@@ -277,29 +275,12 @@ def not_empty(context: click.Context, parameter: click.Parameter, given: Any) ->
     return given
 
 
-def json_option(function: CallableT) -> CallableT:
-    return click.option("--json", is_flag=True, help="Write JSON, one value a line.")(function)
-
-
-def hidden_option(function: CallableT) -> CallableT:
-    return click.option("-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too.")(function)
-
-
-def addresses_argument(function: CallableT) -> CallableT:
-    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)(function)
-
-
-def files_argument(function: CallableT) -> CallableT:
-    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)(function)
-
-
-def address_argument(function: CallableT) -> CallableT:
-    return click.argument("address", metavar="ADDRESS", callback=not_empty)(function)
-
-
-def directory_argument(function: CallableT) -> CallableT:
-    return click.argument("address", metavar="[ADDRESS]", default="")(function)
-
-
-def if_match_option(function: CallableT) -> CallableT:
-    return click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")(function)
+json_option: Final = click.option("--json", is_flag=True, help="Write JSON, one value a line.")
+hidden_option: Final = click.option(
+    "-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too."
+)
+if_match_option: Final = click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")
+address_argument: Final = click.argument("address", metavar="ADDRESS", callback=not_empty)
+addresses_argument: Final = click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)
+files_argument: Final = click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)
+directory_argument: Final = click.argument("address", metavar="[ADDRESS]", default="")

@@ -367,23 +367,18 @@ def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
 
 def writes_plainly(store: BaseStore) -> bool:
     """Whether `store` writes one row for each item, as LangGraph's own stores do, and reads values unchanged."""
-    given: Any = store
-    return (
-        database_kind(store) is not None
-        and all(_is_langgraphs(store, name) for name in _WRITING)
-        and given.index_config is None
-        and given._deserializer is None
-    )
+    return _is_plain(store, _WRITING) and cast("Any", store).index_config is None
 
 
 def reads_plainly(store: BaseStore) -> bool:
     """Whether SQL may read the table of `store` directly: it has one row for each item, with the value as JSON."""
-    given: Any = store
-    return (
-        database_kind(store) is not None
-        and all(_is_langgraphs(store, name) for name in _READING)
-        and given._deserializer is None
-    )
+    return _is_plain(store, _READING)
+
+
+def _is_plain(store: BaseStore, methods: Sequence[str]) -> bool:
+    """Whether these methods of a store over SQL are LangGraph's own, and values are stored as they are."""
+    is_own = database_kind(store) is not None and all(_is_langgraphs(store, name) for name in methods)
+    return is_own and cast("Any", store)._deserializer is None
 
 
 def never_suspends(store: BaseStore) -> bool:

@@ -196,32 +196,23 @@ class PlainOutput(Output):
         if self._is_within_line:
             self._say("\n")
 
-    def _line(self, agent: str, line: str) -> None:
+    def _line(self, agent: str | None, line: str) -> None:
         if self._beside is not None:
-            self._beside.write(f"[{for_terminal(agent)}] {line}\n")
+            self._beside.write(f"{line}\n" if agent is None else f"[{for_terminal(agent)}] {line}\n")
             self._beside.flush()
-
-    def _write(self, agent: str | None, line: str) -> None:
-        if self._beside is None:
-            return
-        if agent is not None:
-            self._line(agent, line)
-            return
-        self._beside.write(f"{line}\n")
-        self._beside.flush()
 
     def _result(self, result: ToolResult, args: Mapping[str, Any]) -> None:
         mark = "✓" if result.ok else "✗"
         line = f"{mark} {on_one_line(result.name)} {subject(args)}  {outcome(result, args)}"
-        self._write(result.agent, line.rstrip())
+        self._line(result.agent, line.rstrip())
         for row in unfold(result, args) if self._verbose else ():
-            self._write(result.agent, f"    {row}")
+            self._line(result.agent, f"    {row}")
 
     def _answer(self, answer: Answer) -> None:
-        self._write(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
+        self._line(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
 
     def _note(self, text: str) -> None:
-        self._write(None, text)
+        self._line(None, text)
 
 
 _DECISION_LABELS: Final = {"approve": "approved:", "edit": "changed and approved:", "reject": "not approved:"}

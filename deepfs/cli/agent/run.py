@@ -158,17 +158,12 @@ class Program:
 
     # --- threads ---
 
-    def open_thread(self, name: str) -> Conversation:
-        """Work on a thread.
-
-        Raises:
-            ValueError: Another process works on it, or the name cannot be used.
-        """
+    def open_thread(self, name: str) -> None:
+        """Work on a thread. Raises ValueError if another process does, or the name cannot be used."""
         self._lock.take(check_name(name))
         self.thread = name
         self.conversation: Conversation = Conversation(self.opened.graph, name)
         self.output.show(Started(thread=name, model=self.opened.model, tree=self.tree))
-        return self.conversation
 
     # --- turns ---
 

@@ -68,13 +68,15 @@ async def _read_input() -> AsyncGenerator[bytes, None]:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    rest = b""
+    parts: list[bytes] = []  # Of a line whose end is not there yet; joined once, since a line may be of any length.
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line + b"\n"
-    if rest:
-        yield rest
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join([*parts, end, b"\n"])
+            parts = []
+        parts.append(rest)
+    if last := b"".join(parts):
+        yield last
 
 
 @click.command()

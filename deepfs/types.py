@@ -7,10 +7,13 @@ Results carry `error` and `code` on failure; their payload is then None, except 
 """
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import fields, replace
+
+# As in `typing` since Python 3.13, with a default.
+from typing_extensions import TypeVar
 
 from deepfs._brief import struct_repr
 from deepfs.errors import BackendError, DeepFSError, ErrorCode, error_about, error_of
@@ -113,7 +116,7 @@ class Record(Struct, frozen=True, eq=False, omit_defaults=True):
 Mapping.register(Record)
 
 _RecordT = TypeVar("_RecordT", bound=Record)
-_PayloadT = TypeVar("_PayloadT")
+_PayloadT = TypeVar("_PayloadT", default=Any)
 
 
 class FileInfo(Record, frozen=True, eq=False):
@@ -135,29 +138,13 @@ class ContextLine(Record, frozen=True, eq=False, gc=False):
 
 
 class GrepMatch(Record, frozen=True, eq=False, gc=False):
-    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped.
-
-    `start` and `end` say where in `text` the first match stands, in characters from 0, the end exclusive. They are None
-    if the backend does not report them. They are attributes only: the mapping, and so equality, ignores them.
-    """
+    """A line that matched; `line` counts from 1, `text` has no terminator and may be clipped."""
 
     path: str
     line: int
     text: str
     context_before: list[ContextLine] | None = None
     context_after: list[ContextLine] | None = None
-    start: int | None = None
-    end: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in super().__iter__() if name not in _PLACE_IN_LINE)
-
-    def __contains__(self, key: object) -> bool:
-        return key not in _PLACE_IN_LINE and super().__contains__(key)
-
-
-_PLACE_IN_LINE = ("start", "end")
-"""Fields that the dicts of deepagents do not have."""
 
 
 class FileDataV1(Record, frozen=True, eq=False):
@@ -192,11 +179,8 @@ class _Coded(Struct, kw_only=True, dict=True):
     __repr__ = struct_repr
 
 
-class Result(_Coded):
-    """The base of the results of operations: an error, or else a payload.
-
-    `unwrap()` is for code that has nothing to do for an error but to raise it. It returns the field that follows
-    `error`: what was listed, read or found, or the path that was changed.
+class Result(_Coded, Generic[_PayloadT]):
+    """The base of the results of operations: an error, or else a payload, the field that follows `error`.
 
     The fields have the order of those in deepagents.
     """
@@ -209,24 +193,23 @@ class Result(_Coded):
         """Whether the operation succeeded."""
         return self.error is None
 
-    def unwrap(self) -> Any:
-        """Return the payload, which each kind of result declares with its type.
+    def unwrap(self) -> _PayloadT:
+        """Return the payload: what was listed, read or found, or the path that was changed.
+
+        It is for code that has nothing to do for an error but to raise it. Whether a search found all is told by
+        `truncated` and `skipped`.
 
         Raises:
             DeepFSError: The error of the result, of the class that its `code` has. Also if there is a payload beside
                 it, as in a search over several mounts of which one failed: read the field for what was found.
         """
-        return _payload(self, None)
-
-
-def _payload(result: Result, payload: _PayloadT | None) -> _PayloadT:
-    """The payload of a successful result. Raises the error of a failed one."""
-    if result.error is not None:
-        # A copy, so that the result keeps no frames alive by a traceback.
-        raise error_from(result).renamed(str)
-    if payload is None:
-        raise BackendError(None, f"A {type(result).__name__} has neither an error nor a payload")
-    return payload
+        if self.error is not None:
+            # A copy, so that the result keeps no frames alive by a traceback.
+            raise error_from(self).renamed(str)
+        payload = getattr(self, self.__struct_fields__[1])
+        if payload is None:
+            raise BackendError(None, f"A {type(self).__name__} has neither an error nor a payload")
+        return cast("_PayloadT", payload)
 
 
 def _records(values: list[Any] | None, kind: type[_RecordT]) -> list[_RecordT] | None:
@@ -261,7 +244,7 @@ def _file_data(value: Any) -> Any:
     return _record(value, FileDataV1 if is_v1 else FileDataV2)
 
 
-class LsResult(Result):
+class LsResult(Result[list[FileInfo]]):
     """The direct children of a directory, sorted by path; `skipped` counts those whose names are no text (UTF-8)."""
 
     entries: list[FileInfo] | None = None
@@ -270,20 +253,12 @@ class LsResult(Result):
     def __post_init__(self) -> None:
         self.entries = _records(self.entries, FileInfo)
 
-    def unwrap(self) -> list[FileInfo]:
-        """Return the entries.
 
-        Raises:
-            DeepFSError: The error of the result, also if it has `entries` of some mounts.
-        """
-        return _payload(self, self.entries)
-
-
-class ReadResult(Result):
+class ReadResult(Result[FileDataV2]):
     """A window of a text file, or a whole binary one.
 
     `start_line` and `end_line` count from 1 and are None if no line is shown; `next_offset` is the offset of the next
-    window, None at the end; `version` identifies the content of the whole file.
+    window, None at the end; `version` identifies the content of the whole file. The content of a binary file is base64.
     """
 
     file_data: FileDataV2 | None = None
@@ -300,16 +275,8 @@ class ReadResult(Result):
         if self.start_line is None and self.next_offset is not None and not (self.file_data and self.file_data.content):
             self.no_lines_requested = True
 
-    def unwrap(self) -> FileDataV2:
-        """Return the file, with its `encoding`: the `content` of a binary file is base64.
 
-        Raises:
-            DeepFSError: The error of the result.
-        """
-        return _payload(self, self.file_data)
-
-
-class ReadRawResult(Result):
+class ReadRawResult(Result[FileDataV1 | FileDataV2]):
     """The whole file with its timestamps."""
 
     data: FileDataV1 | FileDataV2 | None = None
@@ -317,16 +284,8 @@ class ReadRawResult(Result):
     def __post_init__(self) -> None:
         self.data = _file_data(self.data)
 
-    def unwrap(self) -> FileDataV1 | FileDataV2:
-        """Return the file. Backends of deepfs return a `FileDataV2`.
 
-        Raises:
-            DeepFSError: The error of the result.
-        """
-        return cast("FileDataV1 | FileDataV2", _payload(self, self.data))
-
-
-class GrepResult(Result):
+class GrepResult(Result[list[GrepMatch]]):
     """Matches sorted by path, then line; `skipped` counts the files that could not be searched.
 
     `as_of` is set where an index named the files to search: the time of the listing that the index rests on, as ISO
@@ -341,16 +300,8 @@ class GrepResult(Result):
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, GrepMatch)
 
-    def unwrap(self) -> list[GrepMatch]:
-        """Return the matches. Whether there are more is told by `truncated` and `skipped`.
 
-        Raises:
-            DeepFSError: The error of the result, also if it has `matches` of some mounts.
-        """
-        return _payload(self, self.matches)
-
-
-class GlobResult(Result):
+class GlobResult(Result[list[FileInfo]]):
     """Files sorted by path; `truncated` says that there are more.
 
     `truncation_reason` says why: the time or a limit was reached (`"budget"`), a directory could not be read
@@ -366,58 +317,26 @@ class GlobResult(Result):
     def __post_init__(self) -> None:
         self.matches = _records(self.matches, FileInfo)
 
-    def unwrap(self) -> list[FileInfo]:
-        """Return the files. Whether there are more is told by `truncated`.
 
-        Raises:
-            DeepFSError: The error of the result, also if it has `matches` of some mounts.
-        """
-        return _payload(self, self.matches)
-
-
-class WriteResult(Result):
+class WriteResult(Result[str]):
     """`files_update` is `{path: FileData dict}` on a backend over graph state, None elsewhere."""
 
     path: str | None = None
     files_update: dict[str, Any] | None = None
 
-    def unwrap(self) -> str:
-        """Return the path of the file.
 
-        Raises:
-            DeepFSError: The error of the result.
-        """
-        return _payload(self, self.path)
-
-
-class EditResult(Result):
+class EditResult(Result[str]):
     """`occurrences` counts the replacements; `files_update` is as in `WriteResult`."""
 
     path: str | None = None
     occurrences: int | None = None
     files_update: dict[str, Any] | None = None
 
-    def unwrap(self) -> str:
-        """Return the path of the file; `occurrences` is the number of replacements.
 
-        Raises:
-            DeepFSError: The error of the result.
-        """
-        return _payload(self, self.path)
-
-
-class DeleteResult(Result):
+class DeleteResult(Result[str]):
     """`path` is what was deleted, with all that was under it."""
 
     path: str | None = None
-
-    def unwrap(self) -> str:
-        """Return the path of what was deleted.
-
-        Raises:
-            DeepFSError: The error of the result.
-        """
-        return _payload(self, self.path)
 
 
 class ExecuteResponse(Struct):

@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
 from deepfs import GrepMatch, GrepResult, ReadResult, errors
 from deepfs import _brief as brief
-from deepfs._langgraph import parallel_writes, reducers
+from deepfs._langgraph import reducers
 from deepfs.backends import answers as backend_answers
 from deepfs.compat import utils
 from deepfs.config import urls
@@ -194,7 +194,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
-    "resources.text_of": lambda text: resources.text_of("/a", text.encode()),
     "resources.uri_of": resources.uri_of,
     "calls.failure_of": lambda text: calls.failure_of(ValueError(text)),
     # deepfs/config
@@ -291,12 +290,13 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "brief.arguments": brief.arguments,
     "brief.brief": lambda text: brief.brief([text, {text: text}]),
     "process.Kept": lambda text: _kept(text.encode()),
-    "parallel_writes.is_header": parallel_writes.is_header,
-    "parallel_writes.operation_in": lambda text: parallel_writes.operation_in(text.split("/")),
-    "parallel_writes.removals_in": lambda text: parallel_writes.removals_in(text.split("/")),
-    "parallel_writes.digest_of": lambda text: parallel_writes.digest_of({"/a": {"content": text}}),
-    "parallel_writes.removals_of": lambda text: parallel_writes.removals_of({}, text.split("/")),
+    "reducers.is_header": reducers.is_header,
+    "reducers.operation_in": lambda text: reducers.operation_in(text.split("/")),
+    "reducers.removals_in": lambda text: reducers.removals_in(text.split("/")),
+    "reducers.digest_of": lambda text: reducers.digest_of({"/a": {"content": text}}),
+    "reducers.removals_of": lambda text: reducers.removals_of({}, text.split("/")),
     "reducers.stored_version": lambda text: reducers.stored_version({"content": text}, "/a"),
+    "reducers.stored_file": lambda text: reducers.stored_file({"content": text}, "/a"),
     "reducers.version_of": lambda text: reducers.version_of(_as_data(text)),
     "reducers.fold": lambda text: reducers.fold({"/a": {"content": text}}, [{"/a": {"content": text[1:]}}]),
 }
@@ -483,7 +483,7 @@ FIXED: Final = {
     *("brief.format_attributes", "brief.struct_repr", "utils.normalize_read_bounds"),
     *("backend_answers.failure_in", "backend_answers.shows_file"),
     *("rules.decide_beneath", "rules.decisions_beneath", "reducers.conflicts_of"),
-    *("parallel_writes.header_of", "parallel_writes.next_change"),
+    *("reducers.header_of", "reducers.next_change"),
 }  # fmt: skip
 """What takes no text of others, or only looks at the kind of what it gets."""
 
@@ -498,8 +498,7 @@ MODULES: Final = (
         "deepfs.compat.utils",
         "deepfs.backends.answers",
     ),
-    *("deepfs._langgraph.parallel_writes", "deepfs._langgraph.reducers"),
-    *("deepfs.errors", "deepfs._brief", "deepfs.policy.rules"),
+    *("deepfs._langgraph.reducers", "deepfs.errors", "deepfs._brief", "deepfs.policy.rules"),
 )
 
 

@@ -18,13 +18,19 @@ from langgraph.types import Overwrite
 # As in the states of LangGraph and LangChain: a TypedDict of `typing` cannot be combined with one of this module.
 from typing_extensions import TypedDict
 
-from deepfs._langgraph.parallel_writes import is_header, operation_in, removals_in, removals_of
-from deepfs._langgraph.private import outer_task
-from deepfs._langgraph.reducers import Superstep, conflicts_of, fold, fold_conflicts
-from deepfs._langgraph.superstep_log import FILES, ProvisionalWrite, writers
+from deepfs._langgraph.private import FILES, outer_task
+from deepfs._langgraph.reducers import (
+    Superstep,
+    conflicts_of,
+    fold,
+    fold_conflicts,
+    is_header,
+    operation_in,
+    removals_in,
+    removals_of,
+)
+from deepfs._langgraph.task_files import ProvisionalWrite, writers
 from deepfs.types import FileDataV1, FileDataV2
-
-__all__ = ["FileConflicts", "Files", "FilesystemState"]
 
 _SNAPSHOT: Final = 50
 _OVERWRITE: Final = "__overwrite__"

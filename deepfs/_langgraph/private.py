@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from importlib.metadata import version
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import CONFIG_KEY_CALL, CONFIG_KEY_READ, CONFIG_KEY_SEND, CONFIG_KEY_TASK_ID
 from langgraph._internal._typing import MISSING
+from langgraph.channels.base import BaseChannel
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.config import get_config
 from langgraph.graph.message import _messages_delta_reducer
@@ -22,46 +24,22 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
 from deepfs._deprecated import warn_deprecated
-from deepfs._langgraph.superstep_log import FILES, Channel, Writes
 from deepfs.errors import BackendError, DeepFSError
 from deepfs.threads import pool
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
 
-__all__ = [
-    "STRICT_RESUME",
-    "BackendContext",
-    "RunningTask",
-    "StoreSession",
-    "batch",
-    "connection_of",
-    "current_config",
-    "current_context",
-    "current_runtime",
-    "current_state",
-    "current_store",
-    "database_kind",
-    "empty_channel",
-    "get_in_batch",
-    "legacy_namespace",
-    "lists_all",
-    "messages_reducer",
-    "never_suspends",
-    "omits_expired",
-    "outer_task",
-    "put_statements",
-    "reads_plainly",
-    "running_task",
-    "runs_loop_of",
-    "store_loop",
-    "with_session",
-    "writes_plainly",
-]
-
 T = TypeVar("T")
+Channel: TypeAlias = BaseChannel[Any, Any, Any]
+Writes: TypeAlias = "deque[tuple[str, Any]]"
 
+FILES: Final = "files"
+"""The channel with the files."""
 STRICT_RESUME: Final = "__pregel_strict_resume"
 """The key of `configurable` with which an answer to an unknown interrupt is an error. LangGraph has it since 1.2.20."""
+
+_TESTED: Final = "1.2.16 to 1.2.24"
+"""The releases of LangGraph with which the tests have passed."""
 
 _OUTSIDE = (
     "StateBackend keeps files in the state of a running LangGraph graph, and none is running here. Call it inside a "
@@ -84,7 +62,10 @@ def current_config() -> RunnableConfig:
 class RunningTask(NamedTuple):
     """The running task, and how it reads and writes the state of its graph."""
 
-    read: Any
+    channels: Mapping[str, Channel]
+    """The channels of the graph."""
+    writes: Writes
+    """What the task has written."""
     send: Any
     task: str
     """The id that LangGraph gave it."""
@@ -92,21 +73,15 @@ class RunningTask(NamedTuple):
     """The number of the superstep."""
     node: str
     loop: Any
-    """The loop of LangGraph that runs the graph; None if it is not known."""
-
-    @property
-    def inside(self) -> tuple[Mapping[str, Channel], Writes] | None:
-        """The channels of the graph and the writes of the task; None if LangGraph does not expose them."""
-        return _inside(self.read)
+    """The loop of LangGraph that runs the graph; None in a node with a timeout, from which it cannot be reached."""
 
     @property
     def is_over(self) -> bool:
         """Whether LangGraph has taken the writes of the task, or never will; False if that is not known."""
-        inside = None if self.loop is None else self.inside
-        if inside is None:
+        if self.loop is None:
             return False
         running = self.loop.tasks.get(self.task)
-        return running is None or running.writes is not inside[1] or self._is_saved()
+        return running is None or running.writes is not self.writes or self._is_saved()
 
     def _is_saved(self) -> bool:
         saved = getattr(self.loop, "_written_task_ids", None)
@@ -117,40 +92,56 @@ class RunningTask(NamedTuple):
 
     def has_taken(self, value: object) -> bool:
         """Whether `value` is among the writes that LangGraph has taken."""
-        return any(write is value for *_, write in self.loop.checkpoint_pending_writes)
+        return self.loop is not None and any(write is value for *_, write in self.loop.checkpoint_pending_writes)
 
 
 def running_task() -> RunningTask:
     """The task that runs here. Outside a graph, raises RuntimeError, which says what to do."""
     config = current_config()
     configurable, metadata = config.get("configurable", {}), config.get("metadata", {})
-    read, send = configurable.get(CONFIG_KEY_READ), configurable.get(CONFIG_KEY_SEND)
-    if read is None or send is None:
+    inside, send = _inside(configurable), configurable.get(CONFIG_KEY_SEND)
+    if inside is None or send is None:
         raise RuntimeError(_OUTSIDE)
-    task, loop = configurable.get(CONFIG_KEY_TASK_ID, ""), _loop_of(configurable.get(CONFIG_KEY_CALL))
-    return RunningTask(read, send, task, metadata.get("langgraph_step"), metadata.get("langgraph_node", ""), loop)
-
-
-def _loop_of(call: Any) -> Any:
-    """The loop that runs the graph, found in `call`, by which a task starts others; None if it is not there."""
-    loop = getattr(getattr(call, "keywords", {}).get("schedule_task"), "__self__", None)
-    return loop if isinstance(getattr(loop, "tasks", None), Mapping) else None
+    # By `call`, a task starts others, in the loop that runs the graph.
+    starts = getattr(configurable.get(CONFIG_KEY_CALL), "keywords", {}).get("schedule_task")
+    loop = getattr(starts, "__self__", None)
+    return RunningTask(
+        *inside,
+        send,
+        configurable.get(CONFIG_KEY_TASK_ID, ""),
+        metadata.get("langgraph_step"),
+        metadata.get("langgraph_node", ""),
+        loop if isinstance(getattr(loop, "tasks", None), Mapping) else None,
+    )
 
 
 def outer_task() -> tuple[Channel | None, Writes] | None:
     """The files channel, if any, of the graph whose task runs here, and the task's writes; None outside a graph."""
-    inside = _inside(current_config().get("configurable", {}).get(CONFIG_KEY_READ))
+    inside = _inside(current_config().get("configurable", {}))
     return None if inside is None else (inside[0].get(FILES), inside[1])
 
 
-def _inside(read: Any) -> tuple[Mapping[str, Channel], Writes] | None:
-    """The channels of the graph and the writes of the task that `read` is bound to; None if it has another form."""
+def _inside(configurable: Mapping[str, Any]) -> tuple[Mapping[str, Channel], Writes] | None:
+    """The channels of the graph and the writes of the task, to which its read function is bound; None outside a graph.
+
+    Raises RuntimeError if the function has another form.
+    """
+    read = configurable.get(CONFIG_KEY_READ)
+    if read is None:
+        return None
     if isinstance(read, partial) and len(read.args) == 4:
         _, channels, _, task = read.args
         writes = getattr(task, "writes", None)
         if isinstance(channels, Mapping) and isinstance(writes, deque):
             return channels, writes
-    return None
+    raise _untested_langgraph()
+
+
+def _untested_langgraph() -> RuntimeError:
+    return RuntimeError(
+        f"LangGraph {version('langgraph')} keeps the state of a running task in another way than the releases that "
+        f"deepfs was tested with, {_TESTED}: install one of these."
+    )
 
 
 def empty_channel(channel: Channel) -> Channel:
@@ -175,10 +166,10 @@ def current_runtime() -> Runtime[Any] | None:
 
 def current_state() -> dict[str, Any]:
     """The state that the running task reads; empty outside a graph."""
-    read = current_config().get("configurable", {}).get(CONFIG_KEY_READ)
-    inside = None if read is None else _inside(read)
+    configurable = current_config().get("configurable", {})
+    inside = _inside(configurable)
     names = [] if inside is None else [name for name in inside[0] if not name.startswith(("__", "branch:"))]
-    return dict(read(names, False)) if names and read is not None else {}
+    return dict(configurable[CONFIG_KEY_READ](names, False)) if names else {}
 
 
 class BackendContext(Runtime[Any]):
@@ -376,23 +367,18 @@ def database_kind(store: BaseStore) -> Literal["postgres", "sqlite"] | None:
 
 def writes_plainly(store: BaseStore) -> bool:
     """Whether `store` writes one row for each item, as LangGraph's own stores do, and reads values unchanged."""
-    given: Any = store
-    return (
-        database_kind(store) is not None
-        and all(_is_langgraphs(store, name) for name in _WRITING)
-        and given.index_config is None
-        and given._deserializer is None
-    )
+    return _is_plain(store, _WRITING) and cast("Any", store).index_config is None
 
 
 def reads_plainly(store: BaseStore) -> bool:
     """Whether SQL may read the table of `store` directly: it has one row for each item, with the value as JSON."""
-    given: Any = store
-    return (
-        database_kind(store) is not None
-        and all(_is_langgraphs(store, name) for name in _READING)
-        and given._deserializer is None
-    )
+    return _is_plain(store, _READING)
+
+
+def _is_plain(store: BaseStore, methods: Sequence[str]) -> bool:
+    """Whether these methods of a store over SQL are LangGraph's own, and values are stored as they are."""
+    is_own = database_kind(store) is not None and all(_is_langgraphs(store, name) for name in methods)
+    return is_own and cast("Any", store)._deserializer is None
 
 
 def never_suspends(store: BaseStore) -> bool:

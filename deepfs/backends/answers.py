@@ -239,8 +239,7 @@ def _match(entry: Mapping[str, Any], root: str, *, keeps_cr: bool) -> GrepMatch:
     if not keeps_cr or text.endswith("\n"):
         text = text.removesuffix("\n").removesuffix("\r")
     text = text.removeprefix(BOM if entry["line"] == 1 else "")
-    place = (entry.start, entry.end) if isinstance(entry, GrepMatch) else (None, None)
-    return GrepMatch(_place_path(entry["path"], root), entry["line"], text[:MAX_LINE], before, after, *place)
+    return GrepMatch(_place_path(entry["path"], root), entry["line"], text[:MAX_LINE], before, after)
 
 
 def _context(lines: Iterable[Mapping[str, Any]] | None) -> list[ContextLine] | None:

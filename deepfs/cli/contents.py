@@ -1,12 +1,11 @@
 """What is in a file, and changing it: cat, head, write, edit, patch, diff."""
 
 import os
-import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -24,7 +23,6 @@ from deepfs.cli.session import (
     if_match_option,
     in_session,
     json_option,
-    run_command,
 )
 from deepfs.errors import AlreadyExistsError, BinaryFileError, DeepFSError, ErrorCode, error_about
 from deepfs.text import paths
@@ -50,11 +48,11 @@ async def cat(session: Session, files: tuple[str, ...], numbers: bool) -> None:
     for text in files:
         try:
             async with aclosing(await _chunks_of(session, text)) as chunks:
-                if numbers:
-                    line = await _write_numbered(session, chunks, line)
-                else:
-                    async for chunk in chunks:
-                        session.screen.bytes(chunk)
+                async for part in _lines(chunks) if numbers else chunks:
+                    if numbers:
+                        session.screen.raw(session.screen.style(f"{line:>6}\t", "dim"))
+                        line += 1
+                    session.screen.bytes(part)
         except DeepFSError as error:
             session.report(error)
 
@@ -70,22 +68,15 @@ async def _read_input() -> AsyncGenerator[bytes, None]:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    rest = b""
+    parts: list[bytes] = []  # Of a line whose end is not there yet; joined once, since a line may be of any length.
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line + b"\n"
-    if rest:
-        yield rest
-
-
-async def _write_numbered(session: Session, chunks: AsyncIterator[bytes], number: int) -> int:
-    """Write lines with their numbers, from `number` on. Returns the number that comes next."""
-    async for line in _lines(chunks):
-        session.screen.raw(session.screen.style(f"{number:>6}\t", "dim"))
-        session.screen.bytes(line)
-        number += 1
-    return number
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join([*parts, end, b"\n"])
+            parts = []
+        parts.append(rest)
+    if last := b"".join(parts):
+        yield last
 
 
 @click.command()
@@ -168,21 +159,16 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
 @click.option("-a", "--all", "everywhere", is_flag=True, help="Replace the text everywhere, not in one place only.")
 @if_match_option
 @json_option
-def edit(address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None, json: bool) -> None:
+@in_session()
+async def edit(
+    session: Session, address: str, old: str | None, new: str | None, everywhere: bool, if_match: str | None
+) -> None:
     """Replace the text OLD by NEW in a file; without them, open the file in $EDITOR."""
     if old is None:
-        run_command(lambda on: edit_in_editor(on, address))
-    elif new is None:
+        await _edit_in_editor(session, address)
+        return
+    if new is None:
         raise click.UsageError("Missing argument 'NEW': what takes the place of OLD.")
-    else:
-        changed = old, new
-        run_command(lambda on: edit_file(on, address, *changed, everywhere=everywhere, if_match=if_match), json=json)
-
-
-async def edit_file(
-    session: Session, address: str, old: str, new: str, *, everywhere: bool, if_match: str | None
-) -> None:
-    """Replace a text in a file."""
     place = await session.place(address)
     result = await place.backend.aedit(place.path, old, new, everywhere, if_match=if_match)
     if not session.check(result, place):
@@ -194,7 +180,7 @@ async def edit_file(
         session.screen.line(f"{session.screen.name(place.address.shown)}: {count} replaced")
 
 
-async def edit_in_editor(session: Session, address: str) -> None:
+async def _edit_in_editor(session: Session, address: str) -> None:
     """Open a text file in the user's editor, and store what the editor leaves.
 
     The file changes only if nobody else has changed it meanwhile; otherwise the text stays in a file, which is told.
@@ -248,14 +234,13 @@ def _make_file(text: str, name: str) -> Path:
 
 async def _run_editor(file: Path) -> None:
     """Run the user's editor. Ctrl-C is for the editor, which has the terminal meanwhile."""
-    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "") or ["vi"]
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        status = await to_thread.run_sync(subprocess.call, [*editor, str(file)])
+        await to_thread.run_sync(partial(click.edit, filename=str(file)))
+    except click.ClickException as error:
+        raise ValueError(f"nothing is stored: {error.format_message()}") from None
     finally:
         signal.signal(signal.SIGINT, before)
-    if status != 0:
-        raise ValueError(f"the editor {editor[0]!r} failed with status {status}, so nothing is stored")
 
 
 def _is_kept(file: Path, before: str, is_stored: bool) -> bool:

@@ -48,8 +48,6 @@ from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, e
 from deepfs.text.judging import keep_inside
 from deepfs.types import Result
 
-__all__ = ["CopyOptions", "TreeMerge", "copy", "cp", "mv"]
-
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 _GOES_ON: Final = "Run the same command again to go on: what is there already is compared, and not stored again."
@@ -130,25 +128,19 @@ def _run(given: tuple[str, ...], into: str | None, *, force: bool, json: bool, *
 
 
 class CopyOptions(Struct, frozen=True, kw_only=True):
-    """What `cp` and `mv` are given."""
+    """What `cp` and `mv` are given; the help of their options says what these mean."""
 
     sources: Sequence[str]
-    """The addresses."""
     target: str
     is_directory: bool = False
-    """The target is a directory: `--target-directory`."""
+    """The target was named by `--target-directory`."""
     exact: bool = False
-    """The target is the path of the copy itself: `--no-target-directory`."""
     recursive: bool = False
     no_clobber: bool = False
-    """Files that exist are left alone."""
     update: bool = False
-    """Files that are as new as the source, or newer, are left alone."""
     size_only: bool = False
-    """Files of the same size are taken to be equal."""
     verify: Verify = "read"
     moves: bool = False
-    """The source is deleted afterwards."""
 
     @property
     def verb(self) -> str:
@@ -156,12 +148,7 @@ class CopyOptions(Struct, frozen=True, kw_only=True):
 
 
 async def copy(session: Session, options: CopyOptions) -> None:
-    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since.
-
-    Args:
-        session: The session.
-        options: The addresses, and how to copy.
-    """
+    """Copy or move files and directories. Between backends, a move copies, and deletes what has not changed since."""
     totals, started = CopyTotals(), time.monotonic()
     copying = _Copying(session, options, totals)
     number = await interruptible(copying.run)
@@ -184,7 +171,7 @@ class _RefusedCopyError(Exception):
     """A source that is not copied, or all of them; the text says why."""
 
 
-class _Job(Struct, frozen=True):
+class _CopyJob(Struct, frozen=True):
     """One source, and the place of its copy."""
 
     source: AddressedPlace
@@ -223,7 +210,7 @@ class _Copying:
                 self._session.report(refused)
             except FullError as full:
                 reason = error_text(full.code)
-                self._session.report(f"{_name(target)} stores nothing more: {reason}. {_GOES_ON}")
+                self._session.report(f"{target.quoted} stores nothing more: {reason}. {_GOES_ON}")
 
     async def _transfer(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> None:
         """Copy or move one source; what goes wrong with it alone is reported."""
@@ -236,7 +223,7 @@ class _Copying:
             self._session.report(refused)
         except DeepFSError as error:
             self._totals.failed += 1
-            self._session.report(f"cannot {self._options.verb} {_name(source)}: {describe_error(error)}")
+            self._session.report(f"cannot {self._options.verb} {source.quoted}: {describe_error(error)}")
 
     # --- what the arguments mean ---
 
@@ -247,16 +234,16 @@ class _Copying:
         if self._options.exact and must:
             raise _RefusedCopyError("with --no-target-directory, there is one source, and no --target-directory")
         if must and kind != "directory" and not (kind is None and _makes_directories(target)):
-            raise _RefusedCopyError(f"target {_name(target)}: {_no_directory(kind)}")
+            raise _RefusedCopyError(f"target {target.quoted}: {_no_directory(kind)}")
         return must or (kind == "directory" and not self._options.exact)
 
-    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _Job:
+    async def _find_job(self, text: str, source: AddressedPlace, target: AddressedPlace, *, into: bool) -> _CopyJob:
         is_whole = source.path == "/" or text.rstrip("/").rpartition("/")[2] in (".", "..")
         if is_whole and self._options.moves:
-            raise _RefusedCopyError(f"cannot move {_name(source)}: Device or resource busy")
+            raise _RefusedCopyError(f"cannot move {source.quoted}: Device or resource busy")
         kind = await kind_at(source.backend, source.path)
         if kind == "directory" and not self._options.recursive:
-            raise _RefusedCopyError(f"-r not specified; omitting directory {_name(source)}")
+            raise _RefusedCopyError(f"-r not specified; omitting directory {source.quoted}")
         name = paths.name(source.path)
         listing = await list_present(source.backend, source.path)
         if listing.entries and listing.entries[0].kind == "link" and not self._options.moves:
@@ -266,50 +253,52 @@ class _Copying:
                 source = source._replace(path=real)
                 listing = await list_present(source.backend, real)
         if not listing.entries:
-            raise _RefusedCopyError(f"cannot stat {_name(source)}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
+            raise _RefusedCopyError(f"cannot stat {source.quoted}: {error_text(ErrorCode.FILE_NOT_FOUND)}")
         is_slashed = kind == "file" and self._options.target.endswith("/")
         if is_slashed and not into and not _makes_directories(target):
             raise _RefusedCopyError(
-                f"cannot create regular file {_name(target)}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
+                f"cannot create regular file {target.quoted}: {error_text(ErrorCode.NOT_A_DIRECTORY)}"
             )
         place = target
         if into and not self._options.is_directory and len(self._options.sources) == 1:
             marker = await to_thread.run_sync(_marker, source, target)
             if await _is_marked(marker):  # It is a copy that was interrupted, and not put into itself.
-                self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {_name(target)}")
+                self._session.screen.note(f"deepfs {self._session.name}: going on with the copy in {target.quoted}")
                 into = False
         if (into or is_slashed) and not is_whole:
             place = target._replace(path=paths.join(target.path, name))
             place = place._replace(address=target.address._replace(shown=target.display(place.path)))
         return await self._plan_job(source, listing, place, target.path)
 
-    async def _plan_job(self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str) -> _Job:
+    async def _plan_job(
+        self, source: AddressedPlace, listing: TreeListing, target: AddressedPlace, named: str
+    ) -> _CopyJob:
         here = await source.backend.astorage_place(source.path)
         there = await target.backend.astorage_place(target.path)
         found = relation(here, there)
         if found is Relation.SAME:
-            raise _RefusedCopyError(f"{_name(source)} and {_name(target)} are the same file")
+            raise _RefusedCopyError(f"{source.quoted} and {target.quoted} are the same file")
         if found is Relation.INSIDE and self._options.moves:
-            raise _RefusedCopyError(f"cannot move {_name(source)} to a subdirectory of itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot move {source.quoted} to a subdirectory of itself, {target.quoted}")
         if found is Relation.INSIDE:
-            raise _RefusedCopyError(f"cannot copy a directory, {_name(source)}, into itself, {_name(target)}")
+            raise _RefusedCopyError(f"cannot copy a directory, {source.quoted}, into itself, {target.quoted}")
         key = (id(target.backend), target.path)
         if key in self._made and target.path != "/":
-            raise _RefusedCopyError(f"will not overwrite just-created {_name(target)} with {_name(source)}")
+            raise _RefusedCopyError(f"will not overwrite just-created {target.quoted} with {source.quoted}")
         self._made.add(key)
         if target.path != "/" and not _makes_directories(target):
             kind = await kind_at(target.backend, paths.parent(target.path))
             if kind != "directory":
-                raise _RefusedCopyError(f"cannot create {_name(target)}: {_no_directory(kind)}")
+                raise _RefusedCopyError(f"cannot create {target.quoted}: {_no_directory(kind)}")
         is_one = source.backend is target.backend and here.storage is not None and here.storage == there.storage
         exists = await kind_at(target.backend, target.path)
         if exists is None and (await list_present(target.backend, target.path)).entries:
-            raise _RefusedCopyError(f"not writing through dangling symbolic link {_name(target)}")
-        return _Job(source, listing, target, named, exists, is_one)
+            raise _RefusedCopyError(f"not writing through dangling symbolic link {target.quoted}")
+        return _CopyJob(source, listing, target, named, exists, is_one)
 
     # --- carrying out ---
 
-    async def _carry_out(self, job: _Job, inside: str, *, is_new: bool) -> None:
+    async def _carry_out(self, job: _CopyJob, inside: str, *, is_new: bool) -> None:
         options = self._options
         with keep_inside(inside):
             if job.source.backend is job.target.backend and options.moves:
@@ -335,9 +324,9 @@ class _Copying:
             with suppress(OSError):
                 await marker.unlink(missing_ok=True)
 
-    async def _rename(self, job: _Job) -> None:
+    async def _rename(self, job: _CopyJob) -> None:
         """Move within a backend."""
-        here, there = _name(job.source), _name(job.target)
+        here, there = job.source.quoted, job.target.quoted
         if job.exists is not None and await self._is_left_alone(job):
             self._totals.skipped += 1
             return
@@ -352,7 +341,7 @@ class _Copying:
                 raise _RefusedCopyError(f"cannot move {here} to {there}: Directory not empty")
         self._check(await job.source.backend.amove(job.source.path, job.target.path, overwrite=True), job)
 
-    async def _is_left_alone(self, job: _Job) -> bool:
+    async def _is_left_alone(self, job: _CopyJob) -> bool:
         """Whether the options leave alone what is at the target."""
         if self._options.update and not self._options.no_clobber:
             here = await _modification_times(job.source.backend, [job.source.path])
@@ -360,17 +349,13 @@ class _Copying:
             return here.get(job.source.path, "~") <= there.get(job.target.path, "")
         return self._options.no_clobber
 
-    def _check(self, result: Result, job: _Job) -> None:
+    def _check(self, result: Result, job: _CopyJob) -> None:
         if not result.ok:
-            names = f"{_name(job.source)} to {_name(job.target)}"
+            names = f"{job.source.quoted} to {job.target.quoted}"
             raise _RefusedCopyError(f"cannot {self._options.verb} {names}: {reason_text(result)}")
         files = [entry for entry in job.listing.entries if entry.kind != "directory"]
         self._totals.files += len(files)
         self._totals.bytes += sum(entry.size or 0 for entry in files)
-
-
-def _name(place: AddressedPlace) -> str:
-    return quote(place.display(place.path))
 
 
 def _no_directory(kind: str | None) -> str:
@@ -395,13 +380,8 @@ async def _modification_times(backend: BackendProtocol, files: Sequence[str]) ->
 class TreeMerge:
     """The copy of what is at one place to another place, where what fails is reported and the rest is copied.
 
-    Args:
-        session: The session.
-        options: How to copy.
-        totals: What is counted, also for other copies of the same command.
-        source: What to copy: a file or a directory.
-        target: Where its copy is to be; the directory that it is in exists, or need not.
-        is_put_into: Whether the user named the directory above the target, and not the target itself.
+    `totals` counts other copies of the same command as well. The directory that the target is in exists, or need not.
+    `is_put_into` is whether the user named that directory, and not the target itself.
     """
 
     def __init__(
@@ -433,15 +413,10 @@ class TreeMerge:
         self._copy = TreeCopy(*ends, terms, self._report_failure, totals)
 
     async def run(self, listing: TreeListing, inside: str) -> None:
-        """Copy what can be copied, and delete the source of a move.
+        """Copy what can be copied of the source's `listing`, and delete the source of a move.
 
-        Args:
-            listing: The entries of the source.
-            inside: The path of the directory in the target, links resolved, that nothing is to be put out of.
-
-        Raises:
-            FullError: The target stores nothing more.
-            DeepFSError: An end does not work, or an empty directory would be lost by a move.
+        Nothing is put out of the directory of the target that `inside` names, links resolved. Raises FullError if the
+        target stores nothing more, DeepFSError if an end does not work, or a move would lose an empty directory.
         """
         try:
             await self._plan(listing)

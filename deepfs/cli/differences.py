@@ -8,15 +8,13 @@ import anyio
 import click
 from anyio import to_thread
 
-from deepfs.cli.session import AddressedPlace, Session, json_option, not_empty, run_command
+from deepfs.cli.session import AddressedPlace, Session, in_session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.storage.gathering import batched, gather_each
 from deepfs.text import paths
 from deepfs.text.diff import quote_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
 from deepfs.text.unified import parse_unified
-
-__all__ = ["apply_patch", "compare", "diff", "patch"]
 
 
 @click.command()
@@ -37,19 +35,10 @@ def patch(file: str | None, address: str, strip: int | None) -> None:
     """
     import deepfs.middleware.apply_patch  # noqa: F401 - Here, since it would block the event loop later.
 
-    run_command(lambda on: apply_patch(on, address, file, strip))
+    run_command(lambda session: _apply_patch(session, address, file, strip))
 
 
-async def apply_patch(session: Session, address: str, file: str | None, strip: int | None = None) -> None:
-    """Apply a patch to the files of a backend: all of it, or nothing if a part does not fit.
-
-    Args:
-        session: The session.
-        address: The address whose backend has the files; the paths of the patch are paths in it.
-        file: The patch on this machine; None for the standard input. Both unified diffs and the V4A format of OpenAI's
-            models are read.
-        strip: How many leading parts of names in a unified diff are left off; None to tell it by the names.
-    """
+async def _apply_patch(session: Session, address: str, file: str | None, strip: int | None) -> None:
     from deepfs.middleware.apply_patch import apply_patches
 
     place = await session.place(address)
@@ -83,34 +72,23 @@ async def _place_patch(place: AddressedPlace, patch: FilePatch) -> FilePatch:
 @click.argument("new", metavar="ADDRESS", callback=not_empty)
 @click.option("-q", "--brief", is_flag=True, help="Write only which files differ.")
 @json_option
-def diff(old: str, new: str, brief: bool, json: bool) -> None:
+@in_session(trouble=2, pages=True)
+async def diff(session: Session, old: str, new: str, brief: bool) -> None:
     """Compare two files or two trees.
 
     The exit status is 0 if they are the same, 1 if not, and 2 after an error.
     """
-    run_command(lambda on: compare(on, old, new, brief=brief), trouble=2, json=json, pages=True)
-
-
-async def compare(session: Session, first: str, second: str, *, brief: bool) -> None:
-    """Write how two files or two trees differ, as a unified diff. The status is 1 if they do.
-
-    Args:
-        session: The session.
-        first: The address of the old one.
-        second: The address of the new one.
-        brief: Whether only the names of files that differ are written.
-    """
-    old, new = _Side(await session.place(first)), _Side(await session.place(second))
-    await old.list()
-    await new.list()
-    for names in batched(sorted({*old.names, *new.names}), lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
-        contents = zip(await gather_each(old.content, names), await gather_each(new.content, names), strict=True)
-        for name, (before, after) in zip(names, contents, strict=True):
+    first, second = _Side(await session.place(old)), _Side(await session.place(new))
+    await first.list()
+    await second.list()
+    names = sorted({*first.names, *second.names})
+    for some in batched(names, lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
+        contents = zip(await gather_each(first.content, some), await gather_each(second.content, some), strict=True)
+        for name, (before, after) in zip(some, contents, strict=True):
             if before != after:
                 session.status = 1
-                _write_difference(
-                    session, (old.title(name), before), (new.title(name), after), brief=brief, is_alone=not name
-                )
+                sides = (first.title(name), before), (second.title(name), after)
+                _write_difference(session, *sides, brief=brief, is_alone=not name)
 
 
 class _Side:

@@ -1,14 +1,14 @@
 """What is where: ls, tree, glob, du, grep."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
 import click
 
-from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import count_noun, human_size
 from deepfs.cli.session import (
     AddressedPlace,
@@ -24,7 +24,7 @@ from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
 from deepfs.text.entries import TreeEntry
 from deepfs.text.visible import visible
-from deepfs.types import FileInfo, GrepMatch, GrepResult, LsResult
+from deepfs.types import FileInfo, GrepMatch, LsResult
 
 
 def _name(entry: FileInfo) -> str:
@@ -90,16 +90,10 @@ def _write_entries(
         screen.columns(shown, styles)
         return
     for entry, name, style in zip(entries, shown, styles, strict=True):
-        details = f"{_size(entry):>8}  {_time(entry):<16}  " if long else ""
+        size = "-" if entry.is_dir or entry.size is None else human_size(entry.size)
+        time = "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
+        details = f"{size:>8}  {time:<16}  " if long else ""
         screen.line(details + (screen.style(name, style) if style else name))
-
-
-def _size(entry: FileInfo) -> str:
-    return "-" if entry.is_dir or entry.size is None else human_size(entry.size)
-
-
-def _time(entry: FileInfo) -> str:
-    return "" if entry.modified_at is None else entry.modified_at[:16].replace("T", " ")
 
 
 # --- tree ------------------------------------------------------------------------------------------------------------
@@ -276,154 +270,99 @@ async def grep(
 
     The exit status is 0 if there are any, 1 if not, and 2 after an error.
     """
-    shows = "nothing" if quiet else "files" if files else "counts" if counts else "lines"
     # A text that is its own regular expression is searched as a text, which is faster.
     is_regex = not literal and re.escape(pattern) != pattern
-    wanted = GrepOptions(pattern, is_regex, ignore_case, glob, around, most, shows)
-    await _search_places(session, wanted, addresses or [""])
-
-
-class GrepOptions(NamedTuple):
-    """What grep looks for and what it shows.
-
-    Attributes:
-        pattern: The text, or the regular expression.
-        regex: Whether the pattern is a regular expression of RE2.
-        ignore_case: Whether case is ignored.
-        glob: Which files are searched; None for all whose names do not start with a dot.
-        context: The number of lines that are shown around each match.
-        most: After how many matches the search ends; None for all.
-        shows: `"lines"`, `"files"` for the names of files only, `"counts"` for the number of lines in each file, or
-            `"nothing"`.
-    """
-
-    pattern: str
-    regex: bool
-    ignore_case: bool
-    glob: str | None
-    context: int
-    most: int | None
-    shows: str
-
-
-async def _search_places(session: Session, options: GrepOptions, addresses: Sequence[str]) -> None:
-    """Write the lines that match. The status is 0 if there are any, 1 if not, 2 after an error."""
-    places = [await session.place(text) for text in addresses]
-    results = await gather_each(lambda place: _search(place.backend, place.path, options), places)
+    shows_lines = not (quiet or files or counts)
+    places = [await session.place(text) for text in addresses or [""]]
+    results = await gather_each(
+        lambda place: place.backend.agrep(
+            pattern,
+            place.path,
+            glob,
+            regex=is_regex,
+            ignore_case=ignore_case,
+            context_lines=around if shows_lines else 0,
+            max_count=1 if quiet else most,
+        ),
+        places,
+    )
     session.status = 0 if any(result.matches for result in results) else 1
     for place, title, result in zip(places, session.titles(places), results, strict=True):
-        if result.matches:
-            _write_matches(session, place._replace(address=place.address._replace(shown=title)), options, result)
-        if session.check(result, place, status=2):
-            _report_rest(session, title, options, result)
+        named = place._replace(address=place.address._replace(shown=title))
+        matches = result.matches or []
+        if shows_lines and session.as_json:
+            for match in matches:
+                session.json({**match, "path": named.display(match.path)})
+        elif shows_lines and matches:
+            highlight = _highlighter(session, pattern, regex=is_regex, ignore_case=ignore_case)
+            session.screen.raw("".join(_rows(session, named, matches, highlight, has_context=around > 0)))
+        elif not quiet:
+            _write_files(session, named, matches, counts=counts and not files)
+        if not session.check(result, place, status=2):
+            continue
+        if result.truncated and most is None and not quiet:
+            session.report(f"{title}: there are more matches; the search ended early", status=2)
+        if result.skipped:
+            session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
 
 
-async def _search(backend: BackendProtocol, path: str, options: GrepOptions) -> GrepResult:
-    return await backend.agrep(
-        options.pattern,
-        path,
-        options.glob,
-        regex=options.regex,
-        ignore_case=options.ignore_case,
-        context_lines=options.context if options.shows == "lines" else 0,
-        max_count=1 if options.shows == "nothing" else options.most,
-    )
-
-
-def _report_rest(session: Session, title: str, options: GrepOptions, result: GrepResult) -> None:
-    """Tell what was not searched."""
-    if result.truncated and options.most is None and options.shows != "nothing":
-        session.report(f"{title}: there are more matches; the search ended early", status=2)
-    if result.skipped:
-        session.screen.note(f"deepfs grep: {title}: {result.skipped} files could not be searched")
-
-
-def _write_matches(session: Session, place: AddressedPlace, options: GrepOptions, result: GrepResult) -> None:
-    matches = result.matches or []
-    if options.shows == "lines":
-        if session.as_json:
-            _write_records(session, place, matches)
-        else:
-            session.screen.raw("".join(_lines(session, place, options, matches)))
-        return
-    counts: dict[str, int] = {}
-    for match in matches:
-        counts[match.path] = counts.get(match.path, 0) + 1
-    for path, count in counts.items() if options.shows != "nothing" else ():
+def _write_files(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch], *, counts: bool) -> None:
+    """Write the names of the files, with `counts` also how many of their lines match."""
+    for path, count in Counter(match.path for match in matches).items():
         shown = place.display(path)
         if session.as_json:
-            session.json({"path": shown, "count": count} if options.shows == "counts" else {"path": shown})
+            session.json({"path": shown, "count": count} if counts else {"path": shown})
         else:
             name = session.screen.style(session.screen.name(shown), "path")
-            session.screen.line(f"{name}:{count}" if options.shows == "counts" else name)
+            session.screen.line(f"{name}:{count}" if counts else name)
 
 
-def _write_records(session: Session, place: AddressedPlace, matches: Sequence[GrepMatch]) -> None:
-    for match in matches:
-        where = {} if match.start is None else {"start": match.start, "end": match.end}
-        session.json({**match, **where, "path": place.display(match.path)})
+_Highlight: TypeAlias = Callable[[str, bool], str]
+"""What makes a line of a text, and of whether it matches."""
 
 
-def _lines(
-    session: Session, place: AddressedPlace, options: GrepOptions, matches: Sequence[GrepMatch]
+def _rows(
+    session: Session, place: AddressedPlace, matches: Sequence[GrepMatch], highlight: _Highlight, *, has_context: bool
 ) -> Iterator[str]:
     """The rows: with `path:line:` before each in a pipe, beneath a heading for each file on a terminal."""
     screen = session.screen
-    highlight = _highlighter(session, options)
     for number, (path, found) in enumerate(groupby(matches, key=lambda match: match.path)):
         name = screen.style(screen.name(place.display(path)), "path")
         if screen.is_terminal:
             yield f"{chr(10) * (number > 0)}{name}\n"
+        lines: dict[int, tuple[str, bool]] = {}
+        for match in found:
+            for each in (*(match.context_before or ()), *(match.context_after or ())):
+                lines.setdefault(each.line, (each.text, False))
+            lines[match.line] = match.text, True
         last = 0
-        for line, (text, match) in sorted(_rows(found).items()):
-            if options.context and 0 < last < line - 1:
+        for line, (text, matches_here) in sorted(lines.items()):
+            if has_context and 0 < last < line - 1:
                 yield "--\n"
-            last, mark = line, "-" if match is None else ":"
+            last, mark = line, ":" if matches_here else "-"
             head = "" if screen.is_terminal else f"{name}{mark}"
-            yield f"{head}{screen.style(str(line), 'line')}{mark}{highlight(text, match)}\n"
+            yield f"{head}{screen.style(str(line), 'line')}{mark}{highlight(text, matches_here)}\n"
 
 
-def _rows(matches: Iterable[GrepMatch]) -> dict[int, tuple[str, GrepMatch | None]]:
-    """The lines of a file by their numbers: those that match, and those around them."""
-    rows: dict[int, tuple[str, GrepMatch | None]] = {}
-    for match in matches:
-        for each in (*(match.context_before or ()), *(match.context_after or ())):
-            rows.setdefault(each.line, (each.text, None))
-        rows[match.line] = match.text, match
-    return rows
-
-
-def _highlighter(session: Session, options: GrepOptions) -> Callable[[str, GrepMatch | None], str]:
-    """What makes a line of its text: safe to show on a terminal, with what matched in a colour."""
+def _highlighter(session: Session, pattern: str, *, regex: bool, ignore_case: bool) -> _Highlight:
+    """What makes a line safe to show on a terminal, with what matched in a colour."""
     screen = session.screen
     if not screen.is_terminal and not screen.is_coloured:
-        return lambda text, match: text
-    spans = _finder(options)
+        return lambda text, matches: text
+    try:
+        # On lines that others wrote, Python's own engine could take forever for an expression.
+        engine: Any = import_module("re2") if regex else re
+    except ImportError:  # The backend searches by itself.
+        return lambda text, matches: visible(text)
+    wanted = pattern if regex else re.escape(pattern)
+    find = engine.compile(f"(?i){wanted}" if ignore_case else wanted).finditer
 
-    def highlight(text: str, match: GrepMatch | None) -> str:
+    def highlight(text: str, matches: bool) -> str:
         parts, done = [], 0
-        for start, end in () if match is None else spans(match):
+        for found in find(text) if matches else ():
+            start, end = found.span()
             parts += [visible(text[done:start]), screen.style(visible(text[start:end]), "match")]
             done = end
         return "".join([*parts, visible(text[done:])])
 
     return highlight
-
-
-def _finder(options: GrepOptions) -> Callable[[GrepMatch], Iterable[tuple[int, int]]]:
-    """What finds the places in a line that match. Where it reads the pattern otherwise, the first one is enough."""
-    if options.regex:
-        try:
-            re2 = import_module("re2")  # Python's own engine can take forever for a line that others wrote.
-        except ImportError:  # The backend searches by itself.
-            return _first
-        given = re2.Options()
-        given.case_sensitive = not options.ignore_case
-        find = re2.compile(options.pattern, given)
-    else:
-        find = re.compile(re.escape(options.pattern), re.IGNORECASE * options.ignore_case)
-    return lambda match: [found.span() for found in find.finditer(match.text)] or _first(match)
-
-
-def _first(match: GrepMatch) -> list[tuple[int, int]]:
-    return [] if match.start is None or match.end is None else [(match.start, match.end)]

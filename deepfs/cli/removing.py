@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import click
 from anyio import to_thread
-from msgspec import Struct
 
 from deepfs.backends._trees import kind_at, list_present
 from deepfs.cli.session import (
@@ -16,15 +16,13 @@ from deepfs.cli.session import (
     describe_error,
     error_text,
     files_argument,
+    in_session,
     interruptible,
     reason_text,
-    run_command,
 )
 from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text.entries import Relation, relation
 from deepfs.types import error_from
-
-__all__ = ["RemoveOptions", "remove", "rm"]
 
 
 @click.command()
@@ -33,45 +31,26 @@ __all__ = ["RemoveOptions", "remove", "rm"]
 @click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there, and never ask.")
 @click.option("-i", "--interactive", is_flag=True, help="Ask before each address.")
 @click.option("--no-preserve-root", "root", is_flag=True, help="Delete all that is in a backend, if its root is given.")
-def rm(files: tuple[str, ...], **options: bool) -> None:
+@in_session()
+async def rm(session: Session, files: tuple[str, ...], **options: bool) -> None:
     """Delete files, and directories with -r."""
-    run_command(lambda on: remove(on, files, RemoveOptions(**options)))
+    number = await interruptible(partial(_remove_each, session, files, _RemovalOptions(**options)))
+    if number is not None:
+        session.report("interrupted", status=128 + number)
+
+
+class _RemovalOptions(NamedTuple):
+    recursive: bool
+    force: bool
+    interactive: bool
+    root: bool
 
 
 class _RefusedRemovalError(Exception):
     """An address that is not removed; the text says why."""
 
 
-def _name(place: AddressedPlace) -> str:
-    return quote(place.display(place.path))
-
-
-class RemoveOptions(Struct, frozen=True, kw_only=True):
-    """The options of `rm`."""
-
-    recursive: bool = False
-    force: bool = False
-    """Nothing is said about paths where nothing is, and nothing is asked."""
-    interactive: bool = False
-    """Ask before each argument."""
-    root: bool = False
-    """Delete all that is in a backend, where its root is given."""
-
-
-async def remove(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
-    """Delete files, and directories with all that is in them.
-
-    Args:
-        session: The session.
-        addresses: The addresses.
-        options: The options.
-    """
-    number = await interruptible(partial(_remove_each, session, addresses, options))
-    if number is not None:
-        session.report("interrupted", status=128 + number)
-
-
-async def _remove_each(session: Session, addresses: Sequence[str], options: RemoveOptions) -> None:
+async def _remove_each(session: Session, addresses: Sequence[str], options: _RemovalOptions) -> None:
     for text in addresses:
         place = await session.place(text)
         try:
@@ -83,10 +62,10 @@ async def _remove_each(session: Session, addresses: Sequence[str], options: Remo
         except _RefusedRemovalError as refused:
             session.report(refused)
         except DeepFSError as error:
-            session.report(f"cannot remove {_name(place)}: {describe_error(error)}")
+            session.report(f"cannot remove {place.quoted}: {describe_error(error)}")
 
 
-async def _check_root(session: Session, place: AddressedPlace, options: RemoveOptions) -> None:
+async def _check_root(session: Session, place: AddressedPlace, options: _RemovalOptions) -> None:
     """Refuse the root of this machine, by whatever name, and that of a backend if it is not asked for."""
     machine = await session.place(f"{MACHINE}#/")
     ends = await place.backend.astorage_place("/"), await machine.backend.astorage_place("/")
@@ -94,12 +73,12 @@ async def _check_root(session: Session, place: AddressedPlace, options: RemoveOp
         raise _RefusedRemovalError("refusing to remove '/', the root of this machine")
     if not options.root:
         raise _RefusedRemovalError(
-            f"it is dangerous to operate recursively on {_name(place)}, the root of a backend; "
+            f"it is dangerous to operate recursively on {place.quoted}, the root of a backend; "
             "use --no-preserve-root to do so"
         )
 
 
-async def _remove(place: AddressedPlace, options: RemoveOptions) -> None:
+async def _remove(place: AddressedPlace, options: _RemovalOptions) -> None:
     kind = await kind_at(place.backend, place.path)
     if kind != "directory" or (await place.backend.aresolve_paths([place.path])) != [place.path]:
         entries = (await list_present(place.backend, place.path)).entries  # A link to a directory is none.
@@ -108,9 +87,9 @@ async def _remove(place: AddressedPlace, options: RemoveOptions) -> None:
         return
     if kind is None or (kind == "directory" and not options.recursive):
         code = ErrorCode.FILE_NOT_FOUND if kind is None else ErrorCode.IS_DIRECTORY
-        raise _RefusedRemovalError(f"cannot remove {_name(place)}: {error_text(code)}")
+        raise _RefusedRemovalError(f"cannot remove {place.quoted}: {error_text(code)}")
     if options.interactive and not options.force:
-        print(f"deepfs rm: remove {kind} {_name(place)}? ", end="", file=sys.stderr, flush=True)
+        print(f"deepfs rm: remove {kind} {place.quoted}? ", end="", file=sys.stderr, flush=True)
         if (await to_thread.run_sync(sys.stdin.readline)).strip().lower() not in ("y", "yes"):
             return
     wanted = [place.path]

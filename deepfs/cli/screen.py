@@ -1,11 +1,12 @@
 """Text on a terminal, or in a pipe: colours, columns, a pager, and names that cannot forge what is around them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from typing import IO, Final, TextIO
 from unicodedata import category, east_asian_width
 
@@ -56,13 +57,6 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
-def terminal_width() -> int:
-    """The number of columns of the terminal; 80 if it is not known."""
-    import shutil
-
-    return shutil.get_terminal_size().columns
-
-
 def _cells(text: str) -> int:
     """How many columns of a terminal a text takes: wide characters two, combining ones none."""
     if text.isascii():
@@ -70,48 +64,36 @@ def _cells(text: str) -> int:
     return sum(2 if east_asian_width(each) in "WF" else category(each) not in ("Mn", "Me", "Cf") for each in text)
 
 
+def escape_output() -> None:
+    """Make the output take what it cannot encode as escapes: a lone surrogate, or letters where there is no Unicode."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def discard_output() -> None:
     """Make what is still written to the output vanish: its reader has left, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_installed(program: str) -> bool:
-    import shutil
-
-    return shutil.which(program) is not None
-
-
 class Screen:
     """Where a command writes its text.
 
-    Colours are used on a terminal, unless the variable `NO_COLOR` is set, and elsewhere if `FORCE_COLOR` is.
-
-    Args:
-        output: The text stream.
-
-    Attributes:
-        is_terminal: Whether a person reads along.
-        is_coloured: Whether styles are shown.
+    Colours are used on a terminal, unless the variable `NO_COLOR` is set, and elsewhere if `FORCE_COLOR` is. What
+    writes raises BrokenPipeError if the reader has left.
     """
 
     def __init__(self, output: TextIO) -> None:
+        escape_output()
         self._output: IO[str] = output
         self._pager: subprocess.Popen[str] | None = None
         self.is_terminal: bool = output.isatty()
+        """Whether a person reads along."""
         forced = bool(os.environ.get("FORCE_COLOR"))
         self.is_coloured: bool = (self.is_terminal or forced) and not os.environ.get("NO_COLOR")
 
     def raw(self, text: str) -> None:
-        """Write text as it is.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
-        try:
-            self._output.write(text)
-        except UnicodeEncodeError:  # A lone surrogate, or a terminal without Unicode.
-            encoding = sys.stdout.encoding
-            self._output.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        """Write text as it is."""
+        self._output.write(text)
 
     def line(self, text: str) -> None:
         """Write a line."""
@@ -130,18 +112,14 @@ class Screen:
         return safe(text) if self.is_terminal else text
 
     def style(self, text: str, style: str) -> str:
-        """The text in a style, where styles are shown.
-
-        Args:
-            style: One of `added`, `bold`, `directory`, `dim`, `hunk`, `line`, `match`, `path`, `removed`.
-        """
+        """The text in a style of `_STYLES`, where styles are shown."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.is_coloured and text else text
 
     def columns(self, names: Sequence[str], styles: Sequence[str | None]) -> None:
         """Write names in as many columns as the terminal has room for, sorted downwards."""
         widths = [_cells(name) for name in names]
         width = max(widths, default=0) + 2
-        rows = -(-len(names) // max(1, terminal_width() // width))
+        rows = -(-len(names) // max(1, shutil.get_terminal_size().columns // width))
         for row in range(rows):
             row_indexes = range(row, len(names), rows)
             cells = [
@@ -170,28 +148,20 @@ class Screen:
         The variable `PAGER` names it; an empty one means none.
         """
         command = os.environ.get("PAGER", _PAGER)
-        if not self.is_terminal or not command.strip() or not _is_installed(command.split()[0]):
+        if not self.is_terminal or not command.strip() or shutil.which(command.split()[0]) is None:
             return
         env = {**_PAGER_OPTIONS, **os.environ}
         self._output.flush()
-        self._pager = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, text=True, env=env)
+        self._pager = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, errors="backslashreplace", env=env)
         assert self._pager.stdin is not None
         self._output = self._pager.stdin
 
     def flush(self) -> None:
-        """Write out what is buffered.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
+        """Write out what is buffered."""
         self._output.flush()
 
     def close(self) -> None:
-        """Write out what is buffered, and wait for the pager to be left.
-
-        Raises:
-            BrokenPipeError: The reader has left.
-        """
+        """Write out what is buffered, and wait for the pager to be left."""
         try:
             if self._pager is not None and self._pager.stdin is not None:
                 self._pager.stdin.close()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from functools import wraps
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
 import click
@@ -18,7 +18,7 @@ from deepfs.backends.protocol import BackendProtocol
 from deepfs.cli.screen import Screen, discard_output
 from deepfs.config.trees import open_backend
 from deepfs.config.urls import Address, parse_address
-from deepfs.errors import DeepFSError, ErrorCode
+from deepfs.errors import DeepFSError, ErrorCode, quote
 from deepfs.text import paths
 from deepfs.types import Result, error_from
 
@@ -29,8 +29,8 @@ VARIABLES_VARIABLE: Final = "DEEPFS_ENV"
 
 MACHINE: Final = "file:///"
 """The URL of the backend of this machine's paths."""
-_INTERRUPTED: Final = 130
-_PIPE_CLOSED: Final = 141
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
 _SIGNALS: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _TEXTS: Final[dict[str | None, str]] = {
@@ -49,25 +49,16 @@ _TEXTS: Final[dict[str | None, str]] = {
 
 
 class Given(NamedTuple):
-    """The options that stand before the name of the command.
-
-    Attributes:
-        on: The URL of the backend that addresses without a scheme are paths of; None for this machine.
-        variables: The names of the variables of the environment that a TOML file may use.
-    """
+    """The options that stand before the name of the command."""
 
     on: str | None = None
+    """The URL of the backend that addresses without a scheme are paths of; None for this machine."""
     variables: tuple[str, ...] = ()
+    """The names of the variables of the environment that a TOML file may use."""
 
 
 class AddressedPlace(NamedTuple):
-    """A path in an open backend.
-
-    Attributes:
-        backend: The backend.
-        path: The normalised path in it.
-        address: The address that a user gave for it.
-    """
+    """A normalised path in an open backend, and the address that a user gave for it."""
 
     backend: BackendProtocol
     path: str
@@ -82,12 +73,13 @@ class AddressedPlace(NamedTuple):
             return given or "." if path.rstrip("/") == self.path.rstrip("/") else path
         return beneath if given in ("", ".") else f"{given.rstrip('/')}/{beneath}"
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the file.
+    @property
+    def quoted(self) -> str:
+        """What a user calls this place, for an error."""
+        return quote(self.display(self.path))
 
-        Raises:
-            DeepFSError: The file cannot be read. The error names it as the user did.
-        """
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The bytes of the file. Raises DeepFSError if it cannot be read, and names it as the user did."""
         try:
             async with aclosing(self.backend.adownload_stream(self.path)) as chunks:
                 async for chunk in chunks:
@@ -97,17 +89,7 @@ class AddressedPlace(NamedTuple):
 
 
 class Session:
-    """One run of a command.
-
-    Args:
-        given: The options before the name of the command.
-        as_json: Whether results are written as JSON, one value a line.
-        name: The name of the command, for its messages.
-
-    Attributes:
-        screen: Where text is written.
-        status: The exit status.
-    """
+    """One run of the command `name`, with its screen and exit status; with `as_json`, results are written as JSON."""
 
     def __init__(self, given: Given | None = None, *, as_json: bool = False, name: str = "") -> None:
         self.on: str | None
@@ -122,15 +104,9 @@ class Session:
         self._directory = _current_directory()
 
     async def place(self, text: str, *, creates: bool = False) -> AddressedPlace:
-        """Open the backend of an address.
+        """Open the backend of an address; an empty one means the current directory, or the root of the backend of `on`.
 
-        Args:
-            text: The address; an empty one means the current directory, or the root of the backend of `on`.
-
-        Raises:
-            DeepFSError: The path is invalid.
-            ValueError: The address cannot be used.
-            OSError: A file that it names cannot be read.
+        Raises DeepFSError for an invalid path, ValueError for another address that cannot be used, OSError for a file.
         """
         given = text or ("." if self.on is None else "/")
         address = parse_address(given, within=self.on, directory=self._directory)
@@ -175,55 +151,10 @@ class Session:
         await self._stack.aclose()
 
 
-def run(session: Session, command: Callable[[], Awaitable[None]], *, trouble: int = 1) -> NoReturn:
-    """Run a command, report an error that ends it, and exit.
-
-    Args:
-        trouble: The exit status for such an error: 1, or 2 for commands that use 1 for another answer, as grep does.
-    """
-
-    async def whole() -> None:
-        try:
-            await command()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await session.close()
-
-    try:
-        _run_and_report(session, whole, trouble)
-        session.screen.close()
-    except BrokenPipeError:
-        discard_output()
-        session.status = _PIPE_CLOSED
-    except KeyboardInterrupt:
-        discard_output()
-        session.status = _INTERRUPTED
-    except OSError as error:  # The output cannot be written.
-        discard_output()
-        session.report(error, status=trouble)
-    sys.exit(session.status)
-
-
-def _run_and_report(session: Session, command: Callable[[], Awaitable[None]], trouble: int) -> None:
-    """Run a command, and report an error that ends it, but not that its reader has left."""
-    try:
-        anyio.run(command)
-    except KeyboardInterrupt:
-        session.status = _INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
-        session.report(error, status=trouble)
-
-
 async def interruptible(work: Callable[[], Awaitable[None]]) -> int | None:
-    """Run something that SIGINT, SIGTERM and SIGHUP cancel. What is being stored is stored as a whole, or not at all.
+    """Run something that SIGINT, SIGTERM and SIGHUP cancel; returns the number of the one that did.
 
-    Args:
-        work: What to run.
-
-    Returns:
-        The number of the signal that ended it; None if none did.
+    What is being stored is stored as a whole, or not at all.
     """
     received: list[int] = []
     errors: list[Exception] = []
@@ -265,40 +196,58 @@ def describe_error(error: object) -> str:
 
 
 def error_text(code: str) -> str:
-    """What the system's tools say for an error.
-
-    Args:
-        code: The code of `ErrorCode`.
-    """
+    """What the system's tools say for a code of `ErrorCode`."""
     return _TEXTS.get(code, code)
 
 
 def reason_text(result: Result) -> str:
-    """Why an operation failed, as the system's tools say it where they have words for it.
-
-    Args:
-        result: The result of the operation.
-    """
+    """Why an operation failed, as the system's tools say it where they have words for it."""
     return _TEXTS.get(result.code) or str(error_from(result))
 
 
 # --- options and arguments that several commands have ---
 
-CallableT = TypeVar("CallableT", bound=Callable[..., Any])
-
 
 def run_command(
     command: Callable[[Session], Awaitable[None]], *, trouble: int = 1, json: bool = False, pages: bool = False
-) -> None:
-    """Run a command in a session, and exit.
+) -> NoReturn:
+    """Run a command in a session, report an error that ends it, and exit.
 
-    `pages` is whether a person sees the output through a pager; `trouble` is as in `run`.
+    `trouble` is the exit status for such an error: 1, or 2 for commands that use 1 for another answer, as grep does.
+    `pages` is whether a person sees the output through a pager.
     """
     context = click.get_current_context()
     session = Session(context.obj, as_json=json, name=context.info_name or "")
     if pages and not json:
         session.screen.page()
-    run(session, lambda: command(session), trouble=trouble)
+
+    async def whole() -> None:
+        try:
+            await command(session)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await session.close()
+
+    try:
+        try:
+            anyio.run(whole)
+        except KeyboardInterrupt:
+            session.status = INTERRUPTED
+        except BrokenPipeError:
+            raise
+        except (DeepFSError, ValueError, OSError, ModuleNotFoundError) as error:
+            session.report(error, status=trouble)
+        session.screen.close()
+    except BrokenPipeError:  # The reader has left.
+        discard_output()
+        session.status = PIPE_CLOSED
+    except KeyboardInterrupt:
+        discard_output()
+        session.status = INTERRUPTED
+    except OSError as error:  # The output cannot be written.
+        discard_output()
+        session.report(error, status=trouble)
+    sys.exit(session.status)
 
 
 def in_session(
@@ -326,29 +275,12 @@ def not_empty(context: click.Context, parameter: click.Parameter, given: Any) ->
     return given
 
 
-def json_option(function: CallableT) -> CallableT:
-    return click.option("--json", is_flag=True, help="Write JSON, one value a line.")(function)
-
-
-def hidden_option(function: CallableT) -> CallableT:
-    return click.option("-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too.")(function)
-
-
-def addresses_argument(function: CallableT) -> CallableT:
-    return click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)(function)
-
-
-def files_argument(function: CallableT) -> CallableT:
-    return click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)(function)
-
-
-def address_argument(function: CallableT) -> CallableT:
-    return click.argument("address", metavar="ADDRESS", callback=not_empty)(function)
-
-
-def directory_argument(function: CallableT) -> CallableT:
-    return click.argument("address", metavar="[ADDRESS]", default="")(function)
-
-
-def if_match_option(function: CallableT) -> CallableT:
-    return click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")(function)
+json_option: Final = click.option("--json", is_flag=True, help="Write JSON, one value a line.")
+hidden_option: Final = click.option(
+    "-a", "--all", "hidden", is_flag=True, help="Show names that start with a dot, too."
+)
+if_match_option: Final = click.option("--if-match", metavar="VERSION", help="Only if the file has this version.")
+address_argument: Final = click.argument("address", metavar="ADDRESS", callback=not_empty)
+addresses_argument: Final = click.argument("addresses", metavar="[ADDRESS]...", nargs=-1, callback=not_empty)
+files_argument: Final = click.argument("files", metavar="ADDRESS...", nargs=-1, required=True, callback=not_empty)
+directory_argument: Final = click.argument("address", metavar="[ADDRESS]", default="")

@@ -113,11 +113,7 @@ def output_schema(kind: type[Struct]) -> dict[str, Any]:
 
 
 class BoundedCalls:
-    """The calls of a server, of all its clients together.
-
-    Args:
-        limits: How many run and wait, how long, and how large their arguments are.
-    """
+    """The calls of a server, of all its clients together."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
@@ -125,11 +121,7 @@ class BoundedCalls:
         self._waiting = 0
 
     async def run(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Run a call when there is room for it, and stop it when its time is up.
-
-        Raises:
-            ToolFailure: There is no room, or the time is up.
-        """
+        """Run a call when there is room for it, and stop it when its time is up. Raises ToolFailure for both."""
         seconds = self._limits.call_timeout
         await self._enter()
         try:
@@ -153,11 +145,7 @@ class BoundedCalls:
         raise _failure("The server is busy: no call ended in time. Try again later.")
 
     async def result_of(self, name: str, handler: Handler, arguments: dict[str, Any]) -> CallToolResult:
-        """The result of a call; a failure is a result as well.
-
-        Errors:
-            A failure has the code of what failed, or `INVALID_ARGUMENTS`, in `structured_content["error"]`.
-        """
+        """The result of a call; a failure is one as well, with its code in `structured_content["error"]`."""
         try:
             if _size(arguments) > self._limits.max_argument_chars:
                 raise _failure(

@@ -6,13 +6,13 @@ others changed meanwhile, and an error says what to do next.
 """
 
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from json import dumps
 from posixpath import join, normpath
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from langchain_core.tools import ToolException
@@ -37,6 +37,8 @@ from deepfs.text.entries import EntryChange
 from deepfs.text.media import OCTET_STREAM, mime_type
 from deepfs.text.visible import display_path
 from deepfs.types import FileInfo, Result, error_from
+
+_Operation = TypeVar("_Operation", bound=Callable[..., Awaitable[Any]])
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
@@ -104,13 +106,13 @@ class _Nothing(BaseModel):
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
-class Text(Struct):
+class TextAnswer(Struct):
     """The text of a result, as data."""
 
     content: str
 
 
-class Media(Struct):
+class MediaAnswer(Struct):
     """The block of a result, as data."""
 
     content: list[dict[str, Any]]
@@ -234,6 +236,27 @@ async def _matcher(patterns: Sequence[str], *, anywhere: bool = False) -> Callab
 # --- the tools -------------------------------------------------------------------------------------------------------
 
 
+class _ReferenceTool(NamedTuple):
+    annotations: ToolAnnotations
+    description: str
+    arguments: type[BaseModel]
+    operation: Callable[["_ReferenceFiles", Any], Awaitable["str | Reply"]]
+
+
+_TOOLS: Final[dict[str, _ReferenceTool]] = {}
+
+
+def _tool(annotations: ToolAnnotations, description: str) -> Callable[[_Operation], _Operation]:
+    """Offer a method as the tool of its name; it takes its arguments as one value."""
+
+    def register(operation: _Operation) -> _Operation:
+        arguments = operation.__annotations__["given"]
+        _TOOLS[operation.__name__] = _ReferenceTool(annotations, description, arguments, operation)
+        return operation
+
+    return register
+
+
 class _ReferenceFiles:
     """The tools, one method for each."""
 
@@ -276,6 +299,17 @@ class _ReferenceFiles:
             raise TooLargeError.because(path, f"the result has more than {most:,} characters; ask for less")
         return text
 
+    @_tool(
+        reads("Read File (Deprecated)"),
+        "Reads a text file, or its first or last lines. Deprecated: use read_text_file.",
+    )
+    async def read_file(self, given: _Read) -> str:
+        return await self.read_text_file(given)
+
+    @_tool(
+        reads("Read Text File"),
+        "Reads a file as text, whatever its extension. `head` or `tail` gives only its first or last lines.",
+    )
     async def read_text_file(self, given: _Read) -> str:
         if given.head and given.tail:
             raise ToolException("Error: head and tail cannot be given together. Give one of them.")
@@ -287,12 +321,20 @@ class _ReferenceFiles:
             return "\n".join(lines[: -1 if lines[-1] == "" else None][: given.head])
         return text
 
+    @_tool(
+        reads("Read Media File"),
+        "Reads a file as a block in base64 with its MIME type: an image, audio, or else a resource.",
+    )
     async def read_media_file(self, given: _Path) -> Reply:
         path = self._path(given.path)
         content = await self._bytes("read_file", path)
         block = block_of(f"file://{quote(path)}", b64encode(content).decode(), mime_type(path) or OCTET_STREAM)
-        return Reply([block], Media([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
+        return Reply([block], MediaAnswer([block.model_dump(by_alias=True, mode="json", exclude_none=True)]))
 
+    @_tool(
+        reads("Read Multiple Files"),
+        "Reads several text files at once, each under its path. A file that cannot be read has an error there.",
+    )
     async def read_multiple_files(self, given: _ReadMany) -> str:
         texts: list[str] = []
         size = 0
@@ -306,11 +348,18 @@ class _ReferenceFiles:
                 break
         return self._check_length("\n---\n".join(texts), given.paths[-1])
 
+    @_tool(
+        changes("Write File", idempotent=True), "Writes a text file. An existing file is replaced without a question."
+    )
     async def write_file(self, given: _Write) -> str:
         path = self._path(given.path)
         await self._require_done("write_file", await self._backend.awrite(path, given.content, overwrite=True), path)
         return f"Successfully wrote to {given.path}"
 
+    @_tool(
+        changes("Edit File"),
+        "Replaces texts in a file, one after the other, and shows the changes as a diff. `dryRun` only shows them.",
+    )
     async def edit_file(self, given: _Edit) -> str:
         path = self._path(given.path)
         # The version comes before the content: what changes in between makes the write fail.
@@ -326,22 +375,23 @@ class _ReferenceFiles:
             await self._require_done("edit_file", written, path)
         return diff
 
+    @_tool(
+        changes("Create Directory", idempotent=True, destructive=False),
+        "Makes a directory, with those above it. One that is there stays as it is.",
+    )
     async def create_directory(self, given: _Path) -> str:
         path = self._path(given.path)
         for directory in [*paths.ancestors(path), path]:
-            await self._make(directory)
+            listed = await self._backend.als(directory)
+            if listed.ok or directory == "/":
+                continue
+            if listed.code is not ErrorCode.FILE_NOT_FOUND:
+                await self._require_done("ls", listed, directory)
+            [made] = await self._backend.achange_entries([EntryChange(directory, "make_directory")])
+            # Where directories are no more than parts of paths, there is no need to make them.
+            if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
+                raise error_about(str(made.error), directory, "the directory cannot be made")
         return f"Successfully created directory {given.path}"
-
-    async def _make(self, path: str) -> None:
-        """Make a directory, unless it is there. Where directories are no more than parts of paths, there is no need."""
-        listed = await self._backend.als(path)
-        if listed.ok or path == "/":
-            return
-        if listed.code is not ErrorCode.FILE_NOT_FOUND:
-            await self._require_done("ls", listed, path)
-        [made] = await self._backend.achange_entries([EntryChange(path, "make_directory")])
-        if made.error not in (None, ErrorCode.ALREADY_EXISTS.value, ErrorCode.UNSUPPORTED.value):
-            raise error_about(str(made.error), path, "the directory cannot be made")
 
     async def _entries(self, path: str) -> list[FileInfo]:
         listed = await self._backend.als(path)
@@ -349,10 +399,15 @@ class _ReferenceFiles:
             await self._require_done("ls", listed, path)
         return _sort(listed.entries or [])
 
+    @_tool(reads("List Directory"), "Lists what is in a directory, marked as [FILE] or [DIR].")
     async def list_directory(self, given: _Path) -> str:
         path = self._path(given.path)
         return self._check_length("\n".join(map(_row, await self._entries(path))), path)
 
+    @_tool(
+        reads("List Directory with Sizes"),
+        "Lists what is in a directory, marked as [FILE] or [DIR], with sizes and their sum.",
+    )
     async def list_directory_with_sizes(self, given: _Sizes) -> str:
         path = self._path(given.path)
         entries = await self._entries(path)
@@ -365,6 +420,10 @@ class _ReferenceFiles:
         summary = ["", f"Total: {len(files)} files, {len(entries) - len(files)} directories", f"Combined size: {total}"]
         return self._check_length("\n".join([*(_row(info, size=True) for info in entries), *summary]), path)
 
+    @_tool(
+        reads("Directory Tree"),
+        "Shows all that is beneath a directory as JSON: `name`, `type`, and `children` of a directory.",
+    )
     async def directory_tree(self, given: _Tree) -> str:
         path, nodes = self._path(given.path), dict[str, list[dict[str, Any]]]()
         tree = nodes[path] = []
@@ -411,6 +470,7 @@ class _ReferenceFiles:
         }
         return [FileInfo(info.path.rstrip("/"), False) if info.path in links else info for info in entries]
 
+    @_tool(changes("Move File"), "Moves or renames a file or a directory. It fails if something is at the destination.")
     async def move_file(self, given: _Move) -> str:
         source, destination = self._path(given.source), self._path(given.destination)
         if source == destination:
@@ -421,6 +481,11 @@ class _ReferenceFiles:
         await self._require_done("move", moved, source)
         return f"Successfully moved {given.source} to {given.destination}"
 
+    @_tool(
+        reads("Search Files"),
+        "Finds files and directories beneath a directory by a glob for their relative path: `*.md` in the directory "
+        "itself, `**/*.md` at any depth.",
+    )
     async def search_files(self, given: _Search) -> str:
         path, matches = self._path(given.path), await _matcher([given.pattern])
         found: list[str] = []
@@ -430,6 +495,7 @@ class _ReferenceFiles:
                 found.append(plain)
         return self._check_length("\n".join(found), path) or "No matches found"
 
+    @_tool(reads("Get File Info"), "Tells the size, the times and the kind of a file or a directory.")
     async def get_file_info(self, given: _Path) -> str:
         path = self._path(given.path)
         read = await self._backend.aread(path, 0, 1)
@@ -448,6 +514,7 @@ class _ReferenceFiles:
         }
         return "\n".join(f"{key}: {value}" for key, value in told.items() if value is not None)
 
+    @_tool(reads("List Allowed Directories"), "Lists the directories whose files these tools reach.")
     async def list_allowed_directories(self, given: _Nothing) -> str:
         return "\n".join(["Allowed directories:", *self._roots])
 
@@ -485,118 +552,16 @@ def at_own_paths(directories: Sequence[str]) -> BackendProtocol:
 
 # --- registration ----------------------------------------------------------------------------------------------------
 
-_Operation: TypeAlias = Callable[[_ReferenceFiles, Any], Awaitable["str | Reply"]]
-
-
-class _ReferenceTool(NamedTuple):
-    annotations: ToolAnnotations
-    description: str
-    arguments: type[BaseModel]
-    operation: _Operation
-
-
-_KINDS: Final[Mapping[str, _ReferenceTool]] = {
-    "read_file": _ReferenceTool(
-        reads("Read File (Deprecated)"),
-        "Reads a text file, or its first or last lines. Deprecated: use read_text_file.",
-        _Read,
-        _ReferenceFiles.read_text_file,
-    ),
-    "read_text_file": _ReferenceTool(
-        reads("Read Text File"),
-        "Reads a file as text, whatever its extension. `head` or `tail` gives only its first or last lines.",
-        _Read,
-        _ReferenceFiles.read_text_file,
-    ),
-    "read_media_file": _ReferenceTool(
-        reads("Read Media File"),
-        "Reads a file as a block in base64 with its MIME type: an image, audio, or else a resource.",
-        _Path,
-        _ReferenceFiles.read_media_file,
-    ),
-    "read_multiple_files": _ReferenceTool(
-        reads("Read Multiple Files"),
-        "Reads several text files at once, each under its path. A file that cannot be read has an error there.",
-        _ReadMany,
-        _ReferenceFiles.read_multiple_files,
-    ),
-    "write_file": _ReferenceTool(
-        changes("Write File", idempotent=True),
-        "Writes a text file. An existing file is replaced without a question.",
-        _Write,
-        _ReferenceFiles.write_file,
-    ),
-    "edit_file": _ReferenceTool(
-        changes("Edit File"),
-        "Replaces texts in a file, one after the other, and shows the changes as a diff. `dryRun` only shows them.",
-        _Edit,
-        _ReferenceFiles.edit_file,
-    ),
-    "create_directory": _ReferenceTool(
-        changes("Create Directory", idempotent=True, destructive=False),
-        "Makes a directory, with those above it. One that is there stays as it is.",
-        _Path,
-        _ReferenceFiles.create_directory,
-    ),
-    "list_directory": _ReferenceTool(
-        reads("List Directory"),
-        "Lists what is in a directory, marked as [FILE] or [DIR].",
-        _Path,
-        _ReferenceFiles.list_directory,
-    ),
-    "list_directory_with_sizes": _ReferenceTool(
-        reads("List Directory with Sizes"),
-        "Lists what is in a directory, marked as [FILE] or [DIR], with sizes and their sum.",
-        _Sizes,
-        _ReferenceFiles.list_directory_with_sizes,
-    ),
-    "directory_tree": _ReferenceTool(
-        reads("Directory Tree"),
-        "Shows all that is beneath a directory as JSON: `name`, `type`, and `children` of a directory.",
-        _Tree,
-        _ReferenceFiles.directory_tree,
-    ),
-    "move_file": _ReferenceTool(
-        changes("Move File"),
-        "Moves or renames a file or a directory. It fails if something is at the destination.",
-        _Move,
-        _ReferenceFiles.move_file,
-    ),
-    "search_files": _ReferenceTool(
-        reads("Search Files"),
-        "Finds files and directories beneath a directory by a glob for their relative path: `*.md` in the directory "
-        "itself, `**/*.md` at any depth.",
-        _Search,
-        _ReferenceFiles.search_files,
-    ),
-    "get_file_info": _ReferenceTool(
-        reads("Get File Info"),
-        "Tells the size, the times and the kind of a file or a directory.",
-        _Path,
-        _ReferenceFiles.get_file_info,
-    ),
-    "list_allowed_directories": _ReferenceTool(
-        reads("List Allowed Directories"),
-        "Lists the directories whose files these tools reach.",
-        _Nothing,
-        _ReferenceFiles.list_allowed_directories,
-    ),
-}
-
 
 def reference_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
-    """The tools of the reference filesystem server that make sense over a backend.
-
-    Raises:
-        ValueError: The settings name a tool that does not exist.
-    """
-    wanted = select_tools(settings, _KINDS)
+    """The reference server's tools that make sense over a backend. Raises ValueError for a name that does not exist."""
+    wanted = select_tools(settings, _TOOLS)
     if "write_file" in not_offered(backend):
-        wanted -= {name for name, kind in _KINDS.items() if not kind.annotations.read_only_hint}
+        wanted -= {name for name, kind in _TOOLS.items() if not kind.annotations.read_only_hint}
     if not offers_move(backend):
         wanted.discard("move_file")
     files = _ReferenceFiles(backend, settings)
-    return [_serve(files, settings, calls, name, kind) for name, kind in _KINDS.items() if name in wanted]
+    return [_serve(files, settings, calls, name, kind) for name, kind in _TOOLS.items() if name in wanted]
 
 
 def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, name: str, kind: _ReferenceTool) -> Tool:
@@ -606,11 +571,11 @@ def _serve(files: _ReferenceFiles, settings: McpSettings, calls: BoundedCalls, n
         settings.descriptions.get(name, kind.description),
         partial(_reply, files, kind),
         parameters=kind.arguments.model_json_schema(),
-        output=output_schema(Media if kind.operation is _ReferenceFiles.read_media_file else Text),
+        output=output_schema(MediaAnswer if name == "read_media_file" else TextAnswer),
         annotations=kind.annotations,
     )
 
 
 async def _reply(files: _ReferenceFiles, kind: _ReferenceTool, arguments: dict[str, Any]) -> Reply:
     answer = await kind.operation(files, kind.arguments.model_validate(arguments))
-    return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], Text(answer))
+    return answer if isinstance(answer, Reply) else Reply([TextContent(text=answer)], TextAnswer(answer))

@@ -50,11 +50,7 @@ def uri_of(path: str) -> str:
 
 
 def path_of(uri: str) -> str:
-    """The normalised path that a URI means.
-
-    Raises:
-        InvalidPathError: The path goes up, is no text, or is otherwise invalid.
-    """
+    """The normalised path that a URI means. Raises InvalidPathError if it goes up, is no text, or otherwise invalid."""
     encoded = uri.removeprefix(_ROOT)
     try:
         return paths.normalize(f"/{unquote(encoded, errors='strict')}")
@@ -63,11 +59,7 @@ def path_of(uri: str) -> str:
 
 
 async def fetch(backend: BackendProtocol, path: str, most: int) -> bytes:
-    """The content of a file.
-
-    Raises:
-        DeepFSError: TooLargeError if it has more; else what the backend says.
-    """
+    """The content of a file. Raises TooLargeError if it has more than `most` bytes, and what the backend says."""
     content = bytearray()
     async with aclosing(backend.adownload_stream(path)) as chunks:
         async for chunk in chunks:
@@ -75,11 +67,6 @@ async def fetch(backend: BackendProtocol, path: str, most: int) -> bytes:
             if len(content) > most:
                 raise TooLargeError.because(path, f"it has more than {most:,} bytes")
     return bytes(content)
-
-
-def text_of(path: str, content: bytes) -> str | None:
-    """The content as text; None if it is binary."""
-    return None if is_binary_name(path) else decode(content)
 
 
 def _protocol_error(uri: str, error: DeepFSError | ToolFailure) -> MCPError:
@@ -93,13 +80,7 @@ def _protocol_error(uri: str, error: DeepFSError | ToolFailure) -> MCPError:
 
 
 class FileResources:
-    """The files of a backend as resources.
-
-    Args:
-        backend: Where the files are.
-        limits: The largest file that is read, and the longest list.
-        calls: What bounds the reads and lists in number and time.
-    """
+    """The files of a backend as resources; `calls` bounds the reads and lists in number and time."""
 
     def __init__(self, backend: BackendProtocol, limits: ServerLimits, calls: BoundedCalls) -> None:
         self._backend = backend
@@ -112,27 +93,19 @@ class FileResources:
         return uri.startswith(_ROOT)
 
     async def read(self, uri: str) -> list[ReadResourceContents]:
-        """Read a file, as text if it is text.
-
-        Raises:
-            MCPError: It cannot be read.
-        """
+        """Read a file, as text if it is text. Raises MCPError if it cannot be read."""
         try:
             path = path_of(uri)
             content = await self._calls.run(partial(fetch, self._backend, path, self._limits.max_file_bytes))
         except (DeepFSError, ToolFailure) as error:
             raise _protocol_error(uri, error) from error
-        text = text_of(path, content)
+        text = None if is_binary_name(path) else decode(content)
         if text is not None:
             return [ReadResourceContents(text, mime_type(path) or "text/plain")]
         return [ReadResourceContents(content, mime_type(path) or sniff(content))]
 
     async def page(self, cursor: str | None) -> tuple[list[Resource], str | None]:
-        """List files in the order of their paths. Files whose path has a name that starts with a dot are left out.
-
-        Raises:
-            MCPError: The files cannot be listed.
-        """
+        """List files in the order of their paths, but none with a name that starts with a dot. Raises MCPError."""
         try:
             result = await self._calls.run(partial(self._backend.aglob, "**/*", "/"))
             if result.error is not None and not result.matches:

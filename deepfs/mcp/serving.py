@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from inspect import signature
 from posixpath import normpath
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 import anyio
@@ -50,17 +50,6 @@ from deepfs.policy.limits import ReadOnlyBackend
 if TYPE_CHECKING:
     from mcp.server.context import ServerMiddleware
     from uvicorn.protocols.http.h11_impl import H11Protocol
-
-__all__ = [
-    "TOKEN_VARIABLE",
-    "ServedFiles",
-    "StaticTokens",
-    "create_server",
-    "http_app",
-    "open_files",
-    "serve",
-    "serve_places",
-]
 
 # --- the server ------------------------------------------------------------------------------------------------------
 
@@ -163,17 +152,13 @@ async def _answer_unreadable(messages: Any, answers: Any, readable: MemoryObject
             if request is None:
                 await readable.send(message)
             else:
-                told = ErrorData(code=INVALID_REQUEST, message=f"The request cannot be read: {request.reason}")
-                await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request.id, error=told)))
+                number, reason = request
+                told = ErrorData(code=INVALID_REQUEST, message=f"The request cannot be read: {reason}")
+                await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=told)))
 
 
-class _Unreadable(NamedTuple):
-    id: int | str
-    reason: str
-
-
-def _request_in(error: ValidationError) -> _Unreadable | None:
-    """The request that could not be read; None if it was none, or has no id to answer to."""
+def _request_in(error: ValidationError) -> tuple[int | str, str] | None:
+    """The id of a request that could not be read, and why; None if it was none, or has no id to answer to."""
     first = error.errors(include_url=False)[0]
     request = first["input"]
     if isinstance(request, str):
@@ -184,7 +169,7 @@ def _request_in(error: ValidationError) -> _Unreadable | None:
     if not isinstance(request, dict) or not isinstance(request.get("method"), str):
         return None
     number = request.get("id")
-    return _Unreadable(number, first["msg"]) if isinstance(number, int | str) else None
+    return (number, first["msg"]) if isinstance(number, int | str) else None
 
 
 TOKEN_VARIABLE: Final = "DEEPFS_MCP_TOKEN"
@@ -423,18 +408,6 @@ def _listener(host: str, port: int) -> socket.socket:
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-class ServedFiles(NamedTuple):
-    """What a command serves.
-
-    Attributes:
-        backend: The files.
-        settings: The settings.
-    """
-
-    backend: BackendProtocol
-    settings: McpSettings
-
-
 async def serve_places(
     places: Sequence[str],
     *,
@@ -445,15 +418,7 @@ async def serve_places(
     read_only: bool,
     reference_names: bool,
 ) -> None:
-    """Serve what a command names.
-
-    Args:
-        variables: The names of the variables of the environment that the TOML file may use.
-
-    Raises:
-        ValueError: Nothing is named, or too much, or a setting is wrong.
-        OSError: A directory or a file is missing, or the address cannot be used.
-    """
+    """Serve what a command names. Raises as `open_files`, and OSError if the address cannot be used."""
     # Plain lines: the handler of the SDK opens the files of a traceback, and an error in it ends the event loop.
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     if transport == "stdio" and threading.current_thread() is threading.main_thread():
@@ -468,18 +433,14 @@ async def serve_places(
 @asynccontextmanager
 async def open_files(
     places: Sequence[str], *, on: str | None = None, variables: Collection[str] = (), reference_names: bool = False
-) -> AsyncIterator[ServedFiles]:
+) -> AsyncIterator[tuple[BackendProtocol, McpSettings]]:
     """Open what a command names, and close it at the end.
 
-    Args:
-        on: The URL of a backend, or `tree://FILE`, in the place of `places`; the settings are those of the tree.
-        variables: The names of the variables of the environment that the TOML file may use.
-        reference_names: Whether the tools of the reference filesystem server are wanted. Then each directory has the
-            path in the tree that it has on this machine, as there.
+    `on` is the URL of a backend, or `tree://FILE` with its settings, in the place of `places`; `variables` are those of
+    the environment that the file may use. With the names of the reference filesystem server, each directory has the
+    path in the tree that it has on this machine, as there.
 
-    Raises:
-        ValueError: Nothing is named, or too much, or a setting is wrong.
-        OSError: A directory or a file is missing.
+    Raises ValueError if nothing is named, or too much, or a setting is wrong; OSError if a file is missing.
     """
     if bool(places) == (on is not None):
         raise ValueError("name what to serve: directories, or one URL, or a TOML file with --config")
@@ -487,14 +448,14 @@ async def open_files(
         tree = await load_tree(on.removeprefix(TREE), variables=variables)
         settings = settings_from(tree.mcp)
         async with open_tree(tree) as backend:
-            yield ServedFiles(backend, _with_names(settings, reference_names))
+            yield backend, _with_names(settings, reference_names)
         return
     settings = _with_names(McpSettings(), reference_names)
     if on is None and all("://" not in place for place in places):
         directories = [await _directory(place) for place in places]
         if settings.reference_names:
             async with at_own_paths(directories) as backend:
-                yield ServedFiles(backend, replace(settings, allowed_directories=directories))
+                yield backend, replace(settings, allowed_directories=directories)
             return
         places = [f"file://{quote(directory)}" for directory in directories]
     [url, *more] = places if on is None else [on]
@@ -504,7 +465,7 @@ async def open_files(
     if path.strip("/"):
         raise ValueError("a backend is served as a whole, without a path behind #")
     async with open_backend(url) as backend:
-        yield ServedFiles(backend, settings)
+        yield backend, settings
 
 
 def _with_names(settings: McpSettings, reference_names: bool) -> McpSettings:

@@ -1,21 +1,4 @@
-"""The settings of the MCP server: the table `[mcp]` of a TOML file, or arguments in Python.
-
-[mcp]
-tools = ["ls", "read_file", "grep"]             # all that the files allow, if left out
-execute = false                                 # commands, where the files lie in a sandbox
-apply_patch = false
-reference_names = false
-resources = true
-
-[mcp.limits]
-call_timeout = 60                               # seconds
-max_calls = 32                                  # at once
-
-[mcp.http]
-host = "127.0.0.1"
-port = 8000
-tokens = ["${DEEPFS_MCP_TOKEN}"]                # or "sha256:" and the digest in hexadecimal
-"""
+"""The settings of the MCP server: the table `[mcp]` of a TOML file, or arguments in Python."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address

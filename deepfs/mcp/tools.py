@@ -1,6 +1,7 @@
 """The file tools of an agent as tools of MCP: their annotations, and their answers as data."""
 
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -141,25 +142,26 @@ class PatchedFiles(Struct):
 
 def _list_entries(given: _Arguments, answer: ToolAnswer, budget: int) -> ListedEntries:
     result = cast("LsResult", answer.result)
-    entries, shown = result.entries or [], answer.shown or 0
-    last = given["offset"] + shown
-    following = last if last < len(entries) else None
-    return ListedEntries(entries[given["offset"] : last], len(entries), following, result.skipped, result.error)
+    return ListedEntries(*_page(given, answer, result.entries), result.skipped, result.error)
 
 
 def _files(given: _Arguments, answer: ToolAnswer, budget: int) -> FoundFiles:
     result = cast("GlobResult", answer.result)
-    files, last = result.matches or [], given["offset"] + (answer.shown or 0)
-    following = last if last < len(files) else None
-    return FoundFiles(files[given["offset"] : last], len(files), following, result.truncated, result.error)
+    return FoundFiles(*_page(given, answer, result.matches), result.truncated, result.error)
+
+
+def _page(
+    given: _Arguments, answer: ToolAnswer, infos: list[FileInfo] | None
+) -> tuple[list[FileInfo], int, int | None]:
+    """What the tool shows of a listing, how much there is, and the offset of the rest."""
+    listed, last = infos or [], given["offset"] + (answer.shown or 0)
+    return listed[given["offset"] : last], len(listed), last if last < len(listed) else None
 
 
 def _matches(given: _Arguments, answer: ToolAnswer, budget: int) -> Matches:
     result = cast("GrepResult", answer.result)
     found = result.matches or []
-    counts: dict[str, int] = {}
-    for match in found:
-        counts[match.path] = counts.get(match.path, 0) + 1
+    counts = Counter(match.path for match in found)
     files = [*_take_fitting((MatchedFile(*each) for each in counts.items()), lambda file: len(file.path), budget)]
     lines = [*_take_fitting(found, _length, budget)] if given["output_mode"] == "content" else []
     cut = len(files) < len(counts) or (given["output_mode"] == "content" and len(lines) < len(found))
@@ -191,7 +193,7 @@ def _content(given: _Arguments, answer: ToolAnswer, budget: int) -> FileContent:
     if data is None or data.encoding == "base64":
         content = "" if data is None else data.content
         size = len(content) * 3 // 4 - content[-2:].count("=")
-        kind = mime_type(path) or sniff(decode_head(content))
+        kind = mime_type(path) or sniff(b64decode(content[:1024]))
         return FileContent(path, version=read.version, mime_type=kind, size=size)
     told = FileContent(path, "", version=read.version, mime_type=mime_type(path) or "text/plain")
     told.total_lines = read.total_lines
@@ -234,11 +236,6 @@ def _patches(given: _Arguments, answer: ToolAnswer, budget: int) -> PatchedFiles
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
-
-
-def decode_head(content: str) -> bytes:
-    """The first bytes of a content in base64."""
-    return b64decode(content[:1024])
 
 
 def block_of(uri: str, content: str, kind: str) -> ContentBlock:
@@ -315,11 +312,7 @@ _KINDS: Final[Mapping[str, _AgentTool]] = {
 
 
 def agent_tools(backend: BackendProtocol, settings: McpSettings, calls: BoundedCalls) -> list[Tool]:
-    """The tools of an agent that make sense over a backend.
-
-    Raises:
-        ValueError: The settings name a tool that does not exist.
-    """
+    """The tools of an agent that make sense over a backend. Raises ValueError for a name that does not exist."""
     hidden = not_offered(backend) | (set() if settings.execute else {"execute"})
     hidden |= set() if settings.apply_patch or "apply_patch" in (settings.tools or ()) else {"apply_patch"}
     wanted = select_tools(settings, _KINDS)

@@ -11,6 +11,8 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar, cast
 
+from msgspec import ValidationError, convert
+
 from deepfs.threads.forks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REQUIRED_MIDDLEWARE: Final = frozenset({"FilesystemMiddleware", "SubAgentMiddleware"})
 """Middleware that no profile can exclude: it enforces permissions and runs subagents."""
@@ -62,10 +66,7 @@ class GeneralPurposeSubagentProfile:
         Raises:
             TypeError: For an unknown key or a value of another type.
         """
-        _check_keys(cls, data)
-        for name, kind in (("enabled", bool), ("description", str), ("system_prompt", str)):
-            _check_type(name, data.get(name), kind)
-        return cls(**data)
+        return _from_dict(cls, data)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class HarnessProfileConfig:
     """The part of a HarnessProfile that a JSON or YAML file can hold.
 
     Raises:
-        TypeError: If an entry of `excluded_middleware` is not a string.
-        ValueError: If an entry of it is not a name of middleware, or of middleware that is required.
+        TypeError: If `tool_description_overrides` or `excluded_middleware` holds anything but strings.
+        ValueError: If an entry of the latter is not a name of middleware, or of middleware that is required.
     """
 
     base_system_prompt: str | None = None
@@ -86,26 +87,28 @@ class HarnessProfileConfig:
 
     def __post_init__(self) -> None:
         _freeze(self, "tool_description_overrides")
-        for entry in self.excluded_middleware:
-            if not isinstance(entry, str):
-                raise TypeError(f"excluded_middleware holds names, not {entry!r}")
+        overrides: Mapping[Any, Any] = self.tool_description_overrides
+        excluded: frozenset[Any] = self.excluded_middleware
+        for name, texts in (
+            ("tool_description_overrides", [*overrides, *overrides.values()]),
+            ("excluded_middleware", excluded),
+        ):
+            if other := [each for each in texts if not isinstance(each, str)]:
+                raise TypeError(f"{name} holds strings, not {other[0]!r}")
         _check_excluded(self.excluded_middleware)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults, as values for JSON or YAML.
-
-        Raises TypeError if `tool_description_overrides` holds anything but strings.
-        """
-        prompts = {"base_system_prompt": self.base_system_prompt, "system_prompt_suffix": self.system_prompt_suffix}
-        lists = {"excluded_tools": self.excluded_tools, "excluded_middleware": self.excluded_middleware}
-        overrides = _strings_by_name(self.tool_description_overrides)
+        """Return the settings that differ from the defaults, as values for JSON or YAML."""
         subagent = self.general_purpose_subagent
-        return {
-            **{name: text for name, text in prompts.items() if text is not None},
-            **({"tool_description_overrides": overrides} if overrides else {}),
-            **{name: sorted(names) for name, names in lists.items() if names},
-            **({} if subagent is None else {"general_purpose_subagent": subagent.to_dict()}),
+        settings = {
+            "base_system_prompt": self.base_system_prompt,
+            "system_prompt_suffix": self.system_prompt_suffix,
+            "tool_description_overrides": dict(self.tool_description_overrides) or None,
+            "excluded_tools": sorted(self.excluded_tools) or None,
+            "excluded_middleware": sorted(self.excluded_middleware) or None,
+            "general_purpose_subagent": None if subagent is None else subagent.to_dict(),
         }
+        return {name: value for name, value in settings.items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -118,19 +121,10 @@ class HarnessProfileConfig:
             TypeError: For an unknown key or a value of another type.
             ValueError: As the constructor does.
         """
-        _check_keys(cls, data)
-        for name in ("base_system_prompt", "system_prompt_suffix"):
-            _check_type(name, data.get(name), str)
         subagent = data.get("general_purpose_subagent")
-        _check_type("general_purpose_subagent", subagent, Mapping)
-        return cls(
-            base_system_prompt=data.get("base_system_prompt"),
-            system_prompt_suffix=data.get("system_prompt_suffix"),
-            tool_description_overrides=_strings_by_name(data.get("tool_description_overrides")),
-            excluded_tools=_names("excluded_tools", data.get("excluded_tools")),
-            excluded_middleware=_names("excluded_middleware", data.get("excluded_middleware")),
-            general_purpose_subagent=None if subagent is None else GeneralPurposeSubagentProfile.from_dict(subagent),
-        )
+        if isinstance(subagent, Mapping):
+            data = {**data, "general_purpose_subagent": GeneralPurposeSubagentProfile.from_dict(subagent)}
+        return _from_dict(cls, data)
 
     def to_harness_profile(self) -> "HarnessProfile":
         """Return a HarnessProfile with the same settings."""
@@ -150,7 +144,6 @@ class HarnessProfileConfig:
         if profile.extra_middleware:
             raise ValueError("extra_middleware cannot be exported: keep it in a HarnessProfile")
         settings = {each.name: getattr(profile, each.name) for each in fields(cls)}
-        settings["tool_description_overrides"] = _strings_by_name(profile.tool_description_overrides)
         settings["excluded_middleware"] = frozenset(map(_serialized_name, profile.excluded_middleware))
         return cls(**settings)
 
@@ -227,30 +220,15 @@ def _serialized_name(entry: "type[Middleware] | str") -> str:
     return name
 
 
-def _check_keys(profile: type[Any], data: Mapping[str, Any]) -> None:
-    unknown = sorted(data.keys() - {each.name for each in fields(profile)})
+def _from_dict(kind: type[T], data: Mapping[str, Any]) -> T:
+    """A profile of settings by name, of which None stands for the default. Raises TypeError, and what `kind` raises."""
+    unknown = sorted(data.keys() - {each.name for each in fields(cast("Any", kind))})
     if unknown:
-        raise TypeError(f"Unknown keys of {profile.__name__}: {', '.join(unknown)}")
-
-
-def _check_type(name: str, value: object, kind: type[Any]) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is of type {kind.__name__} or None, not {type(value).__name__}")
-
-
-def _strings_by_name(value: object) -> dict[str, str]:
-    _check_type("tool_description_overrides", value, Mapping)
-    given = dict(cast("Mapping[str, str]", value or {}))
-    if not all(isinstance(each, str) for pair in given.items() for each in pair):
-        raise TypeError("tool_description_overrides holds strings by name of the tool")
-    return given
-
-
-def _names(setting: str, value: object) -> frozenset[str]:
-    given = () if value is None else value
-    if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in given):
-        raise TypeError(f"{setting} is a list of names, not {value!r}")
-    return frozenset(given)
+        raise TypeError(f"Unknown keys of {kind.__name__}: {', '.join(unknown)}")
+    try:
+        return convert({name: value for name, value in data.items() if value is not None}, kind)
+    except ValidationError as error:
+        raise error.__cause__ or TypeError(f"{kind.__name__}: {error}") from None
 
 
 # --- profiles of providers -------------------------------------------------------------------------------------------
@@ -273,19 +251,18 @@ class ProviderProfile:
 
 # --- the registered profiles -----------------------------------------------------------------------------------------
 
-P = TypeVar("P")
 _loading = ForkSafeLock()
 _loaded: list[bool] = []
 
 
-class _Registry(Generic[P]):
+class _Registry(Generic[T]):
     """Profiles by key. `merge` puts the second of two profiles over the first."""
 
-    def __init__(self, merge: Callable[[P, P], P], built_in: Mapping[str, P]) -> None:
+    def __init__(self, merge: Callable[[T, T], T], built_in: Mapping[str, T]) -> None:
         self._merge = merge
         self._profiles = dict(built_in)
 
-    def register(self, key: str, profile: P) -> None:
+    def register(self, key: str, profile: T) -> None:
         """Add a profile, over the one that the key has."""
         provider, colon, model = key.partition(":")
         if not provider or (colon and not model) or any(part != part.strip() for part in (provider, model)):
@@ -298,7 +275,7 @@ class _Registry(Generic[P]):
         load_plugins()
         return key in self._profiles
 
-    def get(self, key: str) -> P | None:
+    def get(self, key: str) -> T | None:
         """Return the profile of a provider or a model; that of a model inherits from that of its provider."""
         load_plugins()
         provider, colon, model = key.partition(":")

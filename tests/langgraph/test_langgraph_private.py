@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from langgraph.channels.delta import DeltaChannel
@@ -74,9 +76,9 @@ def test_the_config_keys_with_which_a_task_reads_and_sends() -> None:
 
 def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task() -> None:
     def node(state: FilesystemState) -> None:
-        read = get_config()["configurable"]["__pregel_read"]
-        assert isinstance(read, partial)
-        inside = _langgraph._inside(read)
+        configurable = get_config()["configurable"]
+        assert isinstance(configurable["__pregel_read"], partial)
+        inside = _langgraph._inside(configurable)
         assert inside is not None
         channels, writes = inside
         assert isinstance(channels["files"], DeltaChannel)
@@ -119,49 +121,21 @@ def test_tasks_of_one_run_share_the_run_object() -> None:
 # --- without access to the internals of LangGraph --------------------------------------------------------------------
 
 
-class TestWithoutInternals:
-    """With only the read and send functions of a task, nothing is merged, and every loss is reported."""
+def test_a_langgraph_that_works_otherwise_is_an_error_that_names_the_tested_releases() -> None:
+    def node(state: FilesystemState) -> None:
+        configurable = get_config()["configurable"]
+        with patch.dict(configurable, {"__pregel_read": lambda *_: {}}):
+            for call in (fs.ls, fs.read, fs.delete):
+                with pytest.raises(RuntimeError, match=r"LangGraph .* was tested with, 1\.2\.16 to "):
+                    call("/a")
+        assert fs.edit("/a", "one", "1").ok
 
-    @pytest.fixture(autouse=True)
-    def _unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_langgraph, "_inside", lambda _: None)
+    assert run(node)["files"]["/a"]["content"] == "1 two"
 
-    def test_a_task_sees_its_own_writes(self) -> None:
-        def node(state: FilesystemState) -> None:
-            assert fs.edit("/a", "one", "1").ok
-            assert fs.edit("/a", "two", "2").ok
-            assert fs.read("/a").file_data["content"] == "1 2"
-            assert fs.write("/b", "b").ok
-            assert fs.move("/b", "/c").ok
-            assert fs.delete("/c").ok
 
-        result = run(node)
-        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 2"}
-        assert result["file_conflicts"] == []
-
-    def test_parallel_changes_of_one_file_are_reported_as_conflicts(self) -> None:
-        def one(state: FilesystemState) -> None:
-            assert fs.edit("/a", "one", "1").ok
-
-        def two(state: FilesystemState) -> None:
-            assert fs.edit("/a", "two", "2").ok
-            assert fs.edit("/a", "2", "II").ok
-            assert fs.write("/b", "b").ok
-
-        builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", two)
-        result = builder.add_edge(START, "one").add_edge(START, "two").compile().invoke(A_FILE)
-        assert {path: data["content"] for path, data in result["files"].items()} == {"/a": "1 two", "/b": "b"}
-        assert [conflict["path"] for conflict in result["file_conflicts"]] == ["/a", "/a"]
-
-    def test_a_state_with_only_files_is_enough(self) -> None:
-        class Only(TypedDict):
-            files: Files
-
-        assert run(lambda _: fs.edit("/a", "one", "1").error, state=Only)["files"]["/a"]["content"] == "1 two"
-
-    def test_a_state_without_files_is_an_error(self) -> None:
-        with pytest.raises(RuntimeError, match="FilesystemState"):
-            run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
+def test_the_tested_releases_of_langgraph_begin_with_the_oldest_that_is_allowed() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"langgraph>={_langgraph._TESTED.split()[0]},<2"' in project
 
 
 # --- kinds of state --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from deepfs._langgraph.parallel_writes import is_header
+from deepfs._langgraph.reducers import is_header
 from support.counts import few_or_many
 from support.random_graphs import RandomGraph
 

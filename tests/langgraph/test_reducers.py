@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deepfs._langgraph.parallel_writes import Places, RecordedChange, WriteOperation, header_of, is_header, next_change
-from deepfs._langgraph.reducers import fold, fold_conflicts, version_of
+from deepfs._langgraph.reducers import (
+    Places,
+    RecordedChange,
+    WriteOperation,
+    fold,
+    fold_conflicts,
+    header_of,
+    is_header,
+    next_change,
+    version_of,
+)
 from deepfs.text.diff import Place, compose, disjoint, rebase
 from deepfs.text.edits import replace
 from deepfs.text.records import decode_file, encode_file, new_file

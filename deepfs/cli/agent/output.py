@@ -5,8 +5,7 @@ All text of models, tools and files is shown with control characters as escapes:
 
 import json
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from msgspec import to_builtins
@@ -53,62 +52,35 @@ def subject(args: Mapping[str, Any]) -> str:
     return on_one_line(text, 160)
 
 
-def _rows(text: str) -> int:
-    return sum(not row.startswith("[") for row in text.splitlines())
-
-
-def _replacements(text: str, args: Mapping[str, Any]) -> str:
-    found = re.search(r"^Replaced (\d+) ", text, re.MULTILINE)
-    return count_noun(int(found[1]), "replacement") if found else _first_line(text)
-
-
-def _exit_code(text: str, args: Mapping[str, Any]) -> str:
-    found = re.findall(r"^\[Exit code (-?\d+)", text, re.MULTILINE)
-    return f"exit code {found[-1]}" if found else _first_line(text)
-
-
-def _todos(text: str, args: Mapping[str, Any]) -> str:
-    todos = [each for each in args.get("todos", ()) if isinstance(each, Mapping)]
-    return f"{sum(each.get('status') == 'completed' for each in todos)} of {len(todos)} done"
-
-
-def _first_line(text: str) -> str:
-    return on_one_line(next((line for line in text[:10_000].splitlines() if line.strip()), ""))
-
-
-_Describe = Callable[[str, Mapping[str, Any]], str]
-
-_OUTCOMES: Final[Mapping[str, _Describe]] = {
-    "delete": lambda text, args: "",
-    "edit_file": _replacements,
-    "execute": _exit_code,
-    "glob": lambda text, args: count_noun(_rows(text), "path"),
-    "grep": lambda text, args: count_noun(_rows(text), "line"),
-    "ls": lambda text, args: count_noun(_rows(text), "path"),
-    "move": lambda text, args: "",
-    "read_file": lambda text, args: count_noun(_rows(text), "line"),
-    "write_file": lambda text, args: count_noun(len(str(args.get("content", "")).splitlines()), "line"),
-    "write_todos": _todos,
-}
+_COUNTED: Final = {"glob": "path", "grep": "line", "ls": "path", "read_file": "line"}
 
 
 def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
     """What came of a call, on one line."""
-    if not result.ok:
-        return _first_line(result.text.removeprefix("Error: "))
-    describe = _OUTCOMES.get(result.name)
-    return _first_line(result.text) if describe is None else describe(result.text, args)
+    text = result.text
+    match result.name if result.ok else "":
+        case "copy" | "delete" | "move":
+            return ""
+        case "glob" | "grep" | "ls" | "read_file" as name:
+            return count_noun(sum(not row.startswith("[") for row in text.splitlines()), _COUNTED[name])
+        case "write_file":
+            return count_noun(len(str(args.get("content", "")).splitlines()), "line")
+        case "edit_file" if found := re.search(r"^Replaced (\d+) ", text, re.MULTILINE):
+            return count_noun(int(found[1]), "replacement")
+        case "execute" if codes := re.findall(r"^\[Exit code (-?\d+)", text, re.MULTILINE):
+            return f"exit code {codes[-1]}"
+        case "write_todos":
+            todos = [each for each in args.get("todos", ()) if isinstance(each, Mapping)]
+            return f"{sum(each.get('status') == 'completed' for each in todos)} of {len(todos)} done"
+    lines = (line for line in text[:10_000].removeprefix("Error: ").splitlines() if line.strip())
+    return on_one_line(next(lines, ""))
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 
 class Output:
-    """Shows events. Subclasses say how.
-
-    Args:
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Shows events; with `verbose`, arguments and results of calls unfolded. Subclasses say how."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -192,11 +164,7 @@ class Output:
 
 
 class JsonOutput(Output):
-    """Writes each event as a line of JSON.
-
-    Args:
-        output: The stream.
-    """
+    """Writes each event as a line of JSON."""
 
     def __init__(self, output: TextIO) -> None:
         super().__init__()
@@ -210,13 +178,7 @@ class JsonOutput(Output):
 
 
 class PlainOutput(Output):
-    """Writes what the agent says to one stream, and all else, line by line, to another.
-
-    Args:
-        output: The stream of what the agent says.
-        beside: The stream of all else; None leaves that out.
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Writes what the agent says to one stream, and all else, line by line, to `beside`; None leaves that out."""
 
     def __init__(self, output: TextIO, beside: TextIO | None, *, verbose: bool = False) -> None:
         super().__init__(verbose=verbose)
@@ -234,32 +196,23 @@ class PlainOutput(Output):
         if self._is_within_line:
             self._say("\n")
 
-    def _line(self, agent: str, line: str) -> None:
+    def _line(self, agent: str | None, line: str) -> None:
         if self._beside is not None:
-            self._beside.write(f"[{for_terminal(agent)}] {line}\n")
+            self._beside.write(f"{line}\n" if agent is None else f"[{for_terminal(agent)}] {line}\n")
             self._beside.flush()
-
-    def _write(self, agent: str | None, line: str) -> None:
-        if self._beside is None:
-            return
-        if agent is not None:
-            self._line(agent, line)
-            return
-        self._beside.write(f"{line}\n")
-        self._beside.flush()
 
     def _result(self, result: ToolResult, args: Mapping[str, Any]) -> None:
         mark = "✓" if result.ok else "✗"
         line = f"{mark} {on_one_line(result.name)} {subject(args)}  {outcome(result, args)}"
-        self._write(result.agent, line.rstrip())
+        self._line(result.agent, line.rstrip())
         for row in unfold(result, args) if self._verbose else ():
-            self._write(result.agent, f"    {row}")
+            self._line(result.agent, f"    {row}")
 
     def _answer(self, answer: Answer) -> None:
-        self._write(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
+        self._line(answer.agent, f"{decision_label(answer)} {on_one_line(answer.name)} {subject(answer.args)}")
 
     def _note(self, text: str) -> None:
-        self._write(None, text)
+        self._line(None, text)
 
 
 _DECISION_LABELS: Final = {"approve": "approved:", "edit": "changed and approved:", "reject": "not approved:"}
@@ -279,10 +232,3 @@ def unfold(result: ToolResult, args: Mapping[str, Any]) -> list[str]:
     left_out = len(text) - _UNFOLDED
     rows = for_terminal(text[:_UNFOLDED]).split("\n")
     return [*rows, f"[{left_out:,} more characters]"] if left_out > 0 else rows
-
-
-def escape_streams() -> None:
-    """Make the standard streams take characters that they cannot encode, as escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")

@@ -4,7 +4,6 @@ The event loop runs in a thread of its own. The main thread shows events and wai
 reaches it at once and nothing that it does holds up the agent.
 """
 
-import atexit
 import os
 import sys
 import traceback
@@ -19,11 +18,11 @@ from msgspec import json
 from rich.console import Console
 
 from deepfs._brief import address as shown_url
-from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, escape_streams, for_terminal
+from deepfs.cli.agent.output import JsonOutput, Output, PlainOutput, for_terminal
 from deepfs.cli.agent.setup import (
     AgentOptions,
     Opened,
-    Thread,
+    SavedThread,
     ThreadLock,
     absolute_url,
     check_name,
@@ -45,7 +44,8 @@ from deepfs.cli.agent.turns import (
     Stopped,
     refusal,
 )
-from deepfs.cli.screen import discard_output
+from deepfs.cli.screen import discard_output, escape_output
+from deepfs.cli.session import INTERRUPTED, PIPE_CLOSED
 from deepfs.config.urls import TREE
 from deepfs.types import error_from
 
@@ -60,10 +60,6 @@ class _RunningTurn:
         self._send, self._receive = anyio.create_memory_object_stream[Event](1_000)
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
-
-    @classmethod
-    async def begin(cls, events: AsyncIterator[Event]) -> "_RunningTurn":
-        return cls(events)
 
     async def run(self) -> None:
         try:
@@ -93,7 +89,7 @@ def _stream_events(portal: BlockingPortal, events: AsyncIterator[Event]) -> Gene
 
     If the iterator is closed before its end, or by Ctrl-C, the turn is cancelled.
     """
-    turn = portal.call(_RunningTurn.begin, events)
+    turn = portal.call(_RunningTurn, events)
     running = portal.start_task_soon(turn.run)
     try:
         while found := portal.call(turn.read_events):
@@ -117,15 +113,7 @@ def _leave() -> NoReturn:
 
 
 class Program:
-    """An agent with its output and who answers its questions.
-
-    Args:
-        portal: Leads to the event loop.
-        opened: What is open.
-        options: The options.
-        url: The URL of the files.
-        lock: Keeps other processes from the thread.
-    """
+    """An agent with its output and who answers its questions; `portal` leads to the event loop."""
 
     def __init__(
         self, portal: BlockingPortal, opened: Opened, options: AgentOptions, url: str, lock: ThreadLock
@@ -170,17 +158,12 @@ class Program:
 
     # --- threads ---
 
-    def open_thread(self, name: str) -> Conversation:
-        """Work on a thread.
-
-        Raises:
-            ValueError: Another process works on it, or the name cannot be used.
-        """
+    def open_thread(self, name: str) -> None:
+        """Work on a thread. Raises ValueError if another process does, or the name cannot be used."""
         self._lock.take(check_name(name))
         self.thread = name
         self.conversation: Conversation = Conversation(self.opened.graph, name)
         self.output.show(Started(thread=name, model=self.opened.model, tree=self.tree))
-        return self.conversation
 
     # --- turns ---
 
@@ -244,11 +227,9 @@ def has_person() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-FAILED: Final = 1
-WRONG_USE: Final = 2
-REFUSED: Final = 3
-INTERRUPTED: Final = 130
-PIPE_CLOSED: Final = 141
+_FAILED: Final = 1
+_WRONG_USE: Final = 2
+_REFUSED: Final = 3
 
 
 def _message(error: BaseException, options: AgentOptions) -> str:
@@ -274,17 +255,17 @@ def _do_task(program: Program, task: str | None) -> int:
         elif not program.go_on():
             raise ValueError("this thread has nothing to go on with: give a task")
         if program.was_refused:
-            status, ended = REFUSED, "refused"
+            status, ended = _REFUSED, "refused"
     except KeyboardInterrupt:
         status, ended = INTERRUPTED, "interrupted"
     except BrokenPipeError:
         raise
     except Exception as caught:
-        status, ended, error = FAILED, "failed", _message(caught, program.options)
+        status, ended, error = _FAILED, "failed", _message(caught, program.options)
     program.output.show(Ended(status=ended, thread=program.thread, answer=program.conversation.answer, error=error))
     if error is not None:
         _report(error)
-    elif status == REFUSED and not (program.asks or program.options.yes or program.options.as_json):
+    elif status == _REFUSED and not (program.asks or program.options.yes or program.options.as_json):
         _report("a call was not approved; --yes approves all calls")
     return status
 
@@ -405,31 +386,10 @@ def _read_line() -> str:
     return "\n".join(lines)
 
 
-def _remember_lines(directory: str) -> None:
-    """Edit lines with readline, where there is one, and keep them for the next time."""
-    try:
-        import readline
-    except ImportError:
-        return
-    file = os.path.join(directory, "history")
-    with suppress(OSError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        readline.read_history_file(file)
-    readline.set_history_length(1_000)
-    atexit.register(_write_history, file)
-
-
-def _write_history(file: str) -> None:
-    import readline
-
-    with suppress(OSError):
-        readline.write_history_file(file)
-
-
 # --- the list of threads ---------------------------------------------------------------------------------------------
 
 
-def _rows_of(threads: list[Thread]) -> list[str]:
+def _rows_of(threads: list[SavedThread]) -> list[str]:
     width = max((len(each.name) for each in threads), default=0)
     rows = [
         f"{each.name:<{width}}  {each.updated_at[:16].replace('T', ' ')}  {each.tree}  {each.title}" for each in threads
@@ -437,13 +397,9 @@ def _rows_of(threads: list[Thread]) -> list[str]:
     return [for_terminal(row) for row in rows] or ["There are no threads."]
 
 
-async def _fetch_threads(file: str) -> list[Thread]:
-    async with open_threads(file) as threads:
-        return await threads.list()
-
-
 def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> int:
-    threads = portal.call(_fetch_threads, file)
+    with portal.wrap_async_context_manager(open_threads(file)) as opened:
+        threads = portal.call(opened.list)
     rows = [json.encode(each).decode() for each in threads] if options.as_json else _rows_of(threads)
     print("\n".join(rows))
     return 0
@@ -455,7 +411,7 @@ def _list_threads(portal: BlockingPortal, options: AgentOptions, file: str) -> i
 def run_agent(**given: Any) -> NoReturn:
     """Run the command, and exit: with 0, or 1 after a failure, 2 after wrong use, 3 if a call was not approved."""
     options = AgentOptions(**given)
-    escape_streams()
+    escape_output()
     try:
         status = _run(options)
         sys.stdout.flush()
@@ -466,7 +422,7 @@ def run_agent(**given: Any) -> NoReturn:
         status = INTERRUPTED
     except Exception as error:
         _report(_message(error, options))
-        status = WRONG_USE
+        status = _WRONG_USE
     sys.exit(status)
 
 
@@ -483,7 +439,8 @@ def _run(options: AgentOptions) -> int:
         program.open_thread(_thread_name(portal, opened, options, url))
         if task is not None or not has_person() or options.as_json:
             return _do_task(program, task)
-        _remember_lines(os.path.dirname(file))
+        with suppress(ImportError):
+            import readline  # noqa: F401 - lines are then edited, and come back by the arrow keys
         return _Talk(program).run()
 
 

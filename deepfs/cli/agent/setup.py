@@ -41,7 +41,7 @@ _LONGEST_NAME: Final = 200
 _LONGEST_TITLE: Final = 200
 
 
-class Thread(Struct, frozen=True):
+class SavedThread(Struct, frozen=True):
     """A conversation that can be resumed."""
 
     name: str
@@ -56,21 +56,17 @@ class Thread(Struct, frozen=True):
 
 
 class Threads:
-    """The threads in an open database.
-
-    Args:
-        saver: What keeps the checkpoints.
-    """
+    """The threads in an open database, whose checkpoints `saver` keeps."""
 
     def __init__(self, saver: AsyncSqliteSaver) -> None:
         self.saver: AsyncSqliteSaver = saver
 
-    async def list(self) -> list[Thread]:
+    async def list(self) -> list[SavedThread]:
         """All threads, the last used one first."""
         rows = await self.saver.conn.execute_fetchall("SELECT * FROM deepfs_threads ORDER BY updated_at DESC, name")
-        return [Thread(*row) for row in rows]
+        return [SavedThread(*row) for row in rows]
 
-    async def last(self, url: str) -> Thread | None:
+    async def last(self, url: str) -> SavedThread | None:
         """The thread that was used last with these files."""
         return next((each for each in await self.list() if each.place == _digest(url)), None)
 
@@ -89,14 +85,9 @@ def _digest(url: str) -> str:
 
 @asynccontextmanager
 async def open_threads(file: str) -> AsyncIterator[Threads]:
-    """Open a database of threads, which is made if it is missing, and close it at the end.
+    """Open a database of threads, and close it at the end. A new file, and its directories, are for this user only.
 
-    Args:
-        file: The path of the database. A new file, and its directories, can be read by this user only.
-
-    Raises:
-        ValueError: The file is no database.
-        OSError: The file cannot be opened.
+    Raises ValueError if the file is no database, OSError if it cannot be opened.
     """
     await anyio.to_thread.run_sync(_make, file)
     async with AsyncSqliteSaver.from_conn_string(file) as saver:
@@ -138,9 +129,6 @@ class ThreadLock:
 
     The lock is on one byte of a file beside the database, so that a process that dies releases it, and nothing is left
     of a thread that is not used.
-
-    Args:
-        file: The path of the database.
     """
 
     def __init__(self, file: str) -> None:
@@ -148,11 +136,7 @@ class ThreadLock:
         self._held: int | None = None
 
     def take(self, name: str) -> None:
-        """Lock a thread in place of the one that was locked.
-
-        Raises:
-            ValueError: Another process works on it. Then the lock stays where it was.
-        """
+        """Lock a thread in place of the one before. Raises ValueError, and keeps that, if another process has it."""
         byte = int.from_bytes(sha256(name.encode()).digest()[:7], "big")
         if sys.platform == "win32" or byte == self._held:
             return
@@ -160,14 +144,9 @@ class ThreadLock:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
         except OSError:
             raise ValueError(f"another process works on the thread {name!r}") from None
-        self.release()
-        self._held = byte
-
-    def release(self) -> None:
-        """Unlock the thread."""
-        if sys.platform != "win32" and self._held is not None:
+        if self._held is not None:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._held)
-        self._held = None
+        self._held = byte
 
     def close(self) -> None:
         """Unlock the thread, and close the file."""
@@ -183,23 +162,7 @@ _TUNING: Final = frozenset({"max_retries", "max_tokens", "seed", "stop", "temper
 
 
 class AgentOptions(Struct, kw_only=True):
-    """The options of the command.
-
-    Attributes:
-        task: The task; `-` reads it from the standard input, None talks with a person.
-        on: The URL of the files, or `tree://FILE`; None is the current directory.
-        variables: The names of the variables of the environment that the TOML file may use.
-        trust: Whether the TOML file may weaken approvals, and say how the model is reached.
-        model: The model, as `provider:name` or `scripted:FILE`.
-        yes: Whether all calls are approved.
-        as_json: Whether events are written as JSON.
-        quiet: Whether only the answer is written.
-        verbose: Whether calls are shown unfolded.
-        threads: The database of the threads; None is the one of this user.
-        thread: The name of the thread.
-        resumes: Whether the last thread goes on.
-        lists: Whether threads are listed, and no agent runs.
-    """
+    """The options of the command, whose help says what they mean."""
 
     task: str | None = None
     on: str | None = None
@@ -228,18 +191,7 @@ _Answers = Literal["approve", "edit", "reject", "respond"]
 
 
 class AgentSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The table `[agent]` of the TOML file of a tree.
-
-    Attributes:
-        model: The model, if none is named on the command line.
-        model_options: Further arguments of the model, such as `temperature`.
-        system_prompt: The instructions of the agent.
-        memory: Paths of files that the agent is shown at every turn.
-        skills: Directories of skills.
-        interrupt_on: The tools before which a person is asked: a list of names, or a table with, for each name, a truth
-            value or the allowed answers.
-        subagents: The subagents, beside the one for anything.
-    """
+    """The table `[agent]` of the TOML file of a tree; docs/agent-command.md describes it."""
 
     model: str | None = None
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -248,6 +200,12 @@ class AgentSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     skills: list[str] = field(default_factory=list)
     interrupt_on: list[str] | dict[str, bool | list[_Answers]] = field(default_factory=lambda: [*ASKED])
     subagents: list[_Subagent] = field(default_factory=list)
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """For each tool, whether a person is asked, or the allowed answers."""
+        given = self.interrupt_on
+        return given if isinstance(given, dict) else dict.fromkeys(given, True)
 
 
 async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Sequence[Any]]:
@@ -268,8 +226,7 @@ async def _settings(url: str, options: AgentOptions) -> tuple[AgentSettings, Seq
 
 def _claims(settings: AgentSettings) -> Iterator[str]:
     """What a file says that only one who is trusted may say: who wrote it may not be who runs the agent."""
-    given = settings.interrupt_on
-    answers = given if isinstance(given, dict) else dict.fromkeys(given, True)
+    answers = settings.answers
     for name in (*ASKED, *answers):
         allowed = answers.get(name)
         if not allowed:
@@ -305,13 +262,11 @@ def _default_model() -> str:
 
 def _interrupt_on(settings: AgentSettings, *, yes: bool) -> dict[str, Any]:
     """The tools that ask. If all calls are approved, they are the same, since threads name them, but none asks."""
-    given = settings.interrupt_on
-    named: Mapping[str, Any] = given if isinstance(given, dict) else dict.fromkeys(given, True)
     never: dict[str, Any] = {"when": lambda request: False} if yes else {}
     every = ["approve", "edit", "reject", "respond"]
     return {
         name: {"allowed_decisions": every if answers is True else answers, **never} if answers else False
-        for name, answers in named.items()
+        for name, answers in settings.answers.items()
     }
 
 
@@ -356,10 +311,8 @@ class Opened(Struct):
 async def open_agent(options: AgentOptions, url: str, file: str) -> AsyncIterator[Opened]:
     """Open all that an agent works with, and close it at the end.
 
-    Raises:
-        ValueError: A setting, a URL or the database cannot be used.
-        OSError: A file cannot be read or made.
-        ModuleNotFoundError: A package is missing, which the text names.
+    Raises ValueError for a setting, a URL or a database that cannot be used, OSError for a file, and
+    ModuleNotFoundError, whose text names the package.
     """
     settings, rules = await _settings(url, options)
     async with open_threads(file) as threads, open_backend(url, variables=options.variables) as backend:
@@ -370,11 +323,7 @@ async def open_agent(options: AgentOptions, url: str, file: str) -> AsyncIterato
 
 
 def absolute_url(on: str | None) -> str:
-    """The URL of the files, with absolute paths, so that it means the same from every directory.
-
-    Args:
-        on: A URL, a directory or the TOML file of a tree; None is the current directory.
-    """
+    """The URL of a URL, a directory or the TOML file of a tree, with absolute paths; None is the current directory."""
     if on is None or "://" not in on:
         path = os.path.abspath(on or ".")
         is_tree = on is not None and not os.path.isdir(path) and on.endswith(".toml")

@@ -1,6 +1,5 @@
 """The turns of an agent on a terminal: Markdown, colours, and what is going on."""
 
-import json
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
+import tomli_w
 from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
@@ -41,12 +41,7 @@ _FENCE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 
 
 class TerminalOutput(Output):
-    """Shows Markdown by blocks as they are finished, and below them what is going on.
-
-    Args:
-        console: The terminal.
-        verbose: Whether arguments and results of calls are shown unfolded.
-    """
+    """Shows Markdown by blocks as they are finished, and below them what is going on."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__(verbose=verbose)
@@ -210,13 +205,7 @@ if sys.platform != "win32":
 
 
 class KeyedApprovals:
-    """Asks a person, who answers by a key.
-
-    Args:
-        output: Shows the questions.
-        console: The terminal.
-        preview: Computes what a changed call would do, from the name of the tool and the arguments.
-    """
+    """Asks a person, who answers by a key. `preview` tells what a changed call would do, by its name and arguments."""
 
     def __init__(
         self, output: TerminalOutput, console: Console, preview: Callable[[str, Mapping[str, Any]], str]
@@ -228,11 +217,7 @@ class KeyedApprovals:
         """The tools whose calls need no more questions."""
 
     def __call__(self, question: Question) -> Decision:
-        """Ask until there is an answer.
-
-        Raises:
-            KeyboardInterrupt: The person does not want to answer now.
-        """
+        """Ask until there is an answer. Raises KeyboardInterrupt if the person does not want to answer now."""
         if question.name in self._approved and "approve" in question.allowed:
             return APPROVE
         asked, edited, shows_all = question, False, False
@@ -323,49 +308,17 @@ def _in_editor(args: Mapping[str, Any]) -> dict[str, Any]:
     return dict(args) if text is None else tomllib.loads(text)
 
 
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Characters that an editor may not show. In the text, all stand in strings that may have escapes."""
 
 
 def as_toml(args: Mapping[str, Any]) -> str:
-    """Arguments as a text that a person can edit. An argument that is None is left out.
-
-    Raises:
-        ValueError: They cannot be written as TOML.
-    """
+    """Arguments as TOML, which a person can edit; None is left out. Raises ValueError if there is no such text."""
     given = {name: value for name, value in args.items() if value is not None}
-    text = "".join(f"{_key(name)} = {_value(value)}\n" for name, value in given.items())
-    try:
-        is_same = tomllib.loads(text) == given and bool(text.encode() or not given)
-    except ValueError:
-        is_same = False
-    if not is_same:
-        raise ValueError("these arguments cannot be edited as text")
-    return text
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _on_one_line(name)
-
-
-def _on_one_line(text: str) -> str:
-    return _CONTROL.sub(_escape, json.dumps(text, ensure_ascii=False))
-
-
-def _value(value: Any) -> str:
-    match value:
-        case str() if "\n" in value:
-            quoted = value.replace("\\", "\\\\").replace('"""', '""\\"')
-            return f'"""\n{_CONTROL.sub(_escape, quoted)}"""'
-        case str():
-            return _on_one_line(value)
-        case list():
-            return f"[{', '.join(map(_value, value))}]"
-        case dict():
-            return f"{{ {', '.join(f'{_key(name)} = {_value(each)}' for name, each in value.items())} }}"
-        case _:
-            return json.dumps(value)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    for multiline in (True, False):  # Strings of several lines lose CRLF.
+        with suppress(TypeError, ValueError):
+            text = tomli_w.dumps(given, multiline_strings=multiline)
+            text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+            if tomllib.loads(text) == given:
+                return text
+    raise ValueError("these arguments cannot be edited as text")

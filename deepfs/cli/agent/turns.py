@@ -135,12 +135,7 @@ def refusal(question: Question, reason: str) -> Decision:
 
 
 class Conversation:
-    """A thread of an agent, turn by turn.
-
-    Args:
-        graph: The agent, with a checkpointer.
-        thread: The name of the thread.
-    """
+    """A thread of an agent, `graph`, turn by turn."""
 
     def __init__(self, graph: Any, thread: str) -> None:
         self._graph = graph

@@ -59,7 +59,7 @@ def outcome(result: ToolResult, args: Mapping[str, Any]) -> str:
     """What came of a call, on one line."""
     text = result.text
     match result.name if result.ok else "":
-        case "copy" | "delete" | "move":
+        case "delete" | "move":
             return ""
         case "glob" | "grep" | "ls" | "read_file" as name:
             return count_noun(sum(not row.startswith("[") for row in text.splitlines()), _COUNTED[name])

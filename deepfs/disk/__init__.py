@@ -2,7 +2,6 @@
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import when_free
-from deepfs.disk.flushing import FlushedChange, Steps, carry_out, finish, finish_together
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
 from deepfs.disk.reading import Reading, ReadLimits, modified_at
@@ -20,17 +19,12 @@ __all__ = [
     "Disk",
     "FileRun",
     "FilesInMemory",
-    "FlushedChange",
     "FoundFile",
     "Listing",
     "ReadLimits",
     "Reading",
-    "Steps",
     "UnchangedFiles",
     "Upload",
-    "carry_out",
-    "finish",
-    "finish_together",
     "is_shortage",
     "is_temporary",
     "leaf",

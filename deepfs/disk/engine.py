@@ -7,7 +7,6 @@ from io import BufferedReader, FileIO
 from itertools import groupby
 from typing import BinaryIO
 
-from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.programs import add_root, import_late_modules
@@ -328,20 +327,8 @@ class Disk:
             NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
-        finish(self.write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
-
-    def write_in_steps(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        overwrite: bool = False,
-        if_match: str | None = None,
-        deadline: Deadline | None = None,
-    ) -> Steps[None]:
-        """Like `write_file`, in steps, so that several changes can be flushed together."""
         self._prepare()
-        return self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
@@ -370,21 +357,9 @@ class Disk:
             ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
-        finish(self.edit_in_steps(path, change, if_match=if_match, limit=limit, deadline=deadline))
-
-    def edit_in_steps(
-        self,
-        path: str,
-        change: Callable[[bytes], bytes],
-        *,
-        if_match: str | None = None,
-        limit: int | None = None,
-        deadline: Deadline | None = None,
-    ) -> Steps[None]:
-        """Like `edit_file`, in steps, so that several changes can be flushed together."""
         self._prepare()
         self._make_root_of(path)
-        return self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
+        self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
 
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.

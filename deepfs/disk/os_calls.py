@@ -66,7 +66,6 @@ __all__ = [
     "open_how",
     "open_unlinked",
     "release",
-    "start_writeback",
     "sync",
     "sync_directory",
     "syscall_of",
@@ -188,11 +187,11 @@ def write_all(data: bytes, descriptor: int) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def sync(descriptor: int) -> None:
-    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
-    if sys.platform == "darwin":
+def sync(descriptor: int, durable: bool) -> None:
+    """Flush a file to the disk, if `durable`; on macOS `fsync` alone leaves the data in the drive's cache."""
+    if durable and sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
+    elif durable:
         os.fsync(descriptor)
 
 
@@ -204,28 +203,6 @@ def sync_directory(directory: int, durable: bool) -> None:
             os.fsync(descriptor)
         finally:
             release(descriptor)
-
-
-def start_writeback(descriptor: int) -> None:
-    """Have the system begin to write a file to the disk, where it can; a flush waits for the end."""
-    call = _writeback_call()
-    if call is not None:
-        call(descriptor, 0, 0, _WRITE)
-
-
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE
-
-
-@cache
-def _writeback_call() -> Callable[[int, int, int, int], int] | None:
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is not None:
-        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return call
 
 
 def file_system_type(descriptor: int) -> int | None:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 from deepfs.disk.file_locks import LockHeldError, lock_places
-from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -242,10 +241,10 @@ class Relocator:
             write = fill_from(task.src, source, deadline)
             if task.existing is None:
                 mode = stat.S_IMODE(status.st_mode) & 0o777
-                return finish(create(task.target, write, mode=mode, durable=self._durable))
+                return create(task.target, write, mode=mode, durable=self._durable)
             old = task.target.open(UPDATE)
             try:
-                finish(replace(task.target, write, old, durable=self._durable))
+                replace(task.target, write, old, durable=self._durable)
             finally:
                 release(old)
             return True

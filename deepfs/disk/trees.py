@@ -339,7 +339,7 @@ class _Copy:
                     with StorageErrors(self._path(name)):
                         descent.enter(self._directory(level, name))
                 else:
-                    self._sync(level.target.descriptor)
+                    sync(level.target.descriptor, self._durable)
                     descent.leave()
                     if descent.levels and (lost := descent.levels[-1].lost) is not None:
                         raise leaf(lost, self._path()) from lost
@@ -387,15 +387,11 @@ class _Copy:
             target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:
                 fill_from(path, source, self._deadline)(target)
-                self._sync(target)
+                sync(target, self._durable)
             finally:
                 os.close(target)
         finally:
             release(source)
-
-    def _sync(self, descriptor: int) -> None:
-        if self._durable:
-            sync(descriptor)
 
 
 # --- removing --------------------------------------------------------------------------------------------------------

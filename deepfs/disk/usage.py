@@ -9,7 +9,6 @@ from typing import Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
-from deepfs.disk.flushing import Steps
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
 from deepfs.disk.resolve import Root
 from deepfs.disk.trees import ContentId, directories
@@ -167,7 +166,7 @@ class BoundedDisk(Disk):
         super().__init__(root)
         self._use = use
 
-    def write_in_steps(
+    def write_file(
         self,
         path: str,
         data: bytes,
@@ -175,9 +174,9 @@ class BoundedDisk(Disk):
         overwrite: bool = False,
         if_match: str | None = None,
         deadline: Deadline | None = None,
-    ) -> Steps[None]:
+    ) -> None:
         with self._room(path, len(data), deadline):
-            yield from super().write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+            super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
@@ -193,7 +192,7 @@ class BoundedDisk(Disk):
             return 0
         return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
 
-    def edit_in_steps(
+    def edit_file(
         self,
         path: str,
         change: Callable[[bytes], bytes],
@@ -201,7 +200,7 @@ class BoundedDisk(Disk):
         if_match: str | None = None,
         limit: int | None = None,
         deadline: Deadline | None = None,
-    ) -> Steps[None]:
+    ) -> None:
         with ExitStack() as rooms:
 
             def reserve(data: bytes) -> bytes:
@@ -210,7 +209,7 @@ class BoundedDisk(Disk):
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
-            yield from super().edit_in_steps(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
+            super().edit_file(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):

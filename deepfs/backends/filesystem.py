@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
@@ -22,6 +22,7 @@ from deepfs.disk import (
     CAN_WATCH,
     Disk,
     FilesInMemory,
+    MoveProgress,
     Reading,
     ReadLimits,
     Upload,
@@ -261,11 +262,9 @@ class FilesystemBackend(BackendProtocol):
             case Delete(path, if_match):
                 return await self._change([path], self._delete, path, if_match)
             case Move(src, dst, overwrite):
-                move = partial(self._relocate, "move", overwrite=overwrite, copied=set())
-                return await self._change([src, dst], move, src, dst)
+                return await self._change([src, dst], self._move, src, dst, overwrite, MoveProgress())
             case Copy(src, dst, overwrite):
-                copy = partial(self._relocate, "copy", overwrite=overwrite)
-                return await self._change([src, dst], copy, src, dst)
+                return await self._change([src, dst], self._copy, src, dst, overwrite)
             case UploadFiles(files):
                 return await self._upload_files(files)
             case UploadStream(path, chunks):
@@ -386,12 +385,16 @@ class FilesystemBackend(BackendProtocol):
         disk.delete(path, deadline, if_match=if_match)
         return DeleteResult(path=path)
 
-    def _relocate(
-        self, how: Literal["move", "copy"], deadline: Deadline, disk: Disk, src: str, dst: str, **options: Any
+    def _move(
+        self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool, progress: MoveProgress
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate: Callable[..., None] = disk.move if how == "move" else disk.copy
-        relocate(src, dst, deadline=deadline, **options)
+        disk.move(src, dst, overwrite=overwrite, deadline=deadline, progress=progress)
+        return WriteResult(path=dst)
+
+    def _copy(self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool) -> WriteResult:
+        src, dst = self._path(src), self._path(dst)
+        disk.copy(src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     def _change_entries(
@@ -409,13 +412,11 @@ class FilesystemBackend(BackendProtocol):
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
-        async with self._locks.hold(*_lockable(path for path, _ in files)):
-            deadline = Deadline(_WAIT_S)
-            upload = partial(
-                pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
-            )
-            while len(done) < len(files):
-                await when_free(upload)
+        for start in range(0, len(files), _UPLOADS_A_CALL):
+            part = files[start : start + _UPLOADS_A_CALL]
+            outcomes: list[FileUploadResponse] = []
+            await self._change([path for path, _ in part], self._upload, part, outcomes)
+            done += outcomes
         return done
 
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
@@ -434,16 +435,16 @@ class FilesystemBackend(BackendProtocol):
         begun.append(disk.upload(self._path(path)))
 
     def _upload(
-        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
+        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], outcomes: list[FileUploadResponse]
     ) -> None:
-        """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
-        for path, content in files[len(done) : len(done) + _UPLOADS_A_CALL]:
+        """Write the files that have no outcome yet, in order. The deadline starts anew for each."""
+        for path, content in files[len(outcomes) :]:
             try:
                 disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
             except DeepFSError as error:
-                done.append(FileUploadResponse(path, error.code.value))
+                outcomes.append(FileUploadResponse(path, error.code.value))
             else:
-                done.append(FileUploadResponse(path))
+                outcomes.append(FileUploadResponse(path))
             deadline.restart()
 
 
@@ -463,7 +464,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
     except BlockingIOError:
         files.note_miss()
         return None
-    files.misses = 0
+    files.note_hit()
     return found
 
 

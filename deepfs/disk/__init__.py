@@ -3,8 +3,9 @@
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import when_free
 from deepfs.disk.in_memory import FilesInMemory
-from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
+from deepfs.disk.os_calls import is_shortage, is_temporary, storage_error
 from deepfs.disk.reading import Reading, ReadLimits, modified_at
+from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.usage import BoundedDisk
 from deepfs.disk.walking import FileRun, FoundFile, Listing
@@ -21,13 +22,14 @@ __all__ = [
     "FilesInMemory",
     "FoundFile",
     "Listing",
+    "MoveProgress",
     "ReadLimits",
     "Reading",
     "UnchangedFiles",
     "Upload",
     "is_shortage",
     "is_temporary",
-    "leaf",
     "modified_at",
+    "storage_error",
     "when_free",
 ]

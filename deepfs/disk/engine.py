@@ -19,11 +19,11 @@ from deepfs.disk.reading import (
     read_whole,
     read_window,
 )
-from deepfs.disk.relocation import Relocator
+from deepfs.disk.relocation import MoveProgress, Relocator
 from deepfs.disk.resolve import Root, place_of
-from deepfs.disk.trees import ContentId, delete, list_tree
+from deepfs.disk.trees import delete, list_tree
 from deepfs.disk.unchanged import UnchangedFiles
-from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, Walk, list_directory, walk
+from deepfs.disk.walking import Choice, FileRun, Listing, Walk, list_directory
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -56,9 +56,8 @@ class Disk:
     is refused.
 
     Nothing outside the root is read, listed or changed, even if other processes replace directories and symlinks during
-    the operation. Symlinks that stay inside the root are followed, unless `follow_links_inside=False`: relative ones,
-    and absolute ones that start with the path of the root, as given or with its own symlinks resolved. The root itself
-    may be a symlink.
+    the operation. Symlinks that stay inside the root are followed: relative ones, and absolute ones that start with the
+    path of the root, as given or with its own symlinks resolved. The root itself may be a symlink.
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
@@ -75,9 +74,7 @@ class Disk:
     partly deleted.
     """
 
-    def __init__(
-        self, root: str, *, follow_links_inside: bool = True, durable: bool = False, confined: bool = True
-    ) -> None:
+    def __init__(self, root: str, *, durable: bool = False, confined: bool = True) -> None:
         check_platform()
         self._sweeper = Sweeper()
         self._durable = durable
@@ -85,7 +82,7 @@ class Disk:
         self._views: dict[AccessCheck, Disk] = {}
         self._has_changed = False
         add_root(self, root)
-        self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
+        self._work_in(Root(root, confined=confined))
 
     def _work_in(self, root: Root) -> None:
         self._root = root
@@ -219,7 +216,7 @@ class Disk:
         with StorageErrors(path):
             return place_of(self._root, path)
 
-    def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
+    def list_directory(self, path: str, deadline: Deadline | None = None) -> Listing:
         """The children of a directory, sorted by path; the path of a directory ends in `/`.
 
         A symlink is listed as its target, or as a file without size if the target is missing or outside the root.
@@ -227,13 +224,12 @@ class Disk:
 
         Args:
             path: A path to a directory.
-            limit: The most children to list; None for all.
             deadline: When to stop.
 
         Raises:
             NotDirectoryError: `path` is not a directory.
         """
-        return list_directory(self._root, path, limit, deadline or Deadline())
+        return list_directory(self._root, path, deadline or Deadline())
 
     def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
         """Every entry at or under `path`, and how many entries cannot be listed. Symlinks are listed as symlinks.
@@ -245,28 +241,6 @@ class Disk:
         """
         return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
-    def walk(
-        self,
-        path: str,
-        *,
-        enter: Callable[[str], bool] | None = None,
-        unreadable: Callable[[str, OSError], None] | None = None,
-        deadline: Deadline | None = None,
-    ) -> Generator[FoundFile, None, None]:
-        """The files at or beneath `path`, sorted by path. Close the generator if you stop before its end.
-
-        A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
-        cycle is possible.
-
-        Args:
-            path: Where to start.
-            enter: Called with the path of each directory first; returns whether to enter it. None enters all.
-            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
-                followed because the system is short of file descriptors or memory.
-            deadline: When to stop.
-        """
-        return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
-
     def walk_runs(
         self,
         path: str,
@@ -275,7 +249,18 @@ class Disk:
         unreadable: Callable[[str, OSError], None] | None = None,
         deadline: Deadline | None = None,
     ) -> Generator[FileRun, None, None]:
-        """Like `walk`, many files at a time, and only the files that `choice` chooses."""
+        """The files at or beneath `path`, sorted by path, many at a time. Close the generator if you stop early.
+
+        A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
+        cycle is possible.
+
+        Args:
+            path: Where to start.
+            choice: Chooses the directories to enter and the files; None chooses all.
+            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
+                followed because the system is short of file descriptors or memory.
+            deadline: When to stop.
+        """
         return Walk(self._root, deadline or Deadline(), choice, unreadable).runs(path)
 
     def select_unchanged(self, path: str) -> UnchangedFiles | None:
@@ -396,7 +381,7 @@ class Disk:
         *,
         overwrite: bool = False,
         deadline: Deadline | None = None,
-        copied: set[ContentId] | None = None,
+        progress: MoveProgress | None = None,
     ) -> None:
         """Move a file, a symlink, or a directory; at every instant it exists at `src` or at `dst`.
 
@@ -407,8 +392,7 @@ class Disk:
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
             deadline: When to stop waiting for other changes; 30 seconds by default.
-            copied: What this move has copied to another file system. A call that is repeated after LockHeldError gets
-                the same set, and goes on from there.
+            progress: How far this move has come; a call that is repeated after LockHeldError gets the same.
 
         Raises:
             AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
@@ -416,7 +400,8 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(src, dst)
-        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, copied=copied)
+        progress = progress or MoveProgress()
+        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, progress=progress)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.

@@ -58,7 +58,6 @@ __all__ = [
     "file_system_type",
     "is_shortage",
     "is_temporary",
-    "leaf",
     "link_target",
     "may_change",
     "open_as_owner",
@@ -66,6 +65,7 @@ __all__ = [
     "open_how",
     "open_unlinked",
     "release",
+    "storage_error",
     "sync",
     "sync_directory",
     "syscall_of",
@@ -306,7 +306,7 @@ def _as_failure(reason: str) -> Callable[[str], DeepFSError]:
     return lambda path: BackendError(path, reason)
 
 
-_LEAVES: dict[str, Callable[[str], DeepFSError]] = {
+_STORAGE_ERRORS: dict[str, Callable[[str], DeepFSError]] = {
     "ENOENT": NotFoundError,
     "EISDIR": IsDirectoryError,
     "ENOTDIR": NotDirectoryError,
@@ -332,10 +332,10 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "ENFILE": _as_failure("Too many files are open"),
     "EIO": _as_failure("The disk failed to read or write"),
 }
-_BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}
+_BY_ERRNO = {getattr(errno, name): make for name, make in _STORAGE_ERRORS.items() if hasattr(errno, name)}
 
 
-def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
+def storage_error(error: OSError | DeepFSError, path: str) -> DeepFSError:
     """The leaf error for `error`, about the virtual `path` and with no host path; a leaf error is returned as it is."""
     if isinstance(error, DeepFSError):
         return error
@@ -375,7 +375,7 @@ class StorageErrors:
         if isinstance(error, DeepFSError):
             return
         if isinstance(error, OSError):
-            raise leaf(error, self._path) from error
+            raise storage_error(error, self._path) from error
         if isinstance(error, UnicodeEncodeError):
             raise InvalidPathError(self._path, "the file system cannot hold this name") from error
 

@@ -16,10 +16,10 @@ from deepfs.disk.os_calls import (
     StorageErrors,
     errno_of,
     is_temporary,
-    leaf,
     may_change,
     open_as_owner,
     release,
+    storage_error,
     sync,
     temporary_name,
     write_all,
@@ -342,7 +342,7 @@ class _Copy:
                     sync(level.target.descriptor, self._durable)
                     descent.leave()
                     if descent.levels and (lost := descent.levels[-1].lost) is not None:
-                        raise leaf(lost, self._path()) from lost
+                        raise storage_error(lost, self._path()) from lost
 
     def _path(self, *names: str) -> str:
         return "/".join([*(level.name for level in self._descent.levels), *names])
@@ -458,7 +458,7 @@ def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
     """The error that names the first path that stayed, its reason, and how many more stayed."""
     first, reason = stayed[0]
     if first == path and errno_of(reason) not in _REFILLED:
-        return leaf(reason, path)
+        return storage_error(reason, path)
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     number = errno_of(reason)
     why = os.strerror(number) if number else "the disk failed"

@@ -10,8 +10,9 @@ from typing import Final
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
+from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.resolve import Root
-from deepfs.disk.trees import ContentId, directories
+from deepfs.disk.trees import directories
 from deepfs.disk.writing import Sweeper, Upload
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
@@ -228,10 +229,10 @@ class BoundedDisk(Disk):
         *,
         overwrite: bool = False,
         deadline: Deadline | None = None,
-        copied: set[ContentId] | None = None,
+        progress: MoveProgress | None = None,
     ) -> None:
         with _room_above(self._use, self._root, dst, deadline or Deadline()):
-            super().move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
+            super().move(src, dst, overwrite=overwrite, deadline=deadline, progress=progress)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         # In whole pages; the copy of a sparse file is not sparse.

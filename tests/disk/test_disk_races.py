@@ -13,7 +13,7 @@ from deepfs.disk import Deadline, Disk
 from deepfs.disk import resolve as places
 from deepfs.errors import DeepFSError, NotFoundError
 from deepfs.text.lines import version
-from support.disks import Swapping, open_descriptors, tree
+from support.disks import Swapping, open_descriptors, tree, walk
 
 SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
 
@@ -68,7 +68,7 @@ def look_in_memory(disk: Disk, number: int) -> None:
 
 def search(disk: Disk, number: int) -> None:
     with suppress(DeepFSError):
-        for found in disk.walk("/"):
+        for found in walk(disk, "/"):
             assert "kept" not in found.path
             with suppress(DeepFSError):
                 assert found.read() == b"public"
@@ -76,7 +76,7 @@ def search(disk: Disk, number: int) -> None:
         for run in disk.walk_runs("/"):
             assert {info.size for info in run.infos(run.names, Deadline())} <= {6, None}
     with suppress(DeepFSError):
-        for found in disk.walk("/dir"):
+        for found in walk(disk, "/dir"):
             assert found.path.replace(".link", "inner") in {"/dir/secret", "/dir/inner", "/dir/inner/secret"}
 
 

@@ -6,14 +6,25 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["Faults", "Swapping", "open_descriptors", "public_directory", "recorded_modes", "seen_by_nobody", "tree"]
+from deepfs.disk import Disk, FoundFile
+
+__all__ = [
+    "Faults",
+    "Swapping",
+    "open_descriptors",
+    "public_directory",
+    "recorded_modes",
+    "seen_by_nobody",
+    "tree",
+    "walk",
+]
 
 _NOBODY = 65534
 _AT_FDCWD = -100
@@ -32,6 +43,13 @@ def tree(root: Path) -> dict[str, bytes | str | None]:
         else:
             found[name] = path.read_bytes() if path.is_file() else "special"
     return found
+
+
+def walk(disk: Disk, path: str, **options: Any) -> Generator[FoundFile, None, None]:
+    """The files that `Disk.walk_runs` finds, one by one."""
+    with closing(disk.walk_runs(path, **options)) as runs:
+        for run in runs:
+            yield from run
 
 
 def open_descriptors() -> set[str]:

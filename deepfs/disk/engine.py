@@ -33,7 +33,6 @@ from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
 
-_WAIT_S = 30.0
 _MAX_VIEWS = 64
 
 
@@ -67,11 +66,10 @@ class Disk:
     `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
-    path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
-    change without a deadline waits for at most 30 seconds. On a thread of the pool a change waits for no lock, but
-    raises LockHeldError, and can be repeated with the same arguments. When a deadline is cancelled, it also ends the
-    work of a change: a file then has the old content or the new, an incomplete copy is removed, a directory may be
-    partly deleted.
+    path. Where others hold the lock of a file, a change raises LockHeldError, and can be repeated with the same
+    arguments. When its time is up, a `deadline` makes that, long reads and scans end with DeadlineError. When it is
+    cancelled, it also ends the work of a change: a file then has the old content or the new, an incomplete copy is
+    removed, a directory may be partly deleted.
     """
 
     def __init__(self, root: str, *, durable: bool = False, confined: bool = True) -> None:
@@ -303,7 +301,7 @@ class Disk:
             data: The whole content.
             overwrite: Whether to replace a file that is there.
             if_match: Replace the file only if it has this version; `overwrite` is then ignored.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
@@ -313,7 +311,7 @@ class Disk:
             PermissionDeniedError: The file may not be written.
         """
         self._prepare()
-        self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        self._writer.write(path, data, deadline or Deadline(), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
@@ -336,7 +334,7 @@ class Disk:
             change: Returns the new content for the old; if it raises, the file stays unchanged.
             if_match: Edit the file only if it has this version.
             limit: The most bytes of the old content; None for no limit.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             ConflictError: The file does not have the version `if_match`.
@@ -344,7 +342,7 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(path)
-        self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
+        self._writer.edit(path, change, deadline or Deadline(), if_match=if_match, limit=limit)
 
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.
@@ -353,7 +351,7 @@ class Disk:
 
         Args:
             path: What to delete.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
             if_match: Delete only this version of a file, or a symlink to a file of this version.
 
         Raises:
@@ -363,7 +361,7 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(path)
-        delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
+        delete(self._root, path, deadline or Deadline(), if_match=if_match)
 
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
@@ -391,7 +389,7 @@ class Disk:
             src: What to move.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
             progress: How far this move has come; a call that is repeated after LockHeldError gets the same.
 
         Raises:
@@ -401,7 +399,7 @@ class Disk:
         self._prepare()
         self._make_root_of(src, dst)
         progress = progress or MoveProgress()
-        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, progress=progress)
+        self._relocator.move(src, dst, deadline or Deadline(), overwrite=overwrite, progress=progress)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.
@@ -412,7 +410,7 @@ class Disk:
             src: What to copy.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             AlreadyExistsError: Something exists at `dst`, perhaps `src` itself under another name.
@@ -421,7 +419,7 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(src, dst)
-        self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
+        self._relocator.copy(src, dst, deadline or Deadline(), overwrite=overwrite)
 
     def _prepare(self) -> None:
         """Before the first change, import what a change could replace."""

@@ -13,7 +13,7 @@ from deepfs.disk import Deadline, Disk
 from deepfs.disk import resolve as places
 from deepfs.errors import DeepFSError, NotFoundError
 from deepfs.text.lines import version
-from support.disks import Swapping, open_descriptors, tree, walk
+from support.disks import Swapping, open_descriptors, tree, walk, when_free
 
 SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
 
@@ -83,35 +83,35 @@ def search(disk: Disk, number: int) -> None:
 def write(disk: Disk, number: int) -> None:
     for path in ("/dir/secret", "/dir/inner/secret"):
         with suppress(DeepFSError):
-            disk.write_file(path, b"public", overwrite=True)
+            when_free(disk.write_file, path, b"public", overwrite=True)
         with suppress(DeepFSError):
-            disk.edit_file(path, lambda data: data)
+            when_free(disk.edit_file, path, lambda data: data)
     with suppress(DeepFSError):
-        disk.write_file(f"/dir/new-{number % 5}/file", b"public")
+        when_free(disk.write_file, f"/dir/new-{number % 5}/file", b"public")
 
 
 def delete(disk: Disk, number: int) -> None:
     with suppress(DeepFSError):
-        disk.write_file(f"/dir/kept/{number % 5}", b"public")
+        when_free(disk.write_file, f"/dir/kept/{number % 5}", b"public")
     with suppress(DeepFSError):
-        disk.delete("/dir/kept")
+        when_free(disk.delete, "/dir/kept")
     for path in ("/dir/inner", "/dir/secret"):
         with suppress(DeepFSError):
-            disk.delete(path)
+            when_free(disk.delete, path)
     for path in ("/dir/inner/secret", "/dir/secret"):
         with suppress(DeepFSError):
-            disk.write_file(path, b"public")
+            when_free(disk.write_file, path, b"public")
 
 
 def relocate(disk: Disk, number: int) -> None:
     for change in (disk.move, disk.copy):
         for src, dst in (("/dir/secret", "/moved"), ("/moved", "/dir/secret"), ("/dir/inner", "/dir/kept")):
             with suppress(DeepFSError):
-                change(src, dst, overwrite=True)
+                when_free(change, src, dst, overwrite=True)
         with suppress(DeepFSError):
-            disk.delete("/dir/kept")
+            when_free(disk.delete, "/dir/kept")
         with suppress(DeepFSError):
-            disk.write_file("/dir/inner/secret", b"public", overwrite=True)
+            when_free(disk.write_file, "/dir/inner/secret", b"public", overwrite=True)
 
 
 IN_MEMORY = pytest.param(look_in_memory, marks=pytest.mark.needs("ext4"))

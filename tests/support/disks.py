@@ -6,14 +6,16 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
 from deepfs.disk import Disk, FoundFile
+from deepfs.disk.file_locks import LockHeldError
 
 __all__ = [
     "Faults",
@@ -24,7 +26,11 @@ __all__ = [
     "seen_by_nobody",
     "tree",
     "walk",
+    "when_free",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NOBODY = 65534
 _AT_FDCWD = -100
@@ -50,6 +56,14 @@ def walk(disk: Disk, path: str, **options: Any) -> Generator[FoundFile, None, No
     with closing(disk.walk_runs(path, **options)) as runs:
         for run in runs:
             yield from run
+
+
+def when_free(change: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Make a change of a Disk again and again, as backends do, until nobody else holds the lock of a file in it."""
+    while True:
+        with suppress(LockHeldError):
+            return change(*args, **options)
+        time.sleep(0.001)
 
 
 def open_descriptors() -> set[str]:

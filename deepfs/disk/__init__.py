@@ -7,21 +7,18 @@ from deepfs.disk.os_calls import is_shortage, is_temporary, storage_error
 from deepfs.disk.reading import Reading, ReadLimits, modified_at
 from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.unchanged import UnchangedFiles
-from deepfs.disk.usage import BoundedDisk
-from deepfs.disk.walking import FileRun, FoundFile, Listing
+from deepfs.disk.walking import FileRun, FoundFile
 from deepfs.disk.watching import CAN_WATCH
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
     "CAN_WATCH",
-    "BoundedDisk",
     "Deadline",
     "Disk",
     "FileRun",
     "FilesInMemory",
     "FoundFile",
-    "Listing",
     "MoveProgress",
     "ReadLimits",
     "Reading",

@@ -60,7 +60,6 @@ __all__ = [
     "directories",
     "fill_from",
     "list_tree",
-    "remove_standing",
     "remove_tree",
     "tree_copy",
 ]
@@ -421,14 +420,19 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
         if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         with lock_places(path, [place], deadline):
-            if if_match is None:
-                status = place.lstat()
-                if status is not None and stat.S_ISDIR(status.st_mode):
-                    check_tree(root, place, path, deadline)
-                remove_standing(place, path, deadline)
-            else:
+            if if_match is not None:
                 _check_version(root, place, path, if_match, deadline)
                 os.unlink(place.name, dir_fd=place.directory)
+                return
+            status = place.lstat()
+            if status is None:
+                raise NotFoundError(path)
+            is_dir = stat.S_ISDIR(status.st_mode)
+            if is_dir:
+                check_tree(root, place, path, deadline)
+            stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
+            if stayed:
+                raise _incomplete(path, stayed)
 
 
 def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:
@@ -441,17 +445,6 @@ def _check_version(root: Root, place: Place, path: str, if_match: str, deadline:
             raise ConflictError(path)
     finally:
         release(descriptor)
-
-
-def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
-    """Remove the entry at `place`, or raise an error that names what stayed; `path` is its path in the error."""
-    status = place.lstat()
-    if status is None:
-        raise NotFoundError(path)
-    is_dir = stat.S_ISDIR(status.st_mode)
-    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
-    if stayed:
-        raise _incomplete(path, stayed)
 
 
 def _incomplete(path: str, stayed: Stayed) -> DeepFSError:

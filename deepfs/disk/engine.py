@@ -316,7 +316,7 @@ class Disk:
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
         self._prepare()
-        return Upload(self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode)
+        return Upload(self._writer, path)
 
     def edit_file(
         self,

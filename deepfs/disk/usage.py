@@ -13,7 +13,7 @@ from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId,
 from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.resolve import Root
 from deepfs.disk.trees import directories
-from deepfs.disk.writing import Sweeper, Upload
+from deepfs.disk.writing import Upload, Writer
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
@@ -214,9 +214,7 @@ class BoundedDisk(Disk):
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):
-            return _BoundedUpload(
-                self._use, self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode
-            )
+            return _BoundedUpload(self._use, self._writer, path)
 
     def change_entry(self, change: EntryChange) -> None:
         with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
@@ -244,8 +242,8 @@ class BoundedDisk(Disk):
 class _BoundedUpload(Upload):
     """A new file whose parts need room."""
 
-    def __init__(self, use: DiskUse, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int) -> None:
-        super().__init__(root, path, sweeper, durable=durable, new_mode=new_mode)
+    def __init__(self, use: DiskUse, writer: Writer, path: str) -> None:
+        super().__init__(writer, path)
         self._use = use
 
     def write(self, data: bytes) -> None:

@@ -137,10 +137,10 @@ class Writer:
     """Writes and edits single files below a root; `new_mode` is the mode of new ones, before the umask is applied."""
 
     def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
-        self._root = root
-        self._sweeper = sweeper
-        self._durable = durable
-        self._new_mode = new_mode
+        self.root: Root = root
+        self.sweeper: Sweeper = sweeper
+        self.durable: bool = durable
+        self.new_mode: int = new_mode
 
     def write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
@@ -156,12 +156,12 @@ class Writer:
 
     def _try_write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
         """Try once to write; return False if the entry at `path` changed between two steps."""
-        with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
-            self._sweeper.visit(place)
+        with StorageErrors(path), self.root.locate_target(path, make=if_match is None) as place:
+            self.sweeper.visit(place)
             if place.found is None:
                 if if_match is not None:
                     raise ConflictError(path)
-                return create(place, partial(write_all, data), mode=self._new_mode, durable=self._durable)
+                return create(place, partial(write_all, data), mode=self.new_mode, durable=self.durable)
             check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
@@ -170,7 +170,7 @@ class Writer:
                 return False
             with old:
                 _check_version(path, old.descriptor, if_match, deadline)
-                replace(place, partial(write_all, data), old.descriptor, durable=self._durable)
+                replace(place, partial(write_all, data), old.descriptor, durable=self.durable)
             return True
 
     def edit(
@@ -185,13 +185,13 @@ class Writer:
         """Replace the content of the file at `path` by `change(content)`, with the file locked."""
         with (
             StorageErrors(path),
-            self._root.locate(path) as place,
+            self.root.locate(path) as place,
             lock_file(path, place, deadline) as old,
         ):
-            self._sweeper.visit(place)
+            self.sweeper.visit(place)
             _check_version(path, old.descriptor, if_match, deadline)
             data = change(read_descriptor(path, old.descriptor, old.status.st_size, limit))
-            replace(place, partial(write_all, data), old.descriptor, durable=self._durable)
+            replace(place, partial(write_all, data), old.descriptor, durable=self.durable)
 
 
 def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
@@ -212,17 +212,17 @@ def _check_version(path: str, descriptor: int, if_match: str | None, deadline: D
 class Upload:
     """A new file for `path`, written in parts by one thread at a time; `close` removes it unless `put` succeeded."""
 
-    def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
-        self._root = root
+    def __init__(self, writer: Writer, path: str) -> None:
+        self._root = writer.root
         self._path = path
-        self._durable = durable
+        self._durable = writer.durable
         self._stack = ExitStack()
         try:
             with StorageErrors(path):
-                self._stage = self._stack.enter_context(_stage(root, path))
-                sweeper.visit(self._stage)
+                self._stage = self._stack.enter_context(_stage(writer.root, path))
+                writer.sweeper.visit(self._stage)
                 self._replaces = self._stage.found
-                mode = new_mode if self._replaces is None else PRIVATE
+                mode = writer.new_mode if self._replaces is None else PRIVATE
                 self._new = self._stack.enter_context(TemporaryFile(self._stage.directory, mode))
         except BaseException:
             self._stack.close()

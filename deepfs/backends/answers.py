@@ -157,7 +157,7 @@ PROBE = 2
 """Lines to request beyond a window: V1 does not report the number of lines, and counts an empty line after the final
 newline."""
 
-_LEAVES = {leaf.code: leaf for leaf in (IsDirectoryError, AlreadyExistsError, NotFoundError, NotDirectoryError)}
+_OWN_TEXTS = {kind.code: kind for kind in (IsDirectoryError, AlreadyExistsError, NotFoundError, NotDirectoryError)}
 """Errors whose text deepfs replaces by its own."""
 
 
@@ -167,8 +167,8 @@ def failure_in(answer: Any, result: type[ResultT], path: str) -> ResultT | None:
     if error is None:
         return None
     code = getattr(answer, "code", None) or code_from(error, path)
-    if code in _LEAVES and path in error:
-        return failure(result, _LEAVES[code](path))
+    if code in _OWN_TEXTS and path in error:
+        return failure(result, _OWN_TEXTS[code](path))
     return result(foreign_text(error), code=code)
 
 

@@ -1,11 +1,10 @@
 """Real files below a directory of this machine."""
 
 import os
-import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import anyio
 from msgspec.structs import replace as replace_fields
@@ -23,14 +22,10 @@ from deepfs.disk import (
     CAN_WATCH,
     Disk,
     FilesInMemory,
-    FlushedChange,
+    MoveProgress,
     Reading,
     ReadLimits,
-    Steps,
     Upload,
-    carry_out,
-    finish,
-    finish_together,
     modified_at,
     when_free,
 )
@@ -168,7 +163,7 @@ class FilesystemBackend(BackendProtocol):
         self._storage = "disk", self._given_root
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
-        self._virtual, self._durable = virtual_mode, durable
+        self._virtual = virtual_mode
         self.host_directory: str | None = _host_directory(self._given_root, virtual_mode)
         """The directory that file operations call `/`; None for a relative `root_dir`."""
         self._disk = Disk(self._given_root, confined=virtual_mode, durable=durable)
@@ -178,7 +173,6 @@ class FilesystemBackend(BackendProtocol):
         self._searches: Batcher[tuple[str, AccessCheck | None], SearchRequest, Any] = Batcher(
             self._storage, timeout=search_timeout
         )
-        self._flushes: Batcher[None, Callable[[], Steps[Any]], Any] = Batcher(("flush", self._storage))
 
     # --- paths and threads ---
 
@@ -202,15 +196,6 @@ class FilesystemBackend(BackendProtocol):
                 pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
             )
             return await when_free(change)
-
-    async def _store(self, held: Sequence[str], function: Callable[..., Steps[T]], *args: Any) -> T:
-        """Like `_change`, for a change in steps. Durable changes that come at the same time are flushed together."""
-        if not self._durable or is_inline():
-            return await self._change(held, _run_steps, function, *args)
-        async with self._locks.hold(*_lockable(held)):
-            change = partial(function, Deadline(_WAIT_S), self._files(), *args)
-            stored: T = await when_free(partial(self._flushes.ask, _carry_out, None, change))
-            return stored
 
     @property
     def cwd(self) -> Path:
@@ -270,17 +255,15 @@ class FilesystemBackend(BackendProtocol):
                 return await self._searches.ask(self._run_searches, (start, current_access()), operation)
             case Write(path, content, overwrite, if_match):
                 check_text(content)
-                return await self._store([path], self._write, path, content.encode(), overwrite, if_match)
+                return await self._change([path], self._write, path, content.encode(), overwrite, if_match)
             case Edit(path, old, new, replace_all, if_match):
-                return await self._store([path], self._edit, path, old, new, replace_all, if_match)
+                return await self._change([path], self._edit, path, old, new, replace_all, if_match)
             case Delete(path, if_match):
                 return await self._change([path], self._delete, path, if_match)
             case Move(src, dst, overwrite):
-                move = partial(self._relocate, "move", overwrite=overwrite, copied=set())
-                return await self._change([src, dst], move, src, dst)
+                return await self._change([src, dst], self._move, src, dst, overwrite, MoveProgress())
             case Copy(src, dst, overwrite):
-                copy = partial(self._relocate, "copy", overwrite=overwrite)
-                return await self._change([src, dst], copy, src, dst)
+                return await self._change([src, dst], self._copy, src, dst, overwrite)
             case UploadFiles(files):
                 return await self._upload_files(files)
             case UploadStream(path, chunks):
@@ -383,17 +366,17 @@ class FilesystemBackend(BackendProtocol):
 
     def _write(
         self, deadline: Deadline, disk: Disk, path: str, content: bytes, overwrite: bool, if_match: str | None
-    ) -> Steps[WriteResult]:
+    ) -> WriteResult:
         path = self._path(path)
-        yield from disk.write_in_steps(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
+        disk.write_file(path, content, overwrite=overwrite, if_match=if_match, deadline=deadline)
         return WriteResult(path=path)
 
     def _edit(
         self, deadline: Deadline, disk: Disk, path: str, old: str, new: str, replace_all: bool, if_match: str | None
-    ) -> Steps[EditResult]:
+    ) -> EditResult:
         path = self._path(path)
         change = _FileReplacement(path, old, new, replace_all)
-        yield from disk.edit_in_steps(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
+        disk.edit_file(path, change, if_match=if_match, limit=MAX_HELD_BYTES, deadline=deadline)
         return EditResult(path=path, occurrences=change.occurrences)
 
     def _delete(self, deadline: Deadline, disk: Disk, path: str, if_match: str | None) -> DeleteResult:
@@ -401,12 +384,16 @@ class FilesystemBackend(BackendProtocol):
         disk.delete(path, deadline, if_match=if_match)
         return DeleteResult(path=path)
 
-    def _relocate(
-        self, how: Literal["move", "copy"], deadline: Deadline, disk: Disk, src: str, dst: str, **options: Any
+    def _move(
+        self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool, progress: MoveProgress
     ) -> WriteResult:
         src, dst = self._path(src), self._path(dst)
-        relocate: Callable[..., None] = disk.move if how == "move" else disk.copy
-        relocate(src, dst, deadline=deadline, **options)
+        disk.move(src, dst, overwrite=overwrite, deadline=deadline, progress=progress)
+        return WriteResult(path=dst)
+
+    def _copy(self, deadline: Deadline, disk: Disk, src: str, dst: str, overwrite: bool) -> WriteResult:
+        src, dst = self._path(src), self._path(dst)
+        disk.copy(src, dst, overwrite=overwrite, deadline=deadline)
         return WriteResult(path=dst)
 
     def _change_entries(
@@ -424,13 +411,11 @@ class FilesystemBackend(BackendProtocol):
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
-        async with self._locks.hold(*_lockable(path for path, _ in files)):
-            deadline = Deadline(_WAIT_S)
-            upload = partial(
-                pool.run, self._upload, deadline, self._files(), files, done, deadline=deadline, storage=self._storage
-            )
-            while len(done) < len(files):
-                await when_free(upload)
+        for start in range(0, len(files), _UPLOADS_A_CALL):
+            part = files[start : start + _UPLOADS_A_CALL]
+            outcomes: list[FileUploadResponse] = []
+            await self._change([path for path, _ in part], self._upload, part, outcomes)
+            done += outcomes
         return done
 
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:
@@ -449,38 +434,17 @@ class FilesystemBackend(BackendProtocol):
         begun.append(disk.upload(self._path(path)))
 
     def _upload(
-        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
+        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], outcomes: list[FileUploadResponse]
     ) -> None:
-        """Write the next files, in order, and add the outcomes to `done`. The deadline starts anew for each file."""
-        following = files[len(done) : len(done) + _UPLOADS_A_CALL]
-        changes: list[FlushedChange[FileUploadResponse]] = []
-        for path, content in following[: self._count_together(following)]:
-            changes.append(FlushedChange(partial(self._upload_file, deadline, disk, path, content)))
-            if changes[-1].error is not None:
-                break
+        """Write the files that have no outcome yet, in order. The deadline starts anew for each."""
+        for path, content in files[len(outcomes) :]:
+            try:
+                disk.write_file(self._path(path), content, overwrite=True, deadline=deadline)
+            except DeepFSError as error:
+                outcomes.append(FileUploadResponse(path, error.code.value))
+            else:
+                outcomes.append(FileUploadResponse(path))
             deadline.restart()
-        finish_together(changes)
-        # If the last result raises, as with LockHeldError, those before it are kept; the next call goes on from there.
-        done.extend(change.result() for change in changes)
-
-    def _upload_file(self, deadline: Deadline, disk: Disk, path: str, content: bytes) -> Steps[FileUploadResponse]:
-        try:
-            yield from disk.write_in_steps(self._path(path), content, overwrite=True, deadline=deadline)
-        except DeepFSError as error:
-            return FileUploadResponse(path, error.code.value)
-        return FileUploadResponse(path)
-
-    def _count_together(self, files: Sequence[tuple[str, bytes]]) -> int:
-        """How many of `files`, from the first on, do not depend on one another, so that they can be flushed together.
-
-        Only one on a thread that would wait for locks: it could wait for one that the flush has to release.
-        """
-        if not self._durable:
-            return len(files)
-        if not pool.is_worker():
-            return 1
-        targets = [_valid(self._path, path) for path, _ in files]
-        return _count_unrelated(targets, self._disk.real_paths(targets))
 
 
 async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | None:
@@ -499,7 +463,7 @@ async def _in_memory(disk: Disk, function: Callable[..., T], *args: Any) -> T | 
     except BlockingIOError:
         files.note_miss()
         return None
-    files.misses = 0
+    files.note_hit()
     return found
 
 
@@ -527,10 +491,6 @@ async def _changes(backend: FilesystemBackend, path: str) -> AsyncGenerator[Chan
         await run_shielded(partial(pool.run, watch.close))
 
 
-def _run_steps(deadline: Deadline, disk: Disk, function: Callable[..., Steps[T]], *args: Any) -> T:
-    return finish(function(deadline, disk, *args))
-
-
 def _close(opened: Iterable[BinaryIO | Upload]) -> None:
     for each in opened:
         each.close()
@@ -551,32 +511,6 @@ class _FileReplacement:
         done = replace(self._path, content, *self._arguments)
         self.occurrences = done.occurrences
         return done.content.encode()
-
-
-def _carry_out(_: None, calls: Sequence[BatchedCall[Callable[[], Steps[Any]], Any]]) -> None:
-    for call, change in zip(calls, carry_out([call.request for call in calls]), strict=True):
-        call.settle(change.result)
-
-
-def _are_related(path: str, other: str) -> bool:
-    return path == other or paths.is_beneath(path, other) or paths.is_beneath(other, path)
-
-
-def _count_unrelated(targets: Sequence[str | None], real: Sequence[str | None]) -> int:
-    """How many of `targets`, from the first on, lead to different files; `real` are their paths without links.
-
-    None is a path that leads nowhere. A path with a link is counted only alone, since the link may change.
-    """
-    known: list[str] = []
-    for count, target in enumerate(targets):
-        # A directory may ignore case, and how accents are written.
-        name = None if target is None else unicodedata.normalize("NFKD", target.casefold())
-        if name is None:
-            continue
-        if target != real[count] or any(_are_related(name, other) for other in known):
-            return max(count, 1)
-        known.append(name)
-    return len(targets)
 
 
 def _lockable(given: Iterable[str]) -> list[str]:

@@ -2,38 +2,31 @@
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import when_free
-from deepfs.disk.flushing import FlushedChange, Steps, carry_out, finish, finish_together
 from deepfs.disk.in_memory import FilesInMemory
-from deepfs.disk.os_calls import is_shortage, is_temporary, leaf
+from deepfs.disk.os_calls import is_shortage, is_temporary, storage_error
 from deepfs.disk.reading import Reading, ReadLimits, modified_at
+from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.unchanged import UnchangedFiles
-from deepfs.disk.usage import BoundedDisk
-from deepfs.disk.walking import FileRun, FoundFile, Listing
+from deepfs.disk.walking import FileRun, FoundFile
 from deepfs.disk.watching import CAN_WATCH
 from deepfs.disk.writing import Upload
 from deepfs.threads.deadline import Deadline
 
 __all__ = [
     "CAN_WATCH",
-    "BoundedDisk",
     "Deadline",
     "Disk",
     "FileRun",
     "FilesInMemory",
-    "FlushedChange",
     "FoundFile",
-    "Listing",
+    "MoveProgress",
     "ReadLimits",
     "Reading",
-    "Steps",
     "UnchangedFiles",
     "Upload",
-    "carry_out",
-    "finish",
-    "finish_together",
     "is_shortage",
     "is_temporary",
-    "leaf",
     "modified_at",
+    "storage_error",
     "when_free",
 ]

@@ -7,7 +7,6 @@ from io import BufferedReader, FileIO
 from itertools import groupby
 from typing import BinaryIO
 
-from deepfs.disk.flushing import Steps, finish
 from deepfs.disk.in_memory import FilesInMemory
 from deepfs.disk.os_calls import StorageErrors, check_platform, release
 from deepfs.disk.programs import add_root, import_late_modules
@@ -20,11 +19,11 @@ from deepfs.disk.reading import (
     read_whole,
     read_window,
 )
-from deepfs.disk.relocation import Relocator
+from deepfs.disk.relocation import MoveProgress, Relocator
 from deepfs.disk.resolve import Root, place_of
-from deepfs.disk.trees import ContentId, delete, list_tree
+from deepfs.disk.trees import delete, list_tree
 from deepfs.disk.unchanged import UnchangedFiles
-from deepfs.disk.walking import Choice, FileRun, FoundFile, Listing, Walk, list_directory, walk
+from deepfs.disk.walking import Choice, FileRun, Listing, Walk, list_directory
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
@@ -34,7 +33,6 @@ from deepfs.threads.deadline import Deadline
 
 __all__ = ["Disk"]
 
-_WAIT_S = 30.0
 _MAX_VIEWS = 64
 
 
@@ -57,9 +55,8 @@ class Disk:
     is refused.
 
     Nothing outside the root is read, listed or changed, even if other processes replace directories and symlinks during
-    the operation. Symlinks that stay inside the root are followed, unless `follow_links_inside=False`: relative ones,
-    and absolute ones that start with the path of the root, as given or with its own symlinks resolved. The root itself
-    may be a symlink.
+    the operation. Symlinks that stay inside the root are followed: relative ones, and absolute ones that start with the
+    path of the root, as given or with its own symlinks resolved. The root itself may be a symlink.
 
     Files are replaced in one step, so a reader sees the old content or the new. Changes of one file through any Disk
     are made one after another, across threads and processes; programs that write into the file directly do not wait
@@ -69,16 +66,13 @@ class Disk:
     `durable` a change is on the disk when its method returns.
 
     Every method raises leaf errors of `deepfs.errors` about the path that it was given; their texts contain no host
-    path. When its time is up, a `deadline` ends long reads and scans, and waiting for locks, with DeadlineError; a
-    change without a deadline waits for at most 30 seconds. On a thread of the pool a change waits for no lock, but
-    raises LockHeldError, and can be repeated with the same arguments. When a deadline is cancelled, it also ends the
-    work of a change: a file then has the old content or the new, an incomplete copy is removed, a directory may be
-    partly deleted.
+    path. Where others hold the lock of a file, a change raises LockHeldError, and can be repeated with the same
+    arguments. When its time is up, a `deadline` makes that, long reads and scans end with DeadlineError. When it is
+    cancelled, it also ends the work of a change: a file then has the old content or the new, an incomplete copy is
+    removed, a directory may be partly deleted.
     """
 
-    def __init__(
-        self, root: str, *, follow_links_inside: bool = True, durable: bool = False, confined: bool = True
-    ) -> None:
+    def __init__(self, root: str, *, durable: bool = False, confined: bool = True) -> None:
         check_platform()
         self._sweeper = Sweeper()
         self._durable = durable
@@ -86,7 +80,7 @@ class Disk:
         self._views: dict[AccessCheck, Disk] = {}
         self._has_changed = False
         add_root(self, root)
-        self._work_in(Root(root, confined=confined, follow_links=follow_links_inside))
+        self._work_in(Root(root, confined=confined))
 
     def _work_in(self, root: Root) -> None:
         self._root = root
@@ -220,7 +214,7 @@ class Disk:
         with StorageErrors(path):
             return place_of(self._root, path)
 
-    def list_directory(self, path: str, limit: int | None = None, deadline: Deadline | None = None) -> Listing:
+    def list_directory(self, path: str, deadline: Deadline | None = None) -> Listing:
         """The children of a directory, sorted by path; the path of a directory ends in `/`.
 
         A symlink is listed as its target, or as a file without size if the target is missing or outside the root.
@@ -228,13 +222,12 @@ class Disk:
 
         Args:
             path: A path to a directory.
-            limit: The most children to list; None for all.
             deadline: When to stop.
 
         Raises:
             NotDirectoryError: `path` is not a directory.
         """
-        return list_directory(self._root, path, limit, deadline or Deadline())
+        return list_directory(self._root, path, deadline or Deadline())
 
     def list_tree(self, path: str, deadline: Deadline | None = None, *, deleting: bool = False) -> TreeListing:
         """Every entry at or under `path`, and how many entries cannot be listed. Symlinks are listed as symlinks.
@@ -246,28 +239,6 @@ class Disk:
         """
         return list_tree(self._root, path, deadline or Deadline(), deleting=deleting)
 
-    def walk(
-        self,
-        path: str,
-        *,
-        enter: Callable[[str], bool] | None = None,
-        unreadable: Callable[[str, OSError], None] | None = None,
-        deadline: Deadline | None = None,
-    ) -> Generator[FoundFile, None, None]:
-        """The files at or beneath `path`, sorted by path. Close the generator if you stop before its end.
-
-        A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
-        cycle is possible.
-
-        Args:
-            path: Where to start.
-            enter: Called with the path of each directory first; returns whether to enter it. None enters all.
-            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
-                followed because the system is short of file descriptors or memory.
-            deadline: When to stop.
-        """
-        return walk(self._root, path, deadline or Deadline(), enter=enter, unreadable=unreadable)
-
     def walk_runs(
         self,
         path: str,
@@ -276,7 +247,18 @@ class Disk:
         unreadable: Callable[[str, OSError], None] | None = None,
         deadline: Deadline | None = None,
     ) -> Generator[FileRun, None, None]:
-        """Like `walk`, many files at a time, and only the files that `choice` chooses."""
+        """The files at or beneath `path`, sorted by path, many at a time. Close the generator if you stop early.
+
+        A symlink to a file is included if it stays inside the root; a symlink to a directory is not entered, so no
+        cycle is possible.
+
+        Args:
+            path: Where to start.
+            choice: Chooses the directories to enter and the files; None chooses all.
+            unreadable: Called with the path of each directory that cannot be read, and of each symlink that cannot be
+                followed because the system is short of file descriptors or memory.
+            deadline: When to stop.
+        """
         return Walk(self._root, deadline or Deadline(), choice, unreadable).runs(path)
 
     def select_unchanged(self, path: str) -> UnchangedFiles | None:
@@ -319,7 +301,7 @@ class Disk:
             data: The whole content.
             overwrite: Whether to replace a file that is there.
             if_match: Replace the file only if it has this version; `overwrite` is then ignored.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             AlreadyExistsError: A file is there, and neither `overwrite` nor `if_match` is set.
@@ -328,25 +310,13 @@ class Disk:
             NotDirectoryError: A parent of `path` is a file.
             PermissionDeniedError: The file may not be written.
         """
-        finish(self.write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline))
-
-    def write_in_steps(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        overwrite: bool = False,
-        if_match: str | None = None,
-        deadline: Deadline | None = None,
-    ) -> Steps[None]:
-        """Like `write_file`, in steps, so that several changes can be flushed together."""
         self._prepare()
-        return self._writer.write(path, data, deadline or Deadline(_WAIT_S), overwrite=overwrite, if_match=if_match)
+        self._writer.write(path, data, deadline or Deadline(), overwrite=overwrite, if_match=if_match)
 
     def upload(self, path: str) -> Upload:
         """Start a file that is written in parts and then put at `path`; the caller closes it."""
         self._prepare()
-        return Upload(self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode)
+        return Upload(self._writer, path)
 
     def edit_file(
         self,
@@ -364,27 +334,15 @@ class Disk:
             change: Returns the new content for the old; if it raises, the file stays unchanged.
             if_match: Edit the file only if it has this version.
             limit: The most bytes of the old content; None for no limit.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             ConflictError: The file does not have the version `if_match`.
             TooLargeError: The file is over `limit`.
         """
-        finish(self.edit_in_steps(path, change, if_match=if_match, limit=limit, deadline=deadline))
-
-    def edit_in_steps(
-        self,
-        path: str,
-        change: Callable[[bytes], bytes],
-        *,
-        if_match: str | None = None,
-        limit: int | None = None,
-        deadline: Deadline | None = None,
-    ) -> Steps[None]:
-        """Like `edit_file`, in steps, so that several changes can be flushed together."""
         self._prepare()
         self._make_root_of(path)
-        return self._writer.edit(path, change, deadline or Deadline(_WAIT_S), if_match=if_match, limit=limit)
+        self._writer.edit(path, change, deadline or Deadline(), if_match=if_match, limit=limit)
 
     def delete(self, path: str, deadline: Deadline | None = None, *, if_match: str | None = None) -> None:
         """Delete a file, a symlink, or a directory with all under it; the target of a symlink stays.
@@ -393,7 +351,7 @@ class Disk:
 
         Args:
             path: What to delete.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
             if_match: Delete only this version of a file, or a symlink to a file of this version.
 
         Raises:
@@ -403,7 +361,7 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(path)
-        delete(self._root, path, deadline or Deadline(_WAIT_S), if_match=if_match)
+        delete(self._root, path, deadline or Deadline(), if_match=if_match)
 
     def change_entry(self, change: EntryChange) -> None:
         """Make or remove one directory, or set a mode.
@@ -421,7 +379,7 @@ class Disk:
         *,
         overwrite: bool = False,
         deadline: Deadline | None = None,
-        copied: set[ContentId] | None = None,
+        progress: MoveProgress | None = None,
     ) -> None:
         """Move a file, a symlink, or a directory; at every instant it exists at `src` or at `dst`.
 
@@ -431,9 +389,8 @@ class Disk:
             src: What to move.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
-            copied: What this move has copied to another file system. A call that is repeated after LockHeldError gets
-                the same set, and goes on from there.
+            deadline: When to give up where others hold the lock.
+            progress: How far this move has come; a call that is repeated after LockHeldError gets the same.
 
         Raises:
             AlreadyExistsError, IsDirectoryError, NotDirectoryError: The entry at `dst` may not be replaced.
@@ -441,7 +398,8 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(src, dst)
-        self._relocator.move(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite, copied=copied)
+        progress = progress or MoveProgress()
+        self._relocator.move(src, dst, deadline or Deadline(), overwrite=overwrite, progress=progress)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         """Copy a file, a symlink, or a directory with all under it; the copy appears at `dst` once it is complete.
@@ -452,7 +410,7 @@ class Disk:
             src: What to copy.
             dst: Where to; directories above it are made.
             overwrite: Whether a file may replace a file. A directory is never replaced.
-            deadline: When to stop waiting for other changes; 30 seconds by default.
+            deadline: When to give up where others hold the lock.
 
         Raises:
             AlreadyExistsError: Something exists at `dst`, perhaps `src` itself under another name.
@@ -461,7 +419,7 @@ class Disk:
         """
         self._prepare()
         self._make_root_of(src, dst)
-        self._relocator.copy(src, dst, deadline or Deadline(_WAIT_S), overwrite=overwrite)
+        self._relocator.copy(src, dst, deadline or Deadline(), overwrite=overwrite)
 
     def _prepare(self) -> None:
         """Before the first change, import what a change could replace."""

@@ -5,8 +5,8 @@ another one. A process that gets the lock therefore checks whether the path stil
 otherwise starts again with the file that is there. No process waits for a lock while it holds another one: if one of
 several locks is taken, all are released and tried again, so there are no deadlocks.
 
-Waiting must not keep a thread of the pool from others. There, a change that finds a lock taken ends with LockHeldError
-before it has changed anything; `when_free` makes it again after a pause on the event loop.
+No thread waits for a lock, since that would keep it from others. A change that finds a lock taken ends with
+LockHeldError before it has changed anything; `when_free` makes it again after a pause on the event loop.
 """
 
 import errno
@@ -15,7 +15,6 @@ import os
 import random
 import stat
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
@@ -27,7 +26,6 @@ from deepfs.disk.reading import check_opened, check_regular
 from deepfs.disk.resolve import Place
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.forks import ForkSafeLock, after_fork
-from deepfs.threads.pool import is_worker
 
 if sys.platform != "win32":
     import fcntl
@@ -114,7 +112,7 @@ def unlock(descriptor: int, file: FileId) -> None:
 
 
 class LockHeldError(Exception):
-    """Others hold the lock of a file. Raised on threads of the pool instead of waiting; the change can be repeated."""
+    """Others hold the lock of a file; the change can be repeated with the same arguments."""
 
     def __init__(self, *, has_changed: bool = False) -> None:
         super().__init__()
@@ -164,37 +162,29 @@ class LockedFile:
 def lock_file(path: str, place: Place, deadline: Deadline) -> LockedFile:
     """Lock the regular file at `place`, which is about to be replaced, and open it for reading.
 
-    Raises OSError if the file does not exist, or may not be written although its directory may, DeadlineError if the
-    lock is not acquired in time, and LockHeldError on a thread of the pool, which must not wait.
+    Raises OSError if the file does not exist, or may not be written although its directory may; LockHeldError if others
+    hold the lock, or DeadlineError if they did for too long.
     """
-    known = [place.found]  # What is known already saves the first attempt a system call.
-
-    def try_lock_place() -> LockedFile | None:
-        status = known.pop() if known else place.lstat()
-        if status is not None and not stat.S_ISLNK(status.st_mode):
-            check_regular(path, status)  # Opening a FIFO would wake its writers, although nothing reads.
-        return _try_lock_standing(path, place, place.open(UPDATE))
-
-    return _wait(try_lock_place, path, deadline)
+    if place.found is not None and not stat.S_ISLNK(place.found.st_mode):
+        check_regular(path, place.found)  # Opening a FIFO would wake its writers, although nothing reads.
+    return _if_locked(_try_lock_standing(path, place, place.open(UPDATE)), path, deadline)
 
 
 @contextmanager
 def lock_places(path: str, places: Sequence[Place], deadline: Deadline) -> Iterator[None]:
-    """Lock those of `places` that are regular files and can be opened, before they are moved or removed."""
-    with _wait(lambda: _try_hold_all(path, places), path, deadline):
+    """Lock those of `places` that are regular files and can be opened, before they are moved or removed.
+
+    Raises LockHeldError or DeadlineError as `lock_file` does.
+    """
+    with _if_locked(_try_hold_all(path, places), path, deadline):
         yield
 
 
-def _wait(attempt: Callable[[], _T | None], path: str, deadline: Deadline) -> _T:
-    """Poll `attempt` until it returns a result, not None; unlike a blocking `flock`, polling can end at any time."""
-    pause = _SHORTEST_PAUSE
-    while (result := attempt()) is None:
+def _if_locked(locked: _T | None, path: str, deadline: Deadline) -> _T:
+    if locked is None:
         deadline.check(path)
-        if is_worker():
-            raise LockHeldError
-        time.sleep(pause * random.uniform(0.5, 1))
-        pause = min(pause * 2, _LONGEST_PAUSE)
-    return result
+        raise LockHeldError
+    return locked
 
 
 def _try_lock_standing(path: str, place: Place, descriptor: int) -> LockedFile | None:

@@ -72,15 +72,10 @@ class FilesInMemory:
         self._is_refused = False
         self._passed_over = 0
         self.misses: int = 0
-        """The reads in a row that failed here, up to `_MOST_MISSES`; set it to 0 after one that was done."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether files can be read here; False until `prepare` was called."""
-        return self._start is not None
+        """The reads in a row that failed here, up to `_MOST_MISSES`."""
 
     def begin_read(self) -> bool:
-        """Whether to try the next read here. Where the last ones failed, some are passed over."""
+        """Count a read, and return whether to try it here: after `prepare`, but not the next ones after failures."""
         if self._passed_over:
             self._passed_over -= 1
             return False
@@ -90,6 +85,10 @@ class FilesInMemory:
         """Note that a read could not be done here. So a tree that is not in memory is read nearly as fast without."""
         self.misses = min(self.misses + 1, _MOST_MISSES)
         self._passed_over = 2**self.misses - 1
+
+    def note_hit(self) -> None:
+        """Note that a read was done here."""
+        self.misses = 0
 
     def prepare(self) -> None:
         """Find out how these files can be read; blocks."""

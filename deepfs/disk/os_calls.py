@@ -58,7 +58,6 @@ __all__ = [
     "file_system_type",
     "is_shortage",
     "is_temporary",
-    "leaf",
     "link_target",
     "may_change",
     "open_as_owner",
@@ -66,7 +65,7 @@ __all__ = [
     "open_how",
     "open_unlinked",
     "release",
-    "start_writeback",
+    "storage_error",
     "sync",
     "sync_directory",
     "syscall_of",
@@ -188,11 +187,11 @@ def write_all(data: bytes, descriptor: int) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def sync(descriptor: int) -> None:
-    """Flush a file to the disk; on macOS `fsync` alone leaves the data in the drive's cache."""
-    if sys.platform == "darwin":
+def sync(descriptor: int, durable: bool) -> None:
+    """Flush a file to the disk, if `durable`; on macOS `fsync` alone leaves the data in the drive's cache."""
+    if durable and sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
+    elif durable:
         os.fsync(descriptor)
 
 
@@ -204,28 +203,6 @@ def sync_directory(directory: int, durable: bool) -> None:
             os.fsync(descriptor)
         finally:
             release(descriptor)
-
-
-def start_writeback(descriptor: int) -> None:
-    """Have the system begin to write a file to the disk, where it can; a flush waits for the end."""
-    call = _writeback_call()
-    if call is not None:
-        call(descriptor, 0, 0, _WRITE)
-
-
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE
-
-
-@cache
-def _writeback_call() -> Callable[[int, int, int, int], int] | None:
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is not None:
-        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return call
 
 
 def file_system_type(descriptor: int) -> int | None:
@@ -329,7 +306,7 @@ def _as_failure(reason: str) -> Callable[[str], DeepFSError]:
     return lambda path: BackendError(path, reason)
 
 
-_LEAVES: dict[str, Callable[[str], DeepFSError]] = {
+_STORAGE_ERRORS: dict[str, Callable[[str], DeepFSError]] = {
     "ENOENT": NotFoundError,
     "EISDIR": IsDirectoryError,
     "ENOTDIR": NotDirectoryError,
@@ -355,10 +332,10 @@ _LEAVES: dict[str, Callable[[str], DeepFSError]] = {
     "ENFILE": _as_failure("Too many files are open"),
     "EIO": _as_failure("The disk failed to read or write"),
 }
-_BY_ERRNO = {getattr(errno, name): make for name, make in _LEAVES.items() if hasattr(errno, name)}
+_BY_ERRNO = {getattr(errno, name): make for name, make in _STORAGE_ERRORS.items() if hasattr(errno, name)}
 
 
-def leaf(error: OSError | DeepFSError, path: str) -> DeepFSError:
+def storage_error(error: OSError | DeepFSError, path: str) -> DeepFSError:
     """The leaf error for `error`, about the virtual `path` and with no host path; a leaf error is returned as it is."""
     if isinstance(error, DeepFSError):
         return error
@@ -398,7 +375,7 @@ class StorageErrors:
         if isinstance(error, DeepFSError):
             return
         if isinstance(error, OSError):
-            raise leaf(error, self._path) from error
+            raise storage_error(error, self._path) from error
         if isinstance(error, UnicodeEncodeError):
             raise InvalidPathError(self._path, "the file system cannot hold this name") from error
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 from deepfs.disk.file_locks import LockHeldError, lock_places
-from deepfs.disk.flushing import finish
 from deepfs.disk.os_calls import (
     READ,
     UPDATE,
@@ -18,10 +17,10 @@ from deepfs.disk.os_calls import (
     errno_of,
     file_id,
     is_temporary,
-    leaf,
     link_target,
     may_change,
     release,
+    storage_error,
     sync_directory,
     temporary_name,
 )
@@ -41,9 +40,19 @@ from deepfs.text import paths
 from deepfs.text.entries import Kind, check_target
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["Relocator"]
+__all__ = ["MoveProgress", "Relocator"]
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class MoveProgress:
+    """How far a move to another file system has come. Repeated after LockHeldError, it goes on from there."""
+
+    def __init__(self) -> None:
+        self.copied: set[ContentId] = set()
+        """The state of each file and symlink that was copied, from before it was read."""
+        self.is_copied: bool = False
+        """Whether all was copied, and only the source is left to be removed."""
 
 
 class _CopyTask(NamedTuple):
@@ -56,7 +65,7 @@ class _CopyTask(NamedTuple):
     target: Place
     existing: os.stat_result | None
     leads_to: str
-    """The real path of the target, if the source is a symlink that leads somewhere; else the path of the source."""
+    """The real path of what the source leads to, if it is a symlink that leads somewhere; else that of the source."""
 
     @property
     def is_dir(self) -> bool:
@@ -88,17 +97,11 @@ class Relocator:
         self._sweeper = sweeper
         self._durable = durable
 
-    def move(
-        self, src: str, dst: str, deadline: Deadline, *, overwrite: bool, copied: set[ContentId] | None = None
-    ) -> None:
-        """Move the entry at `src` to `dst`; a symlink is moved itself, not its target.
-
-        What is copied to another file system is added to `copied`. If it has something already, all has been copied.
-        """
-        copied = set() if copied is None else copied
-        if copied:  # Go on with removing a directory that was copied, which stopped where others held a lock.
+    def move(self, src: str, dst: str, deadline: Deadline, *, overwrite: bool, progress: MoveProgress) -> None:
+        """Move the entry at `src` to `dst`; a symlink is moved itself, not its target."""
+        if progress.is_copied:  # Removing the directory stopped where others held a lock.
             with suppress(NotFoundError), StorageErrors(src), self._root.locate(src, follow=False) as source:
-                self._remove_copied(src, dst, source, copied, deadline, is_dir=True)
+                self._remove_copied(src, dst, source, progress.copied, deadline, is_dir=True)
                 sync_directory(source.directory, self._durable)
             return
         for _ in attempts(dst):
@@ -116,7 +119,7 @@ class Relocator:
                     raise PermissionDeniedError(src, "the root cannot be moved")
                 with lock_places(src, [source, target], deadline):
                     task = look()
-                    if task.is_one_entry() or self._try_move(task, copied, deadline):
+                    if task.is_one_entry() or self._try_move(task, progress, deadline):
                         sync_directory(source.directory, self._durable)
                         return
 
@@ -169,24 +172,25 @@ class Relocator:
         if task.is_dir:
             check_tree(self._root, task.source, task.src, deadline, task.target, task.dst)
 
-    def _try_move(self, task: _CopyTask, copied: set[ContentId], deadline: Deadline) -> bool:
+    def _try_move(self, task: _CopyTask, progress: MoveProgress, deadline: Deadline) -> bool:
         """Move, with the locks held; return False if something appeared at the destination meanwhile."""
         self._check_beneath(task, deadline)
         try:
             moved = _try_rename(task)
         except OSError as error:
             if error.errno in _REFUSALS and not may_change(task.source.directory):
-                raise leaf(error, task.src) from error
+                raise storage_error(error, task.src) from error
             if error.errno != errno.EXDEV:
                 raise
             _check_removable(task)
         else:
             sync_directory(task.target.directory, self._durable and moved)
             return moved
-        if not self._try_copy(task, deadline, copied):
-            copied.clear()
+        progress.copied.clear()
+        progress.is_copied = self._try_copy(task, deadline, progress.copied)
+        if not progress.is_copied:
             return False
-        self._remove_copied(task.src, task.dst, task.source, copied, deadline, is_dir=task.is_dir)
+        self._remove_copied(task.src, task.dst, task.source, progress.copied, deadline, is_dir=task.is_dir)
         return True
 
     def _remove_copied(
@@ -242,10 +246,10 @@ class Relocator:
             write = fill_from(task.src, source, deadline)
             if task.existing is None:
                 mode = stat.S_IMODE(status.st_mode) & 0o777
-                return finish(create(task.target, write, mode=mode, durable=self._durable))
+                return create(task.target, write, mode=mode, durable=self._durable)
             old = task.target.open(UPDATE)
             try:
-                finish(replace(task.target, write, old, durable=self._durable))
+                replace(task.target, write, old, durable=self._durable)
             finally:
                 release(old)
             return True
@@ -280,7 +284,7 @@ def _partly_moved(dst: str, stayed: Stayed) -> DeepFSError:
         return ConflictError(first, what, dst)
     why = os.strerror(number) if number else "others use it"
     what = f"it{others} could not be deleted ({why}); all of it is in '{{other}}' as well"
-    return error_about(leaf(reason, first).code, first, what, other=dst)
+    return error_about(storage_error(reason, first).code, first, what, other=dst)
 
 
 def _check_writable(place: Place) -> None:

@@ -120,14 +120,13 @@ class Root:
     held open then, and its name is opened without following links, so what is used is what was checked.
     """
 
-    def __init__(self, path: str, *, confined: bool = True, follow_links: bool = True) -> None:
+    def __init__(self, path: str, *, confined: bool = True) -> None:
         self.access: AccessCheck | None = None
         self.plain: Root = self
         """This root without an access check."""
         self._base = path
         self._given = path if confined else "/"
         self._confined = confined
-        self._follow_links = follow_links
         self._has_warned = False
 
     def with_access(self, access: AccessCheck) -> "Root":
@@ -192,7 +191,7 @@ class Root:
 
     def _open_plain(self, path: str, flags: int) -> int:
         """Open `path` the fast way, in the common case that no name in it is a symlink; else raise a link error."""
-        if not self._confined and self._follow_links:
+        if not self._confined:
             return os.open(path, flags)
         if "/.." in path or PREFIX in path:
             raise OSError(errno.ELOOP, "not plain")
@@ -269,7 +268,7 @@ class Root:
 
     def _open_unlinked(self, path: str, flags: int) -> int:
         """Open `path` if no name in it is a symlink; otherwise raise OSError."""
-        if self._confined or not self._follow_links:
+        if self._confined:
             return self._open_plain(path, flags)
         descriptor = None if "/.." in path or PREFIX in path else open_unlinked(path, flags)
         if descriptor is None:
@@ -349,8 +348,6 @@ class Root:
 
     def through_link(self, path: str, above: list[str], target: str) -> list[str]:
         """The names, from the root on, of the `target` of a symlink in the directory `above`."""
-        if not self._follow_links:
-            raise PermissionDeniedError(path, "links are not followed")
         if not target.startswith("/"):
             return [*above, *_names(target)]
         names = _names(target)

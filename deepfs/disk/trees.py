@@ -16,10 +16,10 @@ from deepfs.disk.os_calls import (
     StorageErrors,
     errno_of,
     is_temporary,
-    leaf,
     may_change,
     open_as_owner,
     release,
+    storage_error,
     sync,
     temporary_name,
     write_all,
@@ -60,7 +60,6 @@ __all__ = [
     "directories",
     "fill_from",
     "list_tree",
-    "remove_standing",
     "remove_tree",
     "tree_copy",
 ]
@@ -339,10 +338,10 @@ class _Copy:
                     with StorageErrors(self._path(name)):
                         descent.enter(self._directory(level, name))
                 else:
-                    self._sync(level.target.descriptor)
+                    sync(level.target.descriptor, self._durable)
                     descent.leave()
                     if descent.levels and (lost := descent.levels[-1].lost) is not None:
-                        raise leaf(lost, self._path()) from lost
+                        raise storage_error(lost, self._path()) from lost
 
     def _path(self, *names: str) -> str:
         return "/".join([*(level.name for level in self._descent.levels), *names])
@@ -387,15 +386,11 @@ class _Copy:
             target = os.open(name, NEW, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=level.target.descriptor)
             try:
                 fill_from(path, source, self._deadline)(target)
-                self._sync(target)
+                sync(target, self._durable)
             finally:
                 os.close(target)
         finally:
             release(source)
-
-    def _sync(self, descriptor: int) -> None:
-        if self._durable:
-            sync(descriptor)
 
 
 # --- removing --------------------------------------------------------------------------------------------------------
@@ -425,14 +420,19 @@ def delete(root: Root, path: str, deadline: Deadline, *, if_match: str | None = 
         if root.is_root_or_above(place.names):
             raise PermissionDeniedError(path, "the root cannot be deleted")
         with lock_places(path, [place], deadline):
-            if if_match is None:
-                status = place.lstat()
-                if status is not None and stat.S_ISDIR(status.st_mode):
-                    check_tree(root, place, path, deadline)
-                remove_standing(place, path, deadline)
-            else:
+            if if_match is not None:
                 _check_version(root, place, path, if_match, deadline)
                 os.unlink(place.name, dir_fd=place.directory)
+                return
+            status = place.lstat()
+            if status is None:
+                raise NotFoundError(path)
+            is_dir = stat.S_ISDIR(status.st_mode)
+            if is_dir:
+                check_tree(root, place, path, deadline)
+            stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
+            if stayed:
+                raise _incomplete(path, stayed)
 
 
 def _check_version(root: Root, place: Place, path: str, if_match: str, deadline: Deadline) -> None:
@@ -447,22 +447,11 @@ def _check_version(root: Root, place: Place, path: str, if_match: str, deadline:
         release(descriptor)
 
 
-def remove_standing(place: Place, path: str, deadline: Deadline) -> None:
-    """Remove the entry at `place`, or raise an error that names what stayed; `path` is its path in the error."""
-    status = place.lstat()
-    if status is None:
-        raise NotFoundError(path)
-    is_dir = stat.S_ISDIR(status.st_mode)
-    stayed = remove_tree(place.directory, place.name, path, is_dir=is_dir, deadline=deadline)
-    if stayed:
-        raise _incomplete(path, stayed)
-
-
 def _incomplete(path: str, stayed: Stayed) -> DeepFSError:
     """The error that names the first path that stayed, its reason, and how many more stayed."""
     first, reason = stayed[0]
     if first == path and errno_of(reason) not in _REFILLED:
-        return leaf(reason, path)
+        return storage_error(reason, path)
     others = f" and {len(stayed) - 1:,} more" if len(stayed) > 1 else ""
     number = errno_of(reason)
     why = os.strerror(number) if number else "the disk failed"

@@ -9,11 +9,11 @@ from typing import Final
 
 from deepfs.disk.engine import Disk
 from deepfs.disk.file_locks import LockHeldError
-from deepfs.disk.flushing import Steps
 from deepfs.disk.os_calls import LINK_ERRORS, NO_FOLLOW, READ_DIRECTORY, FileId, file_id, open_as_owner
+from deepfs.disk.relocation import MoveProgress
 from deepfs.disk.resolve import Root
-from deepfs.disk.trees import ContentId, directories
-from deepfs.disk.writing import Sweeper, Upload
+from deepfs.disk.trees import directories
+from deepfs.disk.writing import Upload, Writer
 from deepfs.errors import DeepFSError, NotFoundError, QuotaExceededError
 from deepfs.text.entries import EntryChange
 from deepfs.threads.deadline import Deadline
@@ -167,7 +167,7 @@ class BoundedDisk(Disk):
         super().__init__(root)
         self._use = use
 
-    def write_in_steps(
+    def write_file(
         self,
         path: str,
         data: bytes,
@@ -175,9 +175,9 @@ class BoundedDisk(Disk):
         overwrite: bool = False,
         if_match: str | None = None,
         deadline: Deadline | None = None,
-    ) -> Steps[None]:
+    ) -> None:
         with self._room(path, len(data), deadline):
-            yield from super().write_in_steps(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
+            super().write_file(path, data, overwrite=overwrite, if_match=if_match, deadline=deadline)
 
     def _room(self, path: str, size: int, deadline: Deadline | None = None) -> AbstractContextManager[None]:
         """Room for `size` bytes at `path`: they replace a file, or take at least a page, as does each new directory."""
@@ -193,7 +193,7 @@ class BoundedDisk(Disk):
             return 0
         return status.st_blocks * _BLOCK if status.st_nlink == 1 and stat.S_ISREG(status.st_mode) else 0
 
-    def edit_in_steps(
+    def edit_file(
         self,
         path: str,
         change: Callable[[bytes], bytes],
@@ -201,7 +201,7 @@ class BoundedDisk(Disk):
         if_match: str | None = None,
         limit: int | None = None,
         deadline: Deadline | None = None,
-    ) -> Steps[None]:
+    ) -> None:
         with ExitStack() as rooms:
 
             def reserve(data: bytes) -> bytes:
@@ -210,13 +210,11 @@ class BoundedDisk(Disk):
                 rooms.enter_context(self._use.room(path, growth, deadline or Deadline()))
                 return content
 
-            yield from super().edit_in_steps(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
+            super().edit_file(path, reserve, if_match=if_match, limit=limit, deadline=deadline)
 
     def upload(self, path: str) -> Upload:
         with self._use.room(path, 1, Deadline()):
-            return _BoundedUpload(
-                self._use, self._root, path, self._sweeper, durable=self._durable, new_mode=self._new_mode
-            )
+            return _BoundedUpload(self._use, self._writer, path)
 
     def change_entry(self, change: EntryChange) -> None:
         with self._room(change.path, 0) if change.change == "make_directory" else nullcontext():
@@ -229,10 +227,10 @@ class BoundedDisk(Disk):
         *,
         overwrite: bool = False,
         deadline: Deadline | None = None,
-        copied: set[ContentId] | None = None,
+        progress: MoveProgress | None = None,
     ) -> None:
         with _room_above(self._use, self._root, dst, deadline or Deadline()):
-            super().move(src, dst, overwrite=overwrite, deadline=deadline, copied=copied)
+            super().move(src, dst, overwrite=overwrite, deadline=deadline, progress=progress)
 
     def copy(self, src: str, dst: str, *, overwrite: bool = False, deadline: Deadline | None = None) -> None:
         # In whole pages; the copy of a sparse file is not sparse.
@@ -244,8 +242,8 @@ class BoundedDisk(Disk):
 class _BoundedUpload(Upload):
     """A new file whose parts need room."""
 
-    def __init__(self, use: DiskUse, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int) -> None:
-        super().__init__(root, path, sweeper, durable=durable, new_mode=new_mode)
+    def __init__(self, use: DiskUse, writer: Writer, path: str) -> None:
+        super().__init__(writer, path)
         self._use = use
 
     def write(self, data: bytes) -> None:

@@ -24,8 +24,8 @@ from deepfs.disk.os_calls import (
     file_id,
     is_shortage,
     is_temporary,
-    leaf,
     release,
+    storage_error,
 )
 from deepfs.disk.reading import (
     UNIT,
@@ -223,7 +223,7 @@ class FoundFile:
             finally:
                 release(descriptor)
         except OSError as error:
-            raise leaf(error, self.path) from error
+            raise storage_error(error, self.path) from error
 
     def _read_by_path(self, limit: int | None) -> bytes:
         """`read` where the directory is closed, and for a file found through a symlink."""
@@ -317,12 +317,11 @@ def walk(
     path: str,
     deadline: Deadline,
     *,
-    enter: Callable[[str], bool] | None = None,
-    unreadable: Callable[[str, OSError], None] | None = None,
+    enter: Callable[[str], bool],
+    unreadable: Callable[[str, OSError], None],
 ) -> Generator[FoundFile, None, None]:
     """Yield the files at or beneath `path`, sorted by path; a root that does not exist yet has none."""
-    choice = None if enter is None else _Directories(enter)
-    with closing(Walk(root, deadline, choice, unreadable).runs(path)) as runs:
+    with closing(Walk(root, deadline, _Directories(enter), unreadable).runs(path)) as runs:
         for run in runs:
             yield from run
 
@@ -486,13 +485,12 @@ class Walk:
 
 
 class Listing(NamedTuple):
-    """Entries sorted by path, the path of a directory ending in `/`; `truncated` says that there are more.
+    """Entries sorted by path, the path of a directory ending in `/`.
 
     `size` and `modified_at` of an entry are None if they are not known.
     """
 
     entries: list[FileInfo]
-    truncated: bool
     skipped: int = 0
     """The number of entries that were seen and have names that are not UTF-8."""
 
@@ -516,7 +514,7 @@ def open_directory(root: Root, path: str) -> tuple[int, str]:
         return root.open_real(path, READ_DIRECTORY)
 
 
-def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline) -> Listing:
+def list_directory(root: Root, path: str, deadline: Deadline) -> Listing:
     """The children of the directory at `path`; a root that does not exist yet has none."""
     try:
         descriptor, real = open_directory(root, path)
@@ -524,10 +522,10 @@ def list_directory(root: Root, path: str, limit: int | None, deadline: Deadline)
         if path != "/":
             raise
         root.warn_missing()
-        return Listing([], False)
+        return Listing([])
     try:
         with StorageErrors(path), os.scandir(descriptor) as children:
-            listing = _list(root, f"{path.rstrip('/')}/", real, _checking_deadline(children, path, deadline), limit)
+            listing = _list(root, f"{path.rstrip('/')}/", real, _checking_deadline(children, path, deadline))
     finally:
         release(descriptor)
     listing.entries.sort(key=attrgetter("path"))
@@ -542,7 +540,7 @@ def _checking_deadline(
         yield from some
 
 
-def _list(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]], limit: int | None) -> Listing:
+def _list(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str]]) -> Listing:
     """The entries of `children` in any order; `prefix` is the path of the directory and ends in `/`."""
     entries: list[FileInfo] = []
     skipped = 0
@@ -552,11 +550,9 @@ def _list(root: Root, prefix: str, real: str, children: Iterable[os.DirEntry[str
             continue
         if (name[0] == "." or not name.isascii()) and not is_shown(name):
             skipped += not is_temporary(name)
-        elif len(entries) == limit:
-            return Listing(entries, True, skipped)
         elif root.access is None or not child.is_symlink() or _permits_target(root, root.access, prefix + name):
             entries.append(_entry(root, prefix + name, child))
-    return Listing(entries, False, skipped)
+    return Listing(entries, skipped)
 
 
 def _permits_target(root: Root, access: AccessCheck, link: str) -> bool:

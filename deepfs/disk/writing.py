@@ -19,7 +19,6 @@ from functools import partial
 from itertools import islice
 
 from deepfs.disk.file_locks import LockedFile, lock_file, lock_if_unused
-from deepfs.disk.flushing import Steps, ToFlush
 from deepfs.disk.os_calls import (
     LINK_ERRORS,
     NEW,
@@ -138,50 +137,41 @@ class Writer:
     """Writes and edits single files below a root; `new_mode` is the mode of new ones, before the umask is applied."""
 
     def __init__(self, root: Root, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
-        self._root = root
-        self._sweeper = sweeper
-        self._durable = durable
-        self._new_mode = new_mode
+        self.root: Root = root
+        self.sweeper: Sweeper = sweeper
+        self.durable: bool = durable
+        self.new_mode: int = new_mode
 
-    def write(
-        self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
-    ) -> Steps[None]:
+    def write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> None:
         """Put `data` at `path`, making the directories above it."""
         for _ in attempts(path):
             deadline.check_cancelled(path)
             try:
-                if (yield from self._try_write(path, data, deadline, overwrite=overwrite, if_match=if_match)):
+                if self._try_write(path, data, deadline, overwrite=overwrite, if_match=if_match):
                     return
             except NotFoundError as error:
                 # The file, or a parent directory, was deleted between two steps.
                 if if_match is not None:
                     raise ConflictError(path) from error
 
-    def _try_write(
-        self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None
-    ) -> Steps[bool]:
+    def _try_write(self, path: str, data: bytes, deadline: Deadline, *, overwrite: bool, if_match: str | None) -> bool:
         """Try once to write; return False if the entry at `path` changed between two steps."""
-        with StorageErrors(path), self._root.locate_target(path, make=if_match is None) as place:
-            self._sweeper.visit(place)
+        with StorageErrors(path), self.root.locate_target(path, make=if_match is None) as place:
+            self.sweeper.visit(place)
             if place.found is None:
                 if if_match is not None:
                     raise ConflictError(path)
-                return (yield from create(place, partial(write_all, data), mode=self._new_mode, durable=self._durable))
+                return create(place, partial(write_all, data), mode=self.new_mode, durable=self.durable)
             check_regular(path, place.found)
             if not overwrite and if_match is None:
                 raise AlreadyExistsError(path)
-            return (yield from self._try_replace(path, place, data, deadline, if_match))
-
-    def _try_replace(
-        self, path: str, place: Place, data: bytes, deadline: Deadline, if_match: str | None
-    ) -> Steps[bool]:
-        old = _lock(path, place, deadline)
-        if old is None:
-            return False
-        with old:
-            _check_version(path, old.descriptor, if_match, deadline)
-            yield from replace(place, partial(write_all, data), old.descriptor, durable=self._durable)
-        return True
+            old = _lock(path, place, deadline)
+            if old is None:
+                return False
+            with old:
+                _check_version(path, old.descriptor, if_match, deadline)
+                replace(place, partial(write_all, data), old.descriptor, durable=self.durable)
+            return True
 
     def edit(
         self,
@@ -191,17 +181,17 @@ class Writer:
         *,
         if_match: str | None,
         limit: int | None,
-    ) -> Steps[None]:
+    ) -> None:
         """Replace the content of the file at `path` by `change(content)`, with the file locked."""
         with (
             StorageErrors(path),
-            self._root.locate(path) as place,
+            self.root.locate(path) as place,
             lock_file(path, place, deadline) as old,
         ):
-            self._sweeper.visit(place)
+            self.sweeper.visit(place)
             _check_version(path, old.descriptor, if_match, deadline)
             data = change(read_descriptor(path, old.descriptor, old.status.st_size, limit))
-            yield from replace(place, partial(write_all, data), old.descriptor, durable=self._durable)
+            replace(place, partial(write_all, data), old.descriptor, durable=self.durable)
 
 
 def _lock(path: str, place: Place, deadline: Deadline) -> LockedFile | None:
@@ -222,17 +212,17 @@ def _check_version(path: str, descriptor: int, if_match: str | None, deadline: D
 class Upload:
     """A new file for `path`, written in parts by one thread at a time; `close` removes it unless `put` succeeded."""
 
-    def __init__(self, root: Root, path: str, sweeper: Sweeper, *, durable: bool, new_mode: int = NEW_MODE) -> None:
-        self._root = root
+    def __init__(self, writer: Writer, path: str) -> None:
+        self._root = writer.root
         self._path = path
-        self._durable = durable
+        self._durable = writer.durable
         self._stack = ExitStack()
         try:
             with StorageErrors(path):
-                self._stage = self._stack.enter_context(_stage(root, path))
-                sweeper.visit(self._stage)
+                self._stage = self._stack.enter_context(_stage(writer.root, path))
+                writer.sweeper.visit(self._stage)
                 self._replaces = self._stage.found
-                mode = new_mode if self._replaces is None else PRIVATE
+                mode = writer.new_mode if self._replaces is None else PRIVATE
                 self._new = self._stack.enter_context(TemporaryFile(self._stage.directory, mode))
         except BaseException:
             self._stack.close()
@@ -246,8 +236,7 @@ class Upload:
     def put(self, deadline: Deadline) -> None:
         """Put the file at its path, replacing a file that is there."""
         with StorageErrors(self._path):
-            if self._durable:
-                sync(self._new.descriptor)
+            sync(self._new.descriptor, self._durable)
             check_written(self._new.descriptor)
         for _ in attempts(self._path):
             deadline.check_cancelled(self._path)
@@ -350,36 +339,32 @@ def discard(directory: int, name: str) -> None:
             raise
 
 
-def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> Steps[bool]:
+def create(place: Place, write: Fill, *, mode: int = NEW_MODE, durable: bool) -> bool:
     """Create a file at `place`. If something exists there already, change nothing and return False."""
     with TemporaryFile(place.directory, mode) as new:
         write(new.descriptor)
-        if durable:
-            yield ToFlush(new.descriptor)
+        sync(new.descriptor, durable)
         check_written(new.descriptor)
         if not link_into_place(place.directory, new.name, place):
             return False
-    if durable:
-        yield ToFlush(place.directory, is_directory=True)
+    sync_directory(place.directory, durable)
     return True
 
 
-def replace(place: Place, write: Fill, old: int, *, durable: bool) -> Steps[None]:
+def replace(place: Place, write: Fill, old: int, *, durable: bool) -> None:
     """Replace the file at `place`, open for writing as `old`; those who may use it stay the same."""
     try:
         with TemporaryFile(place.directory, PRIVATE) as new:
             copy_access(place.path, old, new.descriptor)
             write(new.descriptor)
-            if durable:
-                yield ToFlush(new.descriptor)
+            sync(new.descriptor, durable)
             check_written(new.descriptor)
             new.rename(place)
     except (OSError, PermissionDeniedError):
         if not is_mounted(old, place):
             raise
     else:
-        if durable:
-            yield ToFlush(place.directory, is_directory=True)
+        sync_directory(place.directory, durable)
         return
     # The content is made in memory first: if that fails, the file is as it was.
     content = os.memfd_create("deepfs")
@@ -388,8 +373,7 @@ def replace(place: Place, write: Fill, old: int, *, durable: bool) -> Steps[None
         _overwrite(old, content)
     finally:
         release(content)
-    if durable:
-        yield ToFlush(old)
+    sync(old, durable)
 
 
 def is_mounted(file: int, place: Place) -> bool:

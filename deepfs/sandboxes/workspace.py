@@ -32,7 +32,7 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_bool, check_env, check_integer, check_number
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
-from deepfs.types import ExecuteResponse, FileUploadResponse
+from deepfs.types import ExecuteResponse
 
 __all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_through", "memory_file", "remove_directory"]
 
@@ -172,12 +172,6 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
     def _in_workspace(self, deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
         self._make_temporary()
         return function(deadline, disk, *args)
-
-    def _upload(
-        self, deadline: Deadline, disk: Disk, files: list[tuple[str, bytes]], done: list[FileUploadResponse]
-    ) -> None:
-        self._make_temporary()
-        super()._upload(deadline, disk, files, done)
 
     def _begin(self, disk: Disk, path: str, begun: list[Upload]) -> None:
         self._make_temporary()

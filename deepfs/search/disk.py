@@ -18,7 +18,7 @@ from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any
 
-from deepfs.disk import Disk, FileRun, UnchangedFiles, is_shortage, leaf
+from deepfs.disk import Disk, FileRun, UnchangedFiles, is_shortage, storage_error
 from deepfs.errors import (
     DeadlineError,
     DeepFSError,
@@ -196,7 +196,7 @@ class _SearchTask:
     def miss(self, path: str, error: OSError | DeepFSError) -> None:
         """Record that a file or directory cannot be read."""
         if is_shortage(error):
-            self._shortage = self._shortage or (error if isinstance(error, DeepFSError) else leaf(error, path))
+            self._shortage = self._shortage or storage_error(error, path)
         elif self.grep is not None:
             self.grep.skip()
 

@@ -2,8 +2,8 @@
 
 `run` and `run_each` are for short operations: each call makes a whole operation (open, read and close), not a single
 system call. One worker makes these calls one by one, since with tiny calls a second thread costs more in contention for
-the interpreter than it gains. `run_long` and `start_long` are for searches, which may take long or get stuck,
-`call_together` is for flushes, and `run_resident` and `run_isolated` for calls that need a thread that never ends.
+the interpreter than it gains. `run_long` and `start_long` are for searches, which may take long or get stuck, and
+`run_resident` and `run_isolated` for calls that need a thread that never ends.
 
 Callers are served fairly. Storages take turns, one call each, and have begun a limited number of calls at a time; so do
 callers that name no storage, by the turns of their loops. Long calls are also limited in seconds: when they check their
@@ -35,7 +35,6 @@ __all__ = [
     "FairQueue",
     "Job",
     "WorkerPool",
-    "call_together",
     "is_worker",
     "run",
     "run_each",
@@ -476,8 +475,6 @@ class _Pools:
         self.short = WorkerPool("short", core=1, limit=64, most=16)
         # Searches keep the interpreter busy: each further one makes an event loop wait longer for its turn.
         self.long = WorkerPool("long", core=2, limit=16, most=2, threads=64, takes_turns=True)
-        # The system combines flushes that wait at the same time.
-        self.flushing = WorkerPool("flushing", core=12, limit=12)
         self.resident = WorkerPool("resident", core=1, limit=1)
         self.isolated = WorkerPool("isolated", core=1, limit=1)
 
@@ -647,26 +644,6 @@ def start_long(storage: Hashable, function: Callable[[*ArgsT], object], *args: *
     except RuntimeError:
         if job.withdraw():
             raise
-
-
-def call_together(function: Callable[[ValueT], T], items: Iterable[ValueT]) -> list[T]:
-    """Call a function with each item, on up to 12 threads, and wait in this thread for all results.
-
-    Args:
-        function: Waits for a device. Must not raise.
-        items: The items.
-    """
-    ended: SimpleQueue[None] = SimpleQueue()
-    jobs: list[Job[T]] = [Job(None, None, partial(ended.put, None), function, (item,)) for item in items]
-    for job in jobs:
-        try:
-            _pools.flushing.submit(job)
-        except RuntimeError:  # No thread can be started.
-            if job.run():
-                ended.put(None)
-    for _ in jobs:
-        ended.get()
-    return [job.result() for job in jobs]
 
 
 async def stop_if_cancelled() -> None:

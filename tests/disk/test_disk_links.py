@@ -16,7 +16,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.text.lines import version
-from support.disks import open_descriptors, tree
+from support.disks import open_descriptors, tree, walk
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_creating_a_disk_does_no_io() -> None:
 def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path / "new" / "root"))
     assert disk.list_directory("/").entries == []
-    assert list(disk.walk("/")) == []
+    assert list(walk(disk, "/")) == []
     with pytest.raises(NotFoundError):
         disk.read_file("/x")
     assert not (tmp_path / "new").exists()
@@ -63,7 +63,7 @@ def test_a_missing_root_is_empty_until_the_first_write(tmp_path: Path) -> None:
 def test_a_missing_root_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(str(tmp_path / "mistyped"))
     disk.list_directory("/")
-    list(disk.walk("/"))
+    list(walk(disk, "/"))
     disk.list_directory("/")
     assert [(record.levelname, "mistyped" in record.getMessage()) for record in caplog.records] == [("WARNING", True)]
 
@@ -136,14 +136,6 @@ def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
         disk.read_file("/a/self")
 
 
-def test_following_links_can_be_disabled(root: Path) -> None:
-    (root / "link").symlink_to("top")
-    disk = Disk(str(root), follow_links_inside=False)
-    assert read(disk, "/top") == b"top"
-    with pytest.raises(PermissionDeniedError):
-        disk.read_file("/link")
-
-
 # --- links that lead outside, nowhere or in circles ---
 
 
@@ -181,7 +173,7 @@ def test_no_operation_follows_a_link_that_leads_outside(root: Path, disk: Disk) 
         lambda: disk.read_window("/link/secret", 0, 1),
         lambda: disk.stat("/link/secret"),
         lambda: disk.list_directory("/link"),
-        lambda: list(disk.walk("/link")),
+        lambda: list(walk(disk, "/link")),
         lambda: disk.write_file("/link/new", b""),
         lambda: disk.write_file("/link/secret", b"", overwrite=True),
         lambda: disk.edit_file("/link/secret", bytes.upper),
@@ -291,7 +283,7 @@ def test_an_unconfined_disk_uses_host_paths_and_follows_every_link(root: Path) -
     disk.write_file(f"{root}/out/new", b"new")
     outside = tree(root.parent / "outside")
     assert outside == {"secret": b"written", "new": b"new"}
-    assert [found.path for found in disk.walk(f"{root}/a")] == [f"{root}/a/b/file"]
+    assert [found.path for found in walk(disk, f"{root}/a")] == [f"{root}/a/b/file"]
     with pytest.raises(NotFoundError):
         disk.read_file(f"{root}/top/below")
 
@@ -405,11 +397,11 @@ def test_a_judged_walk_and_listing_leave_out_what_the_judge_refuses(root: Path) 
     (root / "b" / "to-missing").symlink_to("../a/missing")
     (root / "b" / "outside").symlink_to("../../elsewhere")
     disk = Disk(str(root)).with_access(Guard())
-    found = [file.path for file in disk.walk("/")]
+    found = [file.path for file in walk(disk, "/")]
     assert "/top" in found
     assert [path for path in found if path.startswith(("/a/", "/b/"))] == []
-    assert "/b/up/top" in [file.path for file in disk.walk("/b/up")]
-    assert [file.path for file in disk.walk("/b/up") if file.path.startswith("/b/up/a/")] == []
+    assert "/b/up/top" in [file.path for file in walk(disk, "/b/up")]
+    assert [file.path for file in walk(disk, "/b/up") if file.path.startswith("/b/up/a/")] == []
     assert [entry.path for entry in disk.list_directory("/b").entries] == ["/b/outside", "/b/up/"]
     assert disk.list_directory("/b/up/a").entries == []
 

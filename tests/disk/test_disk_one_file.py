@@ -11,7 +11,7 @@ import pytest
 from deepfs.disk import Deadline, Disk
 from deepfs.errors import AlreadyExistsError, DeepFSError, InvalidPathError, IsDirectoryError, NotFoundError
 from support.deadlines import ScriptedDeadline
-from support.disks import open_descriptors, tree
+from support.disks import open_descriptors, tree, when_free
 from support.mounts import bound
 
 FILES = {"f": b"content of f", "d/g": b"content of g", "other": b"content of other"}
@@ -241,7 +241,7 @@ def test_a_move_checks_its_ends_again_after_waiting_for_a_lock(root: Path) -> No
         return False
 
     try:
-        Disk(str(root)).move("/twin", "/f", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
+        when_free(Disk(str(root)).move, "/twin", "/f", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
     finally:
         os.close(waiting)
     assert (root / "f").read_bytes() == FILES["f"]
@@ -259,7 +259,7 @@ def test_a_destination_that_disappears_during_a_move_is_no_error(root: Path) -> 
         return False
 
     try:
-        Disk(str(root)).move("/d/g", "/other", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
+        when_free(Disk(str(root)).move, "/d/g", "/other", overwrite=True, deadline=ScriptedDeadline(cancelled=change))
     finally:
         os.close(waiting)
     assert (root / "other").read_bytes() == FILES["d/g"]

@@ -14,15 +14,12 @@ from deepfs.disk import Disk, is_temporary
 EDITOR = """
 import sys
 from deepfs.disk import Disk
-from deepfs.errors import DeepFSError
+from support.disks import when_free
 
 root, name, edits = sys.argv[1], sys.argv[2], int(sys.argv[3])
-disk, done = Disk(root), 0
+disk = Disk(root)
 for number in range(edits):
-    try:
-        disk.edit_file("/log", lambda data: data + f"{name}-{number}\\n".encode())
-    except DeepFSError:
-        continue
+    when_free(disk.edit_file, "/log", lambda data: data + f"{name}-{number}\\n".encode())
     print(f"{name}-{number}")
 """
 

@@ -13,7 +13,7 @@ from deepfs.disk import Deadline, Disk
 from deepfs.disk import resolve as places
 from deepfs.errors import DeepFSError, NotFoundError
 from deepfs.text.lines import version
-from support.disks import Swapping, open_descriptors, tree
+from support.disks import Swapping, open_descriptors, tree, walk, when_free
 
 SWAPS = [2_000, pytest.param(100_000, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])]
 
@@ -68,7 +68,7 @@ def look_in_memory(disk: Disk, number: int) -> None:
 
 def search(disk: Disk, number: int) -> None:
     with suppress(DeepFSError):
-        for found in disk.walk("/"):
+        for found in walk(disk, "/"):
             assert "kept" not in found.path
             with suppress(DeepFSError):
                 assert found.read() == b"public"
@@ -76,42 +76,42 @@ def search(disk: Disk, number: int) -> None:
         for run in disk.walk_runs("/"):
             assert {info.size for info in run.infos(run.names, Deadline())} <= {6, None}
     with suppress(DeepFSError):
-        for found in disk.walk("/dir"):
+        for found in walk(disk, "/dir"):
             assert found.path.replace(".link", "inner") in {"/dir/secret", "/dir/inner", "/dir/inner/secret"}
 
 
 def write(disk: Disk, number: int) -> None:
     for path in ("/dir/secret", "/dir/inner/secret"):
         with suppress(DeepFSError):
-            disk.write_file(path, b"public", overwrite=True)
+            when_free(disk.write_file, path, b"public", overwrite=True)
         with suppress(DeepFSError):
-            disk.edit_file(path, lambda data: data)
+            when_free(disk.edit_file, path, lambda data: data)
     with suppress(DeepFSError):
-        disk.write_file(f"/dir/new-{number % 5}/file", b"public")
+        when_free(disk.write_file, f"/dir/new-{number % 5}/file", b"public")
 
 
 def delete(disk: Disk, number: int) -> None:
     with suppress(DeepFSError):
-        disk.write_file(f"/dir/kept/{number % 5}", b"public")
+        when_free(disk.write_file, f"/dir/kept/{number % 5}", b"public")
     with suppress(DeepFSError):
-        disk.delete("/dir/kept")
+        when_free(disk.delete, "/dir/kept")
     for path in ("/dir/inner", "/dir/secret"):
         with suppress(DeepFSError):
-            disk.delete(path)
+            when_free(disk.delete, path)
     for path in ("/dir/inner/secret", "/dir/secret"):
         with suppress(DeepFSError):
-            disk.write_file(path, b"public")
+            when_free(disk.write_file, path, b"public")
 
 
 def relocate(disk: Disk, number: int) -> None:
     for change in (disk.move, disk.copy):
         for src, dst in (("/dir/secret", "/moved"), ("/moved", "/dir/secret"), ("/dir/inner", "/dir/kept")):
             with suppress(DeepFSError):
-                change(src, dst, overwrite=True)
+                when_free(change, src, dst, overwrite=True)
         with suppress(DeepFSError):
-            disk.delete("/dir/kept")
+            when_free(disk.delete, "/dir/kept")
         with suppress(DeepFSError):
-            disk.write_file("/dir/inner/secret", b"public", overwrite=True)
+            when_free(disk.write_file, "/dir/inner/secret", b"public", overwrite=True)
 
 
 IN_MEMORY = pytest.param(look_in_memory, marks=pytest.mark.needs("ext4"))
@@ -181,7 +181,10 @@ def test_a_name_that_becomes_a_link_just_before_it_is_opened_is_not_followed(
 
 
 def replace_by_links(root: Path, away: str, outside: Path) -> None:
-    for directory in (root / "tree").glob("*"):
+    directories = list[Path]()
+    with suppress(FileNotFoundError):  # All is deleted already.
+        directories += (root / "tree").glob("*")
+    for directory in directories:
         with suppress(OSError):
             directory.rename(root / f"{away}-{directory.name}")
             directory.symlink_to(outside)

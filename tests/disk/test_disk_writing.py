@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Deadline, Disk, is_temporary, resolve
+from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.usage import BoundedDisk, DiskUse
 from deepfs.errors import (
     AlreadyExistsError,
     BackendError,
     ConflictError,
-    DeadlineError,
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
@@ -25,8 +25,7 @@ from deepfs.errors import (
     TooLargeError,
 )
 from deepfs.text.entries import EntryChange
-from support.deadlines import ScriptedDeadline
-from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree
+from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree, when_free
 
 STALE = ".~deepfs-0123456789abcdef"
 
@@ -452,7 +451,7 @@ def edits_by_threads(root: Path, threads: int, edits: int) -> int:
         disk = Disk(str(root))
         try:
             for _ in range(edits):
-                disk.edit_file("/log", lambda data: data + b"line\n")
+                when_free(disk.edit_file, "/log", lambda data: data + b"line\n")
         except BaseException as error:
             errors.append(error)
 
@@ -518,7 +517,7 @@ def test_readers_see_only_complete_contents(root: Path, disk: Disk) -> None:
     assert torn == []
 
 
-# --- waiting for locks of others ---
+# --- locks of others ---
 
 
 @pytest.fixture
@@ -530,47 +529,6 @@ def others(root: Path) -> object:
     os.close(descriptor)
 
 
-CHANGES: dict[str, Callable[[Disk, Deadline], None]] = {
-    "overwrite": lambda disk, deadline: disk.write_file("/file", b"new", overwrite=True, deadline=deadline),
-    "if_match": lambda disk, deadline: disk.write_file("/file", b"new", if_match=version(disk), deadline=deadline),
-    "edit": lambda disk, deadline: disk.edit_file("/file", lambda _: b"new", deadline=deadline),
-    "delete": lambda disk, deadline: disk.delete("/file", deadline),
-    "move": lambda disk, deadline: disk.move("/file", "/moved", deadline=deadline),
-    "move over": lambda disk, deadline: disk.move("/other", "/file", overwrite=True, deadline=deadline),
-    "copy over": lambda disk, deadline: disk.copy("/other", "/file", overwrite=True, deadline=deadline),
-}
-
-
-@pytest.mark.usefixtures("others")
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_waits_for_a_lock_until_its_deadline(
-    root: Path, disk: Disk, change: Callable[[Disk, Deadline], None]
-) -> None:
-    (root / "other").write_bytes(b"other")
-    before, open_before = tree(root), open_descriptors()
-    start = time.perf_counter()
-    with pytest.raises(DeadlineError):
-        change(disk, Deadline(0.05))
-    cancelled = iter([False, False, True])
-    with pytest.raises(DeadlineError):
-        change(disk, ScriptedDeadline(30, lambda: next(cancelled, True)))
-    assert time.perf_counter() - start < 5
-    assert tree(root) == before
-    assert open_descriptors() == open_before
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_continues_when_the_lock_is_released(
-    root: Path, disk: Disk, others: int, change: Callable[[Disk, Deadline], None]
-) -> None:
-    (root / "other").write_bytes(b"other")
-    timer = threading.Timer(0.05, lambda: fcntl.flock(others, fcntl.LOCK_UN))
-    timer.start()
-    change(disk, Deadline(20))
-    timer.join()
-    assert (root / "file").exists() is False or (root / "file").read_bytes() in (b"new", b"other")
-
-
 def test_a_lock_on_a_replaced_file_does_not_block_changes(root: Path, disk: Disk, others: int) -> None:
     os.rename(root / "file", root / "aside")
     (root / "file").write_bytes(b"another")
@@ -579,13 +537,11 @@ def test_a_lock_on_a_replaced_file_does_not_block_changes(root: Path, disk: Disk
 
 
 def test_an_edit_that_waited_changes_the_file_that_replaced_the_old_one(root: Path, disk: Disk, others: int) -> None:
-    edit = threading.Thread(target=lambda: disk.edit_file("/file", bytes.upper))
-    edit.start()
-    time.sleep(0.05)
+    with pytest.raises(LockHeldError):
+        disk.edit_file("/file", bytes.upper)
     (root / "next").write_bytes(b"replaced")
     os.rename(root / "next", root / "file")
-    fcntl.flock(others, fcntl.LOCK_UN)
-    edit.join()
+    disk.edit_file("/file", bytes.upper)
     assert (root / "file").read_bytes() == b"REPLACED"
 
 

@@ -47,7 +47,7 @@ def disk(root: Path) -> Disk:
 
 def prepared(disk: Disk) -> Disk:
     disk.in_memory.prepare()
-    assert disk.in_memory.is_ready
+    assert disk.in_memory.begin_read()
     return disk
 
 
@@ -195,7 +195,7 @@ def test_a_root_that_becomes_a_link_elsewhere_is_followed(root: Path) -> None:
 def test_a_root_that_does_not_exist_yet_is_tried_again(root: Path) -> None:
     disk = Disk(str(root / "later"))
     disk.in_memory.prepare()
-    assert not disk.in_memory.is_ready
+    assert not disk.in_memory.begin_read()
     disk.write_file("/file", b"x")
     assert kept_in_memory(prepared(disk), "/file") == b"x"
 
@@ -273,7 +273,7 @@ def test_another_file_system_is_left_to_a_worker() -> None:
     assert in_memory(disk, "/proc/stat") is None
     proc = Disk("/proc")
     proc.in_memory.prepare()
-    assert not proc.in_memory.is_ready
+    assert not proc.in_memory.begin_read()
 
 
 def test_a_refusal_of_the_file_system_is_remembered(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_a_refusal_of_the_file_system_is_remembered(disk: Disk, monkeypatch: pyt
         assert in_memory(disk, "/dir/file.txt") is None
     monkeypatch.undo()
     disk.in_memory.prepare()
-    assert not disk.in_memory.is_ready
+    assert not disk.in_memory.begin_read()
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_left_to_a_worker(

@@ -6,14 +6,31 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-__all__ = ["Faults", "Swapping", "open_descriptors", "public_directory", "recorded_modes", "seen_by_nobody", "tree"]
+from deepfs.disk import Disk, FoundFile
+from deepfs.disk.file_locks import LockHeldError
+
+__all__ = [
+    "Faults",
+    "Swapping",
+    "open_descriptors",
+    "public_directory",
+    "recorded_modes",
+    "seen_by_nobody",
+    "tree",
+    "walk",
+    "when_free",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NOBODY = 65534
 _AT_FDCWD = -100
@@ -32,6 +49,21 @@ def tree(root: Path) -> dict[str, bytes | str | None]:
         else:
             found[name] = path.read_bytes() if path.is_file() else "special"
     return found
+
+
+def walk(disk: Disk, path: str, **options: Any) -> Generator[FoundFile, None, None]:
+    """The files that `Disk.walk_runs` finds, one by one."""
+    with closing(disk.walk_runs(path, **options)) as runs:
+        for run in runs:
+            yield from run
+
+
+def when_free(change: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Make a change of a Disk again and again, as backends do, until nobody else holds the lock of a file in it."""
+    while True:
+        with suppress(LockHeldError):
+            return change(*args, **options)
+        time.sleep(0.001)
 
 
 def open_descriptors() -> set[str]:

@@ -153,7 +153,7 @@ def _has_files_in_memory() -> bool:
 
     files = Disk(tempfile.gettempdir()).in_memory
     files.prepare()
-    return files.is_ready
+    return files.begin_read()
 
 
 _CHECKS: Final[dict[str, Callable[[], bool]]] = {

@@ -29,7 +29,7 @@ from deepfs.middleware import _messages as messages
 from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
 from deepfs.policy import rules
 from deepfs.process import Kept
-from deepfs.sandboxes import answers, base, network, wire
+from deepfs.sandboxes import answers, network, wire
 from deepfs.search import gitignore, globs, literals, query
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, glob_result, query_of
 from deepfs.text import arguments as given
@@ -190,8 +190,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "base._parse_captured": lambda text: base._parse_captured(ExecuteResponse(output=text, exit_code=0), "ab"),
-    "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
     "resources.text_of": lambda text: resources.text_of("/a", text.encode()),
@@ -311,7 +309,6 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.path_needs": lambda text: literals.path_needs(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
-    "literals.folds_beyond_ascii": lambda text: literals.folds_beyond_ascii([(text,)]),
     "utils.compile_grep_include_glob": utils.compile_grep_include_glob,
     "gitignore.compile_rules": lambda text: gitignore.compile_rules([text]),
     "network._http_request": lambda text: anyio.run(_head, text),

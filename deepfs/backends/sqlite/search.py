@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from deepfs.backends.sqlite.database import DatabaseSession
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
-from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, path_needs, required_text
+from deepfs.search.literals import Clause, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
@@ -272,12 +272,16 @@ def _all_trigrams(literal: str) -> str:
     return f"({' AND '.join(quoted)})"
 
 
+_FOLDED: Final = "replace(replace(lower(content), '\u212a', 'k'), '\u017f', 's')"
+"""The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
+
+
 def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test:
     """Whether the content of a file may match. Files over `most` bytes are not tested."""
     tested = _choose_few(clauses)
     if not tested:
         return _NO_TEST
-    text, small = _fold(tested) if folds else "content", f"size <= {most}"
+    text, small = _FOLDED if folds else "content", f"size <= {most}"
     text_test = " AND ".join(f"({' OR '.join([f'instr({text}, ?)'] * len(clause))})" for clause in tested)
     literals = tuple(literal for clause in tested for literal in clause)
     if folds:
@@ -294,10 +298,3 @@ def _choose_few(clauses: Sequence[Clause]) -> list[Clause]:
         if sum(map(len, chosen)) + len(clause) <= _MOST_TESTED:
             chosen.append(clause)
     return chosen
-
-
-def _fold(clauses: Sequence[Clause]) -> str:
-    """The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
-    if not folds_beyond_ascii(clauses):
-        return "lower(content)"
-    return "replace(replace(lower(content), '\u212a', 'k'), '\u017f', 's')"

@@ -78,15 +78,6 @@ class Change(Struct, frozen=True):
         return "create" if self.before is None and self.seen is None else "replace"
 
     @property
-    def size_before(self) -> int | None:
-        """The size of the file before, in bytes; 0 if there was no file, None if the size is not known."""
-        if self.before is not None:
-            return filedata.size_of(self.before)
-        if self.seen is not None:
-            return self.seen.size
-        return 0 if self.origin is None else None
-
-    @property
     def size_after(self) -> int:
         """The size of the file after, in bytes; 0 if it is deleted."""
         return 0 if self.after is None else filedata.size_of(self.after)

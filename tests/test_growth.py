@@ -408,14 +408,14 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "backend_answers.infos": _with_rows(
         lambda rows: backend_answers.infos([{"path": f"/{row}"} for row in rows], "entries", "/")
     ),
-    "backend_answers.matches": _with_rows(
-        lambda rows: backend_answers.matches([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
+    "backend_answers.match_list": _with_rows(
+        lambda rows: backend_answers.match_list([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
     ),
     "backend_answers.children": _with_rows(
         lambda rows: backend_answers.children([{"path": f"/{row}/a/b"} for row in rows], "/")
     ),
-    "backend_answers.outcomes": _with_rows(
-        lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
+    "backend_answers.outcome_list": _with_rows(
+        lambda rows: backend_answers.outcome_list([], [str(row) for row in rows], FileUploadResponse)
     ),
     "backend_answers.completed of many": _with_rows(
         lambda rows: backend_answers.complete_answer(

@@ -242,7 +242,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         failed = answers.failure_in(answer, GrepResult, path)
         if failed is not None:
             return failed
-        found = [match for match in answers.matches(answer, path) if match.path in grep.files]
+        found = [match for match in answers.match_list(answer, path) if match.path in grep.files]
         if not found and path != "/":
             with suppress(NotDirectoryError):  # A file may be searched, too.
                 await self._require_directory(path)
@@ -326,7 +326,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         upload = self._call("upload_files")
         if upload is None:
             raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
-        [outcome] = answers.outcomes(await upload([(path, content.encode())]), [path], FileUploadResponse)
+        [outcome] = answers.outcome_list(await upload([(path, content.encode())]), [path], FileUploadResponse)
         if outcome.error is not None:
             return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
@@ -384,7 +384,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             paths.normalize(one.paths[0])
 
         async def run(valid: Batch) -> list[Any]:
-            return answers.outcomes(await call([*valid.items]), valid.paths, batch.item)
+            return answers.outcome_list(await call([*valid.items]), valid.paths, batch.item)
 
         try:
             return await batch.where(check, run)

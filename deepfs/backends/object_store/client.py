@@ -399,7 +399,7 @@ class ObjectClient:
         )  # fmt: skip
         mode = self._mode(before, creates=wanted.condition == "create")
         is_lost = False
-        for failed in range(1, self._policy.attempts + 1):
+        for number in range(1, self._policy.attempts + 1):
             try:
                 answer = await self._put_once(path, content, attributes, mode)
                 if isinstance(answer, Tag):
@@ -417,8 +417,8 @@ class ObjectClient:
             tag = outcome_of_put(path, found, before, change, is_lost=is_lost)
             if tag is not None:
                 return tag
-            if failed < self._policy.attempts:
-                await anyio.sleep(self._policy.delay(failed))
+            if number < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(number))
         raise failure
 
     async def _put_once(self, path: str, content: bytes, attributes: dict[str, str], mode: Any) -> Tag | DeepFSError:
@@ -467,7 +467,7 @@ class ObjectClient:
         The request itself has no condition. Raises ChangedError if the object is another one after an answer was lost.
         """
         key = self.keys.key(path)
-        for failed in range(1, self._policy.attempts + 1):
+        for number in range(1, self._policy.attempts + 1):
             try:
                 await self._requests.send(lambda: self._driver.delete_async(self._store, key), attempts=1)
             except Exception as error:
@@ -485,8 +485,8 @@ class ObjectClient:
                 if before.changes and before.changes[-1] in found.tag.changes:
                     raise ChangedError(path)
                 raise unknown_outcome(path)
-            if failed < self._policy.attempts:
-                await anyio.sleep(self._policy.delay(failed))
+            if number < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(number))
         raise failure
 
     async def put_parts(self, path: str, before: FileStat | None, chunks: AsyncIterator[bytes]) -> None:

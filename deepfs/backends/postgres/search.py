@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deepfs.backends.postgres.files import Changes, PostgresFiles
-from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
+from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, stats_of_rows, successor
 from deepfs.search.literals import Clause, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
@@ -124,7 +124,7 @@ class SearchedFiles(PostgresFiles):
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL
         else:
-            start, root = behind(after or "/"), None
+            start, root = successor(after or "/"), None
         if self._by_index:
             return await self._ask_index(start, {})
         return await self._walk(start, root)
@@ -141,7 +141,7 @@ class SearchedFiles(PostgresFiles):
         self._step = min(2 * self._step, _LONGEST_STEP)
         if is_rare and self._index_helps:
             self._by_index = True
-            return await self._ask_index(behind(end["path"]), found)
+            return await self._ask_index(successor(end["path"]), found)
         gives_up = not self._index_helps and self._in_vain > self._max_scanned
         return Page(found, end["path"], truncated=gives_up)
 
@@ -204,7 +204,7 @@ def _split(rows: Iterable[Any]) -> tuple[list[Any], Any]:
 
 
 def _before(start: str) -> str:
-    """The path that a page ends with so that the next one begins at `start`, which `behind` returned."""
+    """The path that a page ends with so that the next one begins at `start`, which `successor` returned."""
     return start[:-1]
 
 

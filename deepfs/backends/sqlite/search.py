@@ -17,7 +17,7 @@ from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of_prefix
 
-# Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
+# Other programs may put any type into a column. Rows are found by a range of paths, which excludes other types.
 _SIZE: Final = """
     CASE WHEN typeof(size) = 'integer' AND size >= 0 THEN size
     ELSE coalesce(length(bytes), length(CAST(content AS BLOB)), 0) END
@@ -51,7 +51,7 @@ _MOST_TESTED: Final = 8
 _IDS_AT_ONCE: Final = 256
 
 
-def behind(path: str) -> str:
+def successor(path: str) -> str:
     """The smallest text after `path`: no path lies between them."""
     return f"{path}\0"
 
@@ -129,7 +129,7 @@ class Candidates:
         if self._chosen is not None:
             return self._take_indexed(self._chosen, after)
         first = self._find_root() if after is None else {}
-        page = self._walk(self._start if after is None else max(behind(after), self._start))
+        page = self._walk(self._start if after is None else max(successor(after), self._start))
         if not self._is_sampled and page.last is not None:
             self._decide(page)
         self._is_sampled = True
@@ -185,7 +185,8 @@ class Candidates:
         more = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
         if self._session.execute(more, (self._namespace, self._start, self._end, _SHORT_WALK)).fetchone() is None:
             return
-        self._session.execute("BEGIN")  # A file leaves `pending` when it enters the index, and may become too large.
+        # One snapshot: a file may move from `pending` to the index or to the unindexed ones between two queries.
+        self._session.execute("BEGIN")
         try:
             self._choose()
         except sqlite3.DatabaseError as error:

@@ -176,9 +176,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "query.search for two lines": lambda text: _search("a\na", text, context_lines=2),
     "query.search regex": lambda text: _search(r"(a|b)*c", text, regex=True),
     "query.search ignore_case": lambda text: _search(text[:100], text, ignore_case=True),
-    "query.search_plain": lambda text: query.search_plain(
-        query.compile_query("a"), "/a", text, None, query.Deadline(60)
-    ),
     "query.parse_numbered_matches": lambda text: query.parse_numbered_matches("/a", text.encode(), ["a", text[:50]]),
     "gitignore.compile_rules of long lines": _ignores_by_long_lines,
     "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),

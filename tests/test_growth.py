@@ -449,7 +449,8 @@ ELSEWHERE: Final = {
 
 FIXED: Final = {
     *("arguments." + name for name in (
-        "argument_of", "bytes_from_mb", "check_bool", "check_callable", "check_callables", "check_integer",
+        "argument_of", "bytes_from_mb", "check_bool", "check_callable", "check_callables", "check_installed",
+        "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (

@@ -38,7 +38,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
-from deepfs.search.flat import grep_tree, run_search
+from deepfs.search.flat import BatchedGrep, run_search
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import in_thread
 from deepfs.text import paths
@@ -236,8 +236,9 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         grep = GrepScan(request, FileFilter(request))
         path = grep.files.root
         if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
-            tree = await self._files(path)
-            return await run_search(partial(grep_tree, tree, grep))
+            search = BatchedGrep(await self._files(path), grep)
+            await run_search(search.scan_all)
+            return search.result()
         answer = await self._require("grep")(request.pattern, path, request.glob)
         failed = answers.failure_in(answer, GrepResult, path)
         if failed is not None:

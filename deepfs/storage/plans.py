@@ -18,7 +18,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
-from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
+from deepfs.search.flat import BatchedGlob, BatchedGrep, is_short, search_deadline
 from deepfs.search.literals import path_needs
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.storage.gathering import batched
@@ -434,8 +434,9 @@ def glob(backend: PlannedBackend, request: GlobRequest, files: FileFilter) -> Pl
     tree = yield from _list_searched(backend, files)
     if not tree.holds(files.root):
         raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory_error(files.root))
-    result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
-    return result
+    search = BatchedGlob(files)
+    yield Work(partial(search.add, tree), search_deadline(), is_short(tree))
+    return search.result()
 
 
 def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:

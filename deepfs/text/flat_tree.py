@@ -165,7 +165,7 @@ class Directories:
 ValueT = TypeVar("ValueT")
 
 
-class _Keyed(Mapping[str, ValueT]):
+class Keyed(Mapping[str, ValueT]):
     """A mapping with the keys of another one."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class StoredFiles(Mapping[str, FileDataV2]):
         return False
 
 
-class TaggedFiles(_Keyed[FileDataV2], StoredFiles):
+class TaggedFiles(Keyed[FileDataV2], StoredFiles):
     """Files with a tag each, for storages that number or hash the versions of a file.
 
     Access to a file that could not be read raises the error that `files` have in its place.
@@ -222,7 +222,7 @@ def is_about_one_file(error: DeepFSError) -> bool:
     return error.path is not None and not isinstance(error, ChangedError | DeadlineError)
 
 
-class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
+class DecodedFiles(Keyed[FileDataV2], StoredFiles):
     """Stored records by path, decoded when they are accessed. Access to a malformed one raises InvalidContentError."""
 
     _last: tuple[str, FileDataV2] | None = None
@@ -340,7 +340,7 @@ def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
     return _Stats(files)
 
 
-class _Stats(_Keyed[FileStat]):
+class _Stats(Keyed[FileStat]):
     def __getitem__(self, path: str) -> FileStat:
         return self._files.stat(path) if isinstance(self._files, StoredFiles) else _stat(self._files, path)
 

@@ -462,7 +462,7 @@ FIXED: Final = {
     )),
     *("lines.check_window", "records.text_file", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
-    *("query.is_plain", "wire.bound_of", "wire.off_loop"),
+    *("wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.make_tool"),
     "resources.fetch",
     *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),

@@ -30,7 +30,6 @@ __all__ = [
     "Stretches",
     "TooMuchWorkError",
     "compile_query",
-    "is_plain",
     "parse_numbered_matches",
     "search",
 ]
@@ -131,6 +130,11 @@ class Query(Struct, frozen=True):
         """Bytes that every matching file contains; empty if none are known."""
         return self.needle if self.regexp is None else b""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a match is a line with the pattern, shown without other lines."""
+        return self.regexp is None and not self.context_lines and self.pattern != ""
+
 
 class FileHits(Struct, frozen=True):
     """The matches in one file. `skipped` is True if the file matches but is binary, or if one of its lines is too long
@@ -176,11 +180,6 @@ def search(
         return FileHits(skipped=True)
 
 
-def is_plain(query: Query) -> bool:
-    """Whether a match is a line with the pattern, shown without other lines."""
-    return query.regexp is None and not query.context_lines and query.pattern != ""
-
-
 _CHECK_EVERY = 1000
 """Matches in one file between two checks of the deadline: about a millisecond."""
 
@@ -196,7 +195,7 @@ def _search_literal(query: Query, path: str, data: bytes | str, limit: int | Non
     text = text.removeprefix(BOM)
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    if is_plain(query) and not media.is_binary_name(path):
+    if query.is_plain and not media.is_binary_name(path):
         return FileHits(_plain_matches(query, path, text, limit, deadline))
 
     def find(start: int) -> int:

@@ -204,9 +204,9 @@ def _chars_of(match: GrepMatch) -> int:
     return len(match.text) + sum(len(line.text) for line in beside)
 
 
-def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES, *, is_late: bool = False) -> GlobResult:
-    """The result of a glob, cut at `limit` and at `MAX_GLOB_CHARS`; `is_late` if the search ended at its deadline."""
-    limit = min(limit, _count_fitting(matches))
+def glob_result(matches: list[FileInfo], *, is_late: bool = False) -> GlobResult:
+    """The result of a glob, cut at its limits; `is_late` if the search ended at its deadline."""
+    limit = min(MAX_GLOB_MATCHES, _count_fitting(matches))
     is_cut = is_late or len(matches) > limit
     return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)
 

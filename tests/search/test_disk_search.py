@@ -23,7 +23,7 @@ from deepfs.search import disk as engines
 from deepfs.search import request
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search
+from deepfs.search.query import MAX_LINE, FileHits, compile_query, search
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, RipgrepFound, find_ripgrep
 from deepfs.threads.deadline import Deadline
@@ -306,7 +306,7 @@ _TEXT = st.lists(
 @example(text="\ufeff" * 2 + "ab\r\r\n😀😀😀😀ab", needle="ab", limit=None, name="/a.txt")
 def test_plain_searches_find_the_same_as_general_ones(text: str, needle: str, limit: int | None, name: str) -> None:
     query, general = (compile_query(needle, max_line=4, context_lines=count) for count in (0, 1))
-    assert is_plain(query)
+    assert query.is_plain
     for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
         expected = search(general, name, data, limit)
         matches = [GrepMatch(match.path, match.line, match.text) for match in expected.matches]

@@ -348,9 +348,10 @@ class ObjectClient:
 
         return await self._send(path, attempt)
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """List the objects whose keys begin with `prefix`, a page at a time."""
         stream: Any = None
+        after: str | None = None
         directory = self.keys.path(prefix).rstrip("/") or "/"
 
         async def next_page() -> Sequence[Mapping[str, Any]] | None:

@@ -81,7 +81,7 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     body = vars(cls).get("run")
     if body is not None and _is_outside(cls):
         cls.run = body = _complete_answers(body)
-    otherwise: Run = body or _run_above(cls)
+    otherwise: Run = body or (lambda self, operation: super(cls, self).run(operation))
     marks = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
     calls = {kind: call for kind in KINDS.values() if (call := _call_of_body(cls, kind, protocol)) is not None}
     for kind in marks if body is None else KINDS.values():
@@ -150,10 +150,6 @@ def _complete_answers(run: Run) -> Run:
         return _complete(operation, await run(self, operation))
 
     return complete_run
-
-
-def _run_above(cls: type[Any]) -> Run:
-    return lambda self, operation: super(cls, self).run(operation)
 
 
 def _choose_method(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:

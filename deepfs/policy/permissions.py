@@ -268,7 +268,7 @@ class PermissionedBackend(WrapperBackend):
         return [
             record
             for record in found
-            if _place(record) in visible and not (isinstance(record, GrepMatch) and record.path in outside)
+            if _place(record) in visible and not (record.path in outside and isinstance(record, GrepMatch))
         ]
 
     def _hiding_filter(self, also: PathFilter | None) -> PathFilter | None:

@@ -22,8 +22,6 @@ from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import Capabilities, GrepResult, ReadResult, replace_fields
 
-__all__ = ["answer", "complete", "complete_protocol"]
-
 ClassT = TypeVar("ClassT", bound=type)
 Run: TypeAlias = Callable[[Any, Any], Any]
 """Carries out an operation by a backend. Returns an awaitable of the answer, for a stream of its async generator."""

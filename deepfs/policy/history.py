@@ -37,8 +37,6 @@ from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
 
-__all__ = ["HistoryBackend", "Version"]
-
 _log = getLogger("deepfs")
 
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})

@@ -27,19 +27,6 @@ from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, File
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-__all__ = [
-    "AuditLog",
-    "AuditRecord",
-    "AuditedBackend",
-    "Observation",
-    "ObservedBackend",
-    "Outcome",
-    "Redaction",
-    "TracedBackend",
-    "backend_name",
-    "chunk_bytes",
-]
-
 _BYTES = (bytes, bytearray, memoryview)
 
 

@@ -38,9 +38,7 @@ from deepfs.operations import (
     Write,
 )
 from deepfs.policy.rules import (
-    ALLOWED,
     CompiledRules,
-    Decision,
     FilesystemOperation,
     FilesystemPermission,
     Mode,
@@ -52,22 +50,6 @@ from deepfs.text import paths
 from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
 from deepfs.text.judging import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
-
-__all__ = [
-    "ALLOWED",
-    "ApprovalNeededError",
-    "Decision",
-    "DeniedError",
-    "FilesystemOperation",
-    "FilesystemPermission",
-    "Mode",
-    "PermissionedBackend",
-    "approved",
-    "decide",
-    "decide_beneath",
-    "either",
-    "visit_beneath",
-]
 
 FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
 

@@ -32,22 +32,6 @@ from deepfs.text.entries import (
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replace_fields
 
-__all__ = [
-    "CachedContent",
-    "Content",
-    "SandboxContents",
-    "SearchedFile",
-    "Unlisted",
-    "contents",
-    "glob_files",
-    "grep_files",
-    "infos",
-    "list_directory",
-    "parse_found_files",
-    "parse_resolved_paths",
-    "tree_listing",
-]
-
 # --- paths and times -------------------------------------------------------------------------------------------------
 
 

@@ -53,8 +53,6 @@ from deepfs.types import (
     WriteResult,
 )
 
-__all__ = ["BaseSandbox"]
-
 _Files: TypeAlias = list[tuple[str, bytes]]
 _MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 """The most content that one grep transfers; beyond it the result is truncated."""

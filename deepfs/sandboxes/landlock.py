@@ -39,8 +39,6 @@ from deepfs.threads import pool
 if sys.platform != "win32":
     import resource
 
-__all__ = ["LandlockSandbox", "Limits", "landlock_version"]
-
 # --- Landlock: see landlock(7) and linux/landlock.h ---
 
 _CREATE_RULESET, _ADD_RULE = 444, 445

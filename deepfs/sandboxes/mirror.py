@@ -35,8 +35,6 @@ from deepfs.text.visible import one_line
 from deepfs.threads.locks import path_locks
 from deepfs.types import ExecuteResponse
 
-__all__ = ["MirroredFile", "SandboxMirror", "command_path", "executor_of", "reachable_path"]
-
 _LIST: Final = ".deepfs-files"
 """The list of the copied files, in the directory of the copy. Other files of a mirror have longer, random names."""
 _MAX_COMMAND: Final = 90_000

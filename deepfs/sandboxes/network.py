@@ -19,9 +19,6 @@ from msgspec import Struct
 
 from deepfs.disk.programs import interpreter_parts, is_safe
 
-__all__ = ["PROXY_VARIABLES", "AllowedHosts", "is_public", "listen_beside", "normal_host", "serve_proxy"]
-
-
 # --- names and addresses ---
 
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:@/\[\]]+))(?::([0-9]{1,5}))?")

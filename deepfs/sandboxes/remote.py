@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from deepfs.threads.loop_bridge import AsyncioLoop
 
-__all__ = ["DaytonaSandbox", "DenoSandbox", "ModalSandbox", "RemoteSandbox"]
-
 T = TypeVar("T")
 SandboxT = TypeVar("SandboxT")
 

@@ -38,22 +38,6 @@ from deepfs.text import paths
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 
-__all__ = [
-    "LISTING",
-    "MAX_ENTRIES",
-    "Bound",
-    "Records",
-    "ScriptCalls",
-    "bound_of",
-    "check",
-    "command_text",
-    "failure_of",
-    "off_loop",
-    "outcomes",
-    "parse_frame",
-    "printable",
-]
-
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")

@@ -34,8 +34,6 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse, FileUploadResponse
 
-__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_through", "memory_file", "remove_directory"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)

@@ -12,15 +12,6 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
-__all__ = [
-    "BatchedGlob",
-    "BatchedGrep",
-    "is_short",
-    "run_search",
-    "scan_stored",
-    "search_deadline",
-]
-
 T = TypeVar("T")
 
 _FEW = 500

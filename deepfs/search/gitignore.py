@@ -13,8 +13,6 @@ from deepfs.errors import DeadlineError
 from deepfs.text import paths
 from deepfs.text.lines import BOM, is_text
 
-__all__ = ["GITIGNORE", "IgnoreOption", "Ignoring", "Rules", "compile_rules", "rules_of_file"]
-
 IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 """`"git"` honours `.gitignore` files, a sequence gives their lines, None ignores nothing."""
 

@@ -21,8 +21,6 @@ from deepfs.operations import Grep as GrepRequest
 if TYPE_CHECKING:
     from deepfs.search.request import FileFilter
 
-__all__ = ["Clause", "PathNeeds", "folds_case", "path_needs", "required_text"]
-
 Clause: TypeAlias = tuple[str, ...]
 """Alternatives, of which at least one occurs."""
 

@@ -20,20 +20,6 @@ from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ContextLine, GrepMatch
 
-__all__ = [
-    "MAX_CONTEXT_LINES",
-    "MAX_LINE",
-    "FileHits",
-    "Match",
-    "Query",
-    "Regexp",
-    "Stretches",
-    "TooMuchWorkError",
-    "compile_query",
-    "parse_numbered_matches",
-    "search",
-]
-
 _WORK = 5_000_000
 """The size of a stretch: its bytes times the instructions of the expression."""
 _MAX_WORK = 2_000_000_000

@@ -362,9 +362,6 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         _ANSWER_LINES,
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
-    "answers.parse_found_files": _of_answer(
-        lambda answer, _: list(answers.parse_found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
-    ),
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
     ),

@@ -144,7 +144,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "paths.visible_in": lambda text: paths.visible_in("", list(filter(None, text.split("/")))),
     "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
     "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
-    "records.describe_record": lambda text: records.describe_record({"content": text.split("\n")}, "/a"),
     "records.encode_file": lambda text: records.encode_file(_as_data(text), "v1"),
     "records.new_file": records.new_file,
     "records.read_binary": lambda text: records.read_binary(

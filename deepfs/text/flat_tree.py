@@ -242,9 +242,10 @@ class DecodedFiles(Keyed[FileDataV2], StoredFiles):
     def describe(self, path: str) -> tuple[int | None, str | None, str | None]:
         """The size and the times of the file at `path`; all are None if the record is malformed."""
         try:
-            return filedata.describe_record(self._files[path], path)
+            data = self[path]
         except InvalidContentError:
             return None, None, None
+        return filedata.size_of(data), data.modified_at, data.created_at
 
 
 class FileTree:

@@ -237,15 +237,7 @@ class DecodedFiles(Keyed[FileDataV2], StoredFiles):
         return self._files.get(path)
 
     def stat(self, path: str) -> FileStat:
-        return FileStat(*self.describe(path), tag=self._files[path])
-
-    def describe(self, path: str) -> tuple[int | None, str | None, str | None]:
-        """The size and the times of the file at `path`; all are None if the record is malformed."""
-        try:
-            data = self[path]
-        except InvalidContentError:
-            return None, None, None
-        return filedata.size_of(data), data.modified_at, data.created_at
+        return replace(_stat(self, path), tag=self._files[path])
 
 
 class FileTree:
@@ -387,9 +379,6 @@ def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Re
 
 def file_info(path: str, files: Found) -> FileInfo:
     """The listing entry of a file; if its record is malformed, the entry has only the path."""
-    if type(files) is DecodedFiles:
-        size, modified_at, _ = files.describe(path)
-        return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
     data = files.get(path) if type(files) is dict else readable(files, path)
     if type(data) is not FileDataV2:
         return FileInfo(path, is_dir=False)

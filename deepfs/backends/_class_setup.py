@@ -110,10 +110,10 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     if cls._is_v1 and amethod is None and older in vars(cls) and (method is None or older == kind.name):
         setattr(cls, name, _make_method(_in_v1, kind, getattr(protocol, name, method)))
         return _in_v1
-    made: dict[str, _Defined] = {}
+    made: dict[str, _DefinedMethod] = {}
     for spelled, each in ((kind.name, method), (name, amethod)):
         if inspect.isfunction(each):
-            made[spelled] = _Defined(each, kind, cls, protocol)
+            made[spelled] = _DefinedMethod(each, kind, cls, protocol)
             each.__doc__ = each.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
     if not made:
         return None
@@ -175,7 +175,7 @@ def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> C
     return made
 
 
-def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
+def _make_async(defined: "_DefinedMethod", name: str) -> Callable[..., Any]:
     """The async method of a class that defines one, or a sync one."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +185,7 @@ def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
     return functools.wraps(defined.method)(call) if defined.is_async else name_like(call, defined.method, name)
 
 
-def _make_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
+def _make_sync(defined: "_DefinedMethod", shimmed: Callable[..., Any]) -> Callable[..., Any]:
     """The sync method of a class that defines one; `shimmed` is what is generated of the async one."""
 
     @functools.wraps(defined.method)
@@ -231,7 +231,7 @@ def _as_replacing(backend: object, operation: Operation) -> Operation:
     return replace(operation, overwrite=True) if now[:2] in _replacing.get() or now in _replacing_now else operation
 
 
-class _Defined:
+class _DefinedMethod:
     """A method that a class body defines for an operation, and how it is called for one.
 
     It may lack options, as those of deepagents do. One that is set is then `unsupported`, but for three: `max_count` is

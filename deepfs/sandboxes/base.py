@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -30,6 +30,7 @@ from deepfs.sandboxes.answers import (
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
+from deepfs.sync import shim
 from deepfs.text import paths
 from deepfs.text import records as filedata
 from deepfs.text.arguments import bytes_from_mb
@@ -141,25 +142,7 @@ class BaseSandbox(SandboxBackendProtocol):
         """
         return ExecuteOffloadResult(False, await self.aexecute(command, timeout=timeout))
 
-    def execute_with_offload(
-        self,
-        command: str,
-        capture_path: str,
-        *,
-        max_inline_bytes: int,
-        max_capture_bytes: int | None = None,
-        timeout: float | None = None,
-    ) -> ExecuteOffloadResult:
-        """`aexecute_with_offload` without an event loop.
-
-        Args:
-            command: The command.
-            capture_path: The file for the output in deepagents.
-            max_inline_bytes: What is returned whole in deepagents.
-            max_capture_bytes: What the file gets in deepagents.
-            timeout: Seconds, as in `execute`.
-        """
-        return ExecuteOffloadResult(False, self.execute(command, timeout=timeout))
+    execute_with_offload: Callable[..., ExecuteOffloadResult] = shim(aexecute_with_offload, "execute_with_offload")
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         """Run a command of a file operation."""

@@ -29,7 +29,7 @@ from deepfs.middleware import _messages as messages
 from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
 from deepfs.policy import rules
 from deepfs.process import Kept
-from deepfs.sandboxes import answers, base, network, wire
+from deepfs.sandboxes import answers, network, wire
 from deepfs.search import gitignore, globs, literals, query
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan, glob_result, query_of
 from deepfs.text import arguments as given
@@ -144,7 +144,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "paths.visible_in": lambda text: paths.visible_in("", list(filter(None, text.split("/")))),
     "records.content_bytes": lambda text: records.content_bytes(_as_data(text)),
     "records.decode_file": lambda text: records.decode_file({"content": text.split("\n")}, "/a"),
-    "records.describe_record": lambda text: records.describe_record({"content": text.split("\n")}, "/a"),
     "records.encode_file": lambda text: records.encode_file(_as_data(text), "v1"),
     "records.new_file": records.new_file,
     "records.read_binary": lambda text: records.read_binary(
@@ -176,9 +175,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "query.search for two lines": lambda text: _search("a\na", text, context_lines=2),
     "query.search regex": lambda text: _search(r"(a|b)*c", text, regex=True),
     "query.search ignore_case": lambda text: _search(text[:100], text, ignore_case=True),
-    "query.search_plain": lambda text: query.search_plain(
-        query.compile_query("a"), "/a", text, None, query.Deadline(60)
-    ),
     "query.parse_numbered_matches": lambda text: query.parse_numbered_matches("/a", text.encode(), ["a", text[:50]]),
     "gitignore.compile_rules of long lines": _ignores_by_long_lines,
     "gitignore.rules_of_file": lambda text: gitignore.rules_of_file(text.encode()).verdict("a/b", is_dir=False),
@@ -190,8 +186,6 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "wire.parse_frame": lambda text: wire.parse_frame(text, "ab"),
     "wire.parse_frame begun": lambda text: wire.parse_frame(f"@deepfs ab py 1 - {text}", "ab"),
     "wire.command_text": lambda text: wire.command_text("sh", [text.encode()], text.encode()),
-    "base._parse_captured": lambda text: base._parse_captured(ExecuteResponse(output=text, exit_code=0), "ab"),
-    "base._capturing_command": lambda text: base._capturing_command(text, "/a", 1, 1),
     # deepfs/mcp
     "resources.path_of": lambda text: resources.path_of(f"file:///{text}"),
     "resources.uri_of": resources.uri_of,
@@ -311,7 +305,6 @@ PROMPT: Final[dict[str, Callable[[str], object]]] = {
     "literals.required_text": lambda text: literals.required_text(GrepRequest(text, regex=True)),
     "literals.path_needs": lambda text: literals.path_needs(FileFilter(GlobRequest(text))),
     "literals.folds_case": lambda text: literals.folds_case(GrepRequest(text, ignore_case=True)),
-    "literals.folds_beyond_ascii": lambda text: literals.folds_beyond_ascii([(text,)]),
     "utils.compile_grep_include_glob": utils.compile_grep_include_glob,
     "gitignore.compile_rules": lambda text: gitignore.compile_rules([text]),
     "network._http_request": lambda text: anyio.run(_head, text),
@@ -368,9 +361,6 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
         _ANSWER_LINES,
     ),
     "answers.tree_listing": _of_answer(lambda answer, _: answers.tree_listing(answer, "/", ""), _ANSWER_LINES),
-    "answers.parse_found_files": _of_answer(
-        lambda answer, _: list(answers.parse_found_files(answer, "/", "", 1 << 20)), _ANSWER_LINES
-    ),
     "answers.contents": _of_answer(
         lambda answer, count: list(answers.contents(answer, ["/a"] * count, 1 << 20)), b"ok 1 2\nab"
     ),
@@ -411,14 +401,14 @@ SIZED: Final[dict[str, Callable[[int], Call]]] = {
     "backend_answers.infos": _with_rows(
         lambda rows: backend_answers.infos([{"path": f"/{row}"} for row in rows], "entries", "/")
     ),
-    "backend_answers.matches": _with_rows(
-        lambda rows: backend_answers.matches([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
+    "backend_answers.match_list": _with_rows(
+        lambda rows: backend_answers.match_list([{"path": "/a", "line": row, "text": "a"} for row in rows], "/")
     ),
     "backend_answers.children": _with_rows(
         lambda rows: backend_answers.children([{"path": f"/{row}/a/b"} for row in rows], "/")
     ),
-    "backend_answers.outcomes": _with_rows(
-        lambda rows: backend_answers.outcomes([], [str(row) for row in rows], FileUploadResponse)
+    "backend_answers.outcome_list": _with_rows(
+        lambda rows: backend_answers.outcome_list([], [str(row) for row in rows], FileUploadResponse)
     ),
     "backend_answers.completed of many": _with_rows(
         lambda rows: backend_answers.complete_answer(
@@ -455,7 +445,8 @@ ELSEWHERE: Final = {
 
 FIXED: Final = {
     *("arguments." + name for name in (
-        "argument_of", "bytes_from_mb", "check_bool", "check_callable", "check_callables", "check_integer",
+        "argument_of", "bytes_from_mb", "check_bool", "check_callable", "check_callables", "check_installed",
+        "check_integer",
         "check_number", "check_string", "chunk_bytes", "seconds_of", "file_tool_name",
     )),
     *("entries." + name for name in (
@@ -467,7 +458,7 @@ FIXED: Final = {
     )),
     *("lines.check_window", "records.text_file", "records.time_text", "records.timestamp", "gitignore._go_on"),
     *("urls.inert_serializer", "urls.open_url"),
-    *("query.is_plain", "wire.bound_of", "wire.off_loop"),
+    *("wire.bound_of", "wire.off_loop"),
     *("network.is_public", "network.listen_beside", "network.serve_proxy", "calls.output_schema", "calls.make_tool"),
     "resources.fetch",
     *("skill_files." + name for name in ("normal_path", "path_and_label", "too_large")),

@@ -22,8 +22,6 @@ from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import Capabilities, GrepResult, ReadResult, replace_fields
 
-__all__ = ["answer", "complete", "complete_protocol"]
-
 ClassT = TypeVar("ClassT", bound=type)
 Run: TypeAlias = Callable[[Any, Any], Any]
 """Carries out an operation by a backend. Returns an awaitable of the answer, for a stream of its async generator."""
@@ -81,7 +79,7 @@ def _pair_with_run(cls: type[Any], protocol: Any) -> None:
     body = vars(cls).get("run")
     if body is not None and _is_outside(cls):
         cls.run = body = _complete_answers(body)
-    otherwise: Run = body or _run_above(cls)
+    otherwise: Run = body or (lambda self, operation: super(cls, self).run(operation))
     marks = {kind: mark for mark in (RUNS_INLINE, BLOCKS_INLINE) for kind in vars(cls).get(f"_{mark}", ())}
     calls = {kind: call for kind in KINDS.values() if (call := _call_of_body(cls, kind, protocol)) is not None}
     for kind in marks if body is None else KINDS.values():
@@ -112,10 +110,10 @@ def _call_of_body(cls: type[Any], kind: type[Operation], protocol: Any) -> Run |
     if cls._is_v1 and amethod is None and older in vars(cls) and (method is None or older == kind.name):
         setattr(cls, name, _make_method(_in_v1, kind, getattr(protocol, name, method)))
         return _in_v1
-    made: dict[str, _Defined] = {}
+    made: dict[str, _DefinedMethod] = {}
     for spelled, each in ((kind.name, method), (name, amethod)):
         if inspect.isfunction(each):
-            made[spelled] = _Defined(each, kind, cls, protocol)
+            made[spelled] = _DefinedMethod(each, kind, cls, protocol)
             each.__doc__ = each.__doc__ or getattr(getattr(super(cls, cls), spelled, None), "__doc__", None)
     if not made:
         return None
@@ -152,10 +150,6 @@ def _complete_answers(run: Run) -> Run:
     return complete_run
 
 
-def _run_above(cls: type[Any]) -> Run:
-    return lambda self, operation: super(cls, self).run(operation)
-
-
 def _choose_method(calls: Mapping[type[Operation], Run], otherwise: Run) -> Run:
     def run(self: Any, operation: Operation) -> Any:
         """Carry out an operation by the method of its name, which this class defines."""
@@ -181,7 +175,7 @@ def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> C
     return made
 
 
-def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
+def _make_async(defined: "_DefinedMethod", name: str) -> Callable[..., Any]:
     """The async method of a class that defines one, or a sync one."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,7 +185,7 @@ def _make_async(defined: "_Defined", name: str) -> Callable[..., Any]:
     return functools.wraps(defined.method)(call) if defined.is_async else name_like(call, defined.method, name)
 
 
-def _make_sync(defined: "_Defined", shimmed: Callable[..., Any]) -> Callable[..., Any]:
+def _make_sync(defined: "_DefinedMethod", shimmed: Callable[..., Any]) -> Callable[..., Any]:
     """The sync method of a class that defines one; `shimmed` is what is generated of the async one."""
 
     @functools.wraps(defined.method)
@@ -237,7 +231,7 @@ def _as_replacing(backend: object, operation: Operation) -> Operation:
     return replace(operation, overwrite=True) if now[:2] in _replacing.get() or now in _replacing_now else operation
 
 
-class _Defined:
+class _DefinedMethod:
     """A method that a class body defines for an operation, and how it is called for one.
 
     It may lack options, as those of deepagents do. One that is set is then `unsupported`, but for three: `max_count` is

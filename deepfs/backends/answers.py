@@ -52,8 +52,8 @@ __all__ = [
     "complete_answer",
     "failure_in",
     "infos",
-    "matches",
-    "outcomes",
+    "match_list",
+    "outcome_list",
     "parse_numbered",
     "read_result",
     "shows_file",
@@ -225,7 +225,7 @@ def children(answer: Any, directory: str) -> list[FileInfo]:
     return sorted(found.values(), key=lambda info: info.path)
 
 
-def matches(answer: Any, root: str, *, keeps_cr: bool = False) -> list[GrepMatch]:
+def match_list(answer: Any, root: str, *, keeps_cr: bool = False) -> list[GrepMatch]:
     """The matches of an answer about `root`, sorted by path, then line; with `keeps_cr`, a text may end in `\\r`."""
     given = answer if isinstance(answer, list | tuple) else getattr(answer, "matches", None) or ()
     found = (_match(entry, root, keeps_cr=keeps_cr) for entry in given)
@@ -256,7 +256,7 @@ def change_result(answer: Any, result: type[ResultT], path: str) -> ResultT:
     return result(**{name: known[name] for name in result.__struct_fields__ if name in known})
 
 
-def outcomes(answered: Iterable[Any], asked: Sequence[str], kind: type[OutcomeT]) -> list[OutcomeT]:
+def outcome_list(answered: Iterable[Any], asked: Sequence[str], kind: type[OutcomeT]) -> list[OutcomeT]:
     """The outcome for each path of a batch; a path that no answer is about failed."""
     by_place = list(answered)[: len(asked)] + [None] * len(asked)
     return [_outcome(answer, path, kind) for answer, path in zip(by_place, asked, strict=False)]
@@ -342,7 +342,7 @@ def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> An
         given: The arguments, by the names of the protocol. For a batch, `paths` are those of its items.
     """
     if operation in _BATCHES and isinstance(answer, Iterable):
-        return outcomes(answer, given["paths"], _BATCHES[operation])
+        return outcome_list(answer, given["paths"], _BATCHES[operation])
     if not isinstance(answer, Result):
         return answer
     if answer.error is not None:
@@ -356,7 +356,7 @@ def complete_answer(operation: str, answer: Any, given: Mapping[str, Any]) -> An
         case GlobResult():
             answer.matches = infos(answer, "matches", paths.normalize(given.get("path") or "/"))
         case GrepResult():
-            answer.matches = matches(answer, paths.normalize(given.get("path") or "/"), keeps_cr=True)
+            answer.matches = match_list(answer, paths.normalize(given.get("path") or "/"), keeps_cr=True)
         case WriteResult() | EditResult() | DeleteResult():
             answer.path = answer.path or given.get("dst") or given["path"]
             if isinstance(answer, EditResult) and answer.occurrences is None and not given["replace_all"]:

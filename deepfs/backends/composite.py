@@ -224,21 +224,21 @@ class CompositeBackend(BackendProtocol, SyncCommands):
         return mount, mount.inner(path), path
 
     def _check_no_mount_beneath(self, path: str) -> None:
-        if path in self._table.above:
+        if self._table.has_beneath(path):
             # The error does not name the mount, which a rule may hide from the caller.
             raise PermissionDeniedError(path, "a backend is mounted beneath it")
 
     def _file_route(self, path: str) -> tuple[Mount, str, str]:
         """`_route` for a path that may be a file. Raises IsDirectoryError if a mount lies beneath it."""
         mount, inner, path = self._route(path)
-        if path in self._table.above:
+        if self._table.has_beneath(path):
             raise IsDirectoryError(path)
         return mount, inner, path
 
     async def _copy(self, src: str, dst: str, overwrite: bool) -> WriteResult:
         mount, inner_src, src = self._route(src)
         target, inner_dst, dst = self._file_route(dst)
-        if target is mount and src not in self._table.above:
+        if target is mount and not self._table.has_beneath(src):
             return await self._within(mount, ops.Copy(inner_src, inner_dst, overwrite))
         if await self._are_one(src, dst, moving=False):
             return await self._copy(dst, dst, overwrite)  # Changes nothing: its answer is that of a copy onto itself.

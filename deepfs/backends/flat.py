@@ -96,7 +96,7 @@ class StorageBackend(BackendProtocol):
         """Raise InvalidContentError if the storage cannot hold `data`."""
 
     def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return the changes to store for one operation; raise to refuse them all. Changes know their sizes.
+        """Return the changes to store for one operation; raise to refuse them all.
 
         Every change of the backend passes through here, under its locks, in the thread that calls the storage.
         """

@@ -92,9 +92,8 @@ class MountTable:
                 raise ValueError(f"Route {route!r} is given twice")
             self._mounts[prefix] = Mount(prefix, backend)
         self._prefixes = sorted(self._mounts)
-        self.above: set[str] = {"/"} if self._mounts else set()
-        """The directories with a mount beneath them."""
-        self.above.update(*map(paths.ancestors, self._mounts))
+        self._above: set[str] = {"/"} if self._mounts else set()
+        self._above.update(*map(paths.ancestors, self._mounts))
 
     def find(self, path: str) -> Mount:
         """The mount that `path` belongs to."""
@@ -111,9 +110,13 @@ class MountTable:
         first, end = bisect_left(self._prefixes, f"{above}/"), bisect_left(self._prefixes, f"{above}0")
         return [self._mounts[prefix] for prefix in self._prefixes[first:end]]
 
+    def has_beneath(self, path: str) -> bool:
+        """Whether a mount lies under `path`, not at it."""
+        return path in self._above
+
     def children(self, directory: str) -> set[str]:
         """The direct children of `directory` that are mounts or lead to one."""
-        if directory not in self.above:
+        if not self.has_beneath(directory):
             return set()
         below = (paths.relative(mount.prefix, directory) for mount in self.beneath(directory))
         return {paths.join(directory, relative.partition("/")[0]) for relative in below}
@@ -218,7 +221,7 @@ class MountSearch:
         found: Any = await await_uncancelled(mount.ask(mount.backend.arun, request))
         if not isinstance(found, GlobResult | GrepResult):
             raise TypeError(f"{type(found).__name__} is not the result of a search")
-        leads_to_mounts = mount.outer(request.path or "/") in self._table.above
+        leads_to_mounts = self._table.has_beneath(mount.outer(request.path or "/"))
         if leads_to_mounts and found.code in (ErrorCode.FILE_NOT_FOUND, ErrorCode.NOT_A_DIRECTORY):
             return type(found)(matches=[])
         shown = mount.outward(request, found)

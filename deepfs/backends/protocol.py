@@ -639,11 +639,7 @@ class SandboxBackendProtocol(BackendProtocol, SyncCommands):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteOffloadResult:
-    """The result of `BaseSandbox.execute_with_offload`.
-
-    `offloaded` says that the whole output is in the file, and `response.output` is its beginning and end. Then
-    `preview_has_truncation_marker` says whether a line of the output stands for what is left out between them.
-    """
+    """The result of `BaseSandbox.execute_with_offload`, as deepagents has it: here nothing is ever `offloaded`."""
 
     offloaded: bool
     response: ExecuteResponse

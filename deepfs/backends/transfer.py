@@ -113,13 +113,13 @@ async def collect_chunks(path: str, chunks: AsyncIterable[bytes]) -> bytes:
     return bytes(content)
 
 
-def _item_error(code: str, path: str, done: str) -> DeepFSError:
+def _item_error(code: str, path: str, verb: str) -> DeepFSError:
     """The error of one item of a batch, of which only the code is known."""
     # The text of these needs only the path.
     for plain in (NotFoundError, IsDirectoryError, PermissionDeniedError):
         if plain.code == code:
             return plain(path)
-    return error_about(code, path, f"it cannot be {done} ({code})")
+    return error_about(code, path, f"it cannot be {verb} ({code})")
 
 
 # --- the copy of a tree ---

@@ -38,7 +38,7 @@ from deepfs.errors import (
     error_about,
 )
 from deepfs.operations import Batch, DownloadFiles, Operation, UploadFiles
-from deepfs.search.flat import grep_tree, run_search
+from deepfs.search.flat import BatchedGrep, run_search
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.sync import in_thread
 from deepfs.text import paths, records
@@ -235,13 +235,14 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         grep = GrepScan(request, FileFilter(request))
         path = grep.files.root
         if request.kwargs.keys() - {"max_count"} or (self.is_v1 and _AMBIGUOUS.search(request.pattern)):
-            tree = await self._files(path)
-            return await run_search(partial(grep_tree, tree, grep))
+            search = BatchedGrep(await self._files(path), grep)
+            await run_search(search.scan_all)
+            return search.result()
         answer = await self._require("grep")(request.pattern, path, request.glob)
         failed = answers.failure_in(answer, GrepResult, path)
         if failed is not None:
             return failed
-        found = [match for match in answers.matches(answer, path) if match.path in grep.files]
+        found = [match for match in answers.match_list(answer, path) if match.path in grep.files]
         if not found and path != "/":
             with suppress(NotDirectoryError):  # A file may be searched, too.
                 await self._require_directory(path)
@@ -325,7 +326,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
         upload = self._call("upload_files")
         if upload is None:
             raise NotSupportedError(None, f"{type(self.adapted).__name__} cannot replace a file; edit it instead")
-        [outcome] = answers.outcomes(await upload([(path, content.encode())]), [path], FileUploadResponse)
+        [outcome] = answers.outcome_list(await upload([(path, content.encode())]), [path], FileUploadResponse)
         if outcome.error is not None:
             return failure(WriteResult, error_about(outcome.error, path, "it cannot be replaced"))
         return WriteResult(path=path)
@@ -383,7 +384,7 @@ class AdaptedBackend(BackendProtocol, SyncCommands):
             paths.normalize(one.paths[0])
 
         async def run(valid: Batch) -> list[Any]:
-            return answers.outcomes(await call([*valid.items]), valid.paths, batch.item)
+            return answers.outcome_list(await call([*valid.items]), valid.paths, batch.item)
 
         try:
             return await batch.where(check, run)

@@ -57,8 +57,7 @@ from deepfs.middleware.skill_files import (
     render_skills,
     render_warnings,
 )
-from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror
-from deepfs.sandboxes.reach import command_path, executor_of, reachable_path
+from deepfs.sandboxes.mirror import MirroredFile, SandboxMirror, command_path, executor_of, reachable_path
 from deepfs.storage.gathering import gather
 from deepfs.text import paths
 from deepfs.text.visible import display_path, one_line

@@ -32,8 +32,6 @@ from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse
 
-__all__ = ["ChangePolicy", "PlannedChange"]
-
 _log = getLogger("deepfs")
 
 Look: TypeAlias = Callable[[], Awaitable[Mapping[str, int]]]

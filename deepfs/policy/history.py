@@ -37,8 +37,6 @@ from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse, WriteResult, error_from, failure
 
-__all__ = ["HistoryBackend", "Version"]
-
 _log = getLogger("deepfs")
 
 _NO_FILE = frozenset({"file_not_found", "is_directory", "not_a_directory", "invalid_path"})
@@ -291,8 +289,8 @@ class HistoryBackend(WrapperBackend):
         listing: TreeListing = await self._beneath.arun(operation)
         shown = [entry for entry in listing.entries if not _is_in(entry.path, self._directory)]
         reason = Omission(1, ErrorCode.PERMISSION_DENIED, "the history lies in it")
-        kept = reason if operation.deleting and len(shown) < len(listing.entries) else None
-        return TreeListing(shown, join_omissions(kept, listing.omission))
+        omission = reason if operation.deleting and len(shown) < len(listing.entries) else None
+        return TreeListing(shown, join_omissions(omission, listing.omission))
 
     async def _change(self, operation: Write | Edit | Delete | Copy) -> Any:
         touched = _normal_paths(operation.changed_paths)
@@ -307,32 +305,32 @@ class HistoryBackend(WrapperBackend):
 
     async def _try_change(self, operation: Write | Edit | Delete | Copy, touched: Sequence[str]) -> Any:
         """Keep the files and make the change; None if another process changed a file in between, so nothing is done."""
-        kept: list[_SavedContent] = []
+        saved: list[_SavedContent] = []
         succeeded, surely_unchanged = False, False
         try:
             removes = isinstance(operation, Delete | Move)
             for place, path in enumerate(touched):
                 with access_as("source" if removes and place == 0 else "target"):
-                    await self._keep_tree(path, kept, deep=removes)
-            pinned = self._pin(operation, touched, kept)
+                    await self._keep_tree(path, saved, deep=removes)
+            pinned = self._pin(operation, touched, saved)
             result = await super().run(pinned)
             surely_unchanged = pinned is not operation and result.code in _CHANGED_MEANWHILE
             succeeded = result.ok
             return None if surely_unchanged else result
         finally:
-            await self._settle(kept, {each.path: succeeded for each in kept}, surely_unchanged=surely_unchanged)
+            await self._settle(saved, {each.path: succeeded for each in saved}, surely_unchanged=surely_unchanged)
 
     def _pin(
-        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], kept: Sequence[_SavedContent]
+        self, operation: Write | Edit | Delete | Copy, touched: Sequence[str], saved: Sequence[_SavedContent]
     ) -> Operation:
-        """The change, which, if it is a single step, replaces just what was kept, whatever others do."""
+        """The change, which, if it is a single step, replaces just what was saved, whatever others do."""
         if isinstance(operation, Copy) or operation.if_match is not None:
             return operation
         if not self.inner.capabilities.atomic_between_processes:
             return operation
-        if kept:
+        if saved:
             # What lies in a directory that is deleted has no common version.
-            return replace(operation, if_match=kept[0].content_version) if kept[0].path == touched[0] else operation
+            return replace(operation, if_match=saved[0].content_version) if saved[0].path == touched[0] else operation
         is_overwriting = isinstance(operation, Write) and operation.overwrite
         return replace(operation, overwrite=False) if is_overwriting else operation
 
@@ -349,10 +347,10 @@ class HistoryBackend(WrapperBackend):
         touched = {path: _normal_paths([path]) for path in operation.paths}
         normal = list(dict.fromkeys(path for each in touched.values() for path in each))
         async with await self._hold(normal):
-            kept: list[_SavedContent] = []
+            saved: list[_SavedContent] = []
             done: dict[str, bool] = {}
             try:
-                codes = {path: await self._try_keep(each, kept) for path, each in touched.items()}
+                codes = {path: await self._try_keep(each, saved) for path, each in touched.items()}
                 stored = iter(await self.inner.aupload_files([file for file in files if codes[file[0]] is None]))
                 outcomes = [
                     next(stored) if code is None else FileUploadResponse(path, code)
@@ -362,24 +360,24 @@ class HistoryBackend(WrapperBackend):
                 done = {path: ok for given, ok in results for path in touched[given]}
                 return outcomes
             finally:
-                await self._settle(kept, done)
+                await self._settle(saved, done)
 
     async def _upload_stream(self, operation: UploadStream) -> FileUploadResponse:
         path = paths.normalize(operation.path)
         async with await self._hold([path]):
-            kept: list[_SavedContent] = []
+            saved: list[_SavedContent] = []
             done = False
             try:
                 with access_as("target"):
-                    await self._keep_by_stream(path, kept)
+                    await self._keep_by_stream(path, saved)
                 outcome: FileUploadResponse = await self.inner.arun(operation)
                 done = outcome.error is None
                 return outcome
             finally:
-                await self._settle(kept, {path: done})
+                await self._settle(saved, {path: done})
 
-    async def _keep_by_stream(self, path: str, kept: list[_SavedContent]) -> None:
-        """Store the file at `path`, of any size, and add it to `kept`.
+    async def _keep_by_stream(self, path: str, saved: list[_SavedContent]) -> None:
+        """Store the file at `path`, of any size, and add it to `saved`.
 
         The file is read twice, because the name of a version includes the hash of its content.
         """
@@ -397,9 +395,9 @@ class HistoryBackend(WrapperBackend):
             return stored
 
         with unjudged():
-            await self._save(path, digest, copy, kept, is_streamed=True)
+            await self._save(path, digest, copy, saved, is_streamed=True)
         if copied and copied != [digest]:
-            last = kept.pop()
+            last = saved.pop()
             with unjudged():
                 await run_shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
@@ -417,18 +415,18 @@ class HistoryBackend(WrapperBackend):
             raise _keeping_error(path, error.code) from error
         return content.version()
 
-    async def _try_keep(self, touched: list[str], kept: list[_SavedContent]) -> str | None:
+    async def _try_keep(self, touched: list[str], saved: list[_SavedContent]) -> str | None:
         """Store the files before they are replaced; return the error code if that fails."""
         try:
             for path in touched:
                 with access_as("target"):
-                    await self._keep_tree(path, kept, deep=False)
+                    await self._keep_tree(path, saved, deep=False)
         except DeepFSError as error:
             return error.code.value
         return None
 
-    async def _keep_tree(self, path: str, kept: list[_SavedContent], *, deep: bool) -> None:
-        """Store the file at `path`, with `deep` also the files beneath it, and add them to `kept`.
+    async def _keep_tree(self, path: str, saved: list[_SavedContent], *, deep: bool) -> None:
+        """Store the file at `path`, with `deep` also the files beneath it, and add them to `saved`.
 
         The file at `path` is checked where it is read. What lies beneath it may be a link, which the operation does not
         follow.
@@ -439,25 +437,25 @@ class HistoryBackend(WrapperBackend):
                 with AccessScope(access if each == path else None):
                     content = await self._current(each)
                 if content is not None:
-                    await self._save(each, version(content), partial(self._put, content), kept)
+                    await self._save(each, version(content), partial(self._put, content), saved)
 
     async def _put(self, content: bytes, file: str) -> FileUploadResponse:
         [stored] = await self._versions.aupload_files([(file, content)])
         return stored
 
     async def _settle(
-        self, kept: list[_SavedContent], done: dict[str, bool], *, surely_unchanged: bool = False
+        self, saved: list[_SavedContent], done: dict[str, bool], *, surely_unchanged: bool = False
     ) -> None:
         """Delete the stored content of changes that did not happen; after the others, delete the oldest versions.
 
         With `surely_unchanged`, it is certain that none of them happened.
         """
-        if kept:
-            await run_shielded(partial(self._settle_each, kept, done, surely_unchanged))
+        if saved:
+            await run_shielded(partial(self._settle_each, saved, done, surely_unchanged))
 
     @without_access_check
-    async def _settle_each(self, kept: list[_SavedContent], done: dict[str, bool], surely_unchanged: bool) -> None:
-        for each in kept:
+    async def _settle_each(self, saved: list[_SavedContent], done: dict[str, bool], surely_unchanged: bool) -> None:
+        for each in saved:
             try:
                 if not surely_unchanged and (done.get(each.path) or await self._has_changed(each)):
                     await self._prune(each.place)
@@ -467,21 +465,21 @@ class HistoryBackend(WrapperBackend):
                 # The change itself is over; at worst an unneeded version stays.
                 _log.exception("the history of a file could not be tidied up")
 
-    async def _has_changed(self, kept: _SavedContent) -> bool:
+    async def _has_changed(self, saved: _SavedContent) -> bool:
         """Whether the file differs from the stored content, or cannot be read.
 
         A change without a result may have happened, for example if it was cancelled.
         """
         try:
-            if kept.is_streamed:
-                return await self._hash_by_stream(kept.path) != kept.content_version
-            content = await self._current(kept.path)
+            if saved.is_streamed:
+                return await self._hash_by_stream(saved.path) != saved.content_version
+            content = await self._current(saved.path)
         except DeepFSError:
             return True
-        return content is None or version(content) != kept.content_version
+        return content is None or version(content) != saved.content_version
 
     async def _files_of(self, path: str) -> list[str]:
-        """The files at or under `path`. Raises if some are not listed, since these could not be kept."""
+        """The files at or under `path`. Raises if some are not listed, since these could not be saved."""
         try:
             listing = await self.alist_tree(path)
         except NotFoundError:
@@ -504,7 +502,7 @@ class HistoryBackend(WrapperBackend):
         path: str,
         digest: str,
         store: Callable[[str], Awaitable[FileUploadResponse]],
-        kept: list[_SavedContent],
+        saved: list[_SavedContent],
         *,
         is_streamed: bool = False,
     ) -> None:
@@ -530,7 +528,7 @@ class HistoryBackend(WrapperBackend):
                 number += 1
             name = f"{number:08d}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{digest}"
             # Appended before the call: if the result is lost, the file may have been stored all the same.
-            kept.append(_SavedContent(path, place, number, name, digest, is_streamed))
+            saved.append(_SavedContent(path, place, number, name, digest, is_streamed))
             stored = await store(paths.join(place, name))
         if stored.error is not None:
             raise BackendError(path, f"it could not be kept in the history: {stored.error}")
@@ -561,8 +559,8 @@ class HistoryBackend(WrapperBackend):
         found, claims = [], []
         for info in listing.entries or ():
             name = paths.name(info.path)
-            if kept := _version_in(name, info.size):
-                found.append((kept, name))
+            if parsed := _version_in(name, info.size):
+                found.append((parsed, name))
             elif _is_number(name):
                 claims.append(int(name))
         return sorted(found, key=lambda each: each[0].number), claims

@@ -28,8 +28,6 @@ from deepfs.text.arguments import check_callable, check_callables
 from deepfs.text.judging import without_access_check
 from deepfs.types import FileDownloadResponse
 
-__all__ = ["CHANGES", "AfterHook", "BeforeHook", "Call", "HookedBackend", "call_of", "without_contents"]
-
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})
 """The operations that change files, without `execute`: what a command changes is not known."""
 

@@ -20,8 +20,6 @@ from deepfs.text import paths
 from deepfs.text.arguments import check_callable, check_integer
 from deepfs.threads.forks import ForkSafeLock
 
-__all__ = ["QuotaBackend", "RateLimit", "RateLimitError", "ReadOnlyBackend", "Usage"]
-
 # --- no changes ------------------------------------------------------------------------------------------------------
 
 

@@ -27,19 +27,6 @@ from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, File
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-__all__ = [
-    "AuditLog",
-    "AuditRecord",
-    "AuditedBackend",
-    "Observation",
-    "ObservedBackend",
-    "Outcome",
-    "Redaction",
-    "TracedBackend",
-    "backend_name",
-    "chunk_bytes",
-]
-
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -111,7 +98,10 @@ class ObservedBackend(WrapperBackend):
         except BaseException as error:
             await observation.end(_outcome_of_error(error, counter.count))
             raise
-        await observation.end(_outcome_of_answer(call, answer, counter.count))
+        count = counter.count
+        if count is None:
+            count = _bytes_in(call) if call.changes else _bytes_out(answer)
+        await observation.end(Outcome(*_failure(answer), count))
         return answer
 
     async def _observe_stream(self, operation: DownloadStream, call: Call) -> AsyncGenerator[bytes, None]:
@@ -161,11 +151,6 @@ def _outcome_of_error(error: BaseException, content_bytes: int | None = None) ->
         return Outcome(str(error), error.code.value, content_bytes)
     name = type(error).__name__
     return Outcome(name, None, content_bytes, name)
-
-
-def _outcome_of_answer(call: Call, result: object, streamed: int | None) -> Outcome:
-    passed = _bytes_in(call) if call.changes else _bytes_out(result)
-    return Outcome(*_failure(result), passed if streamed is None else streamed)
 
 
 def _failure(result: Any) -> tuple[str | None, str | None]:
@@ -333,6 +318,7 @@ def _text(text: str) -> str:
 
 _PATHS = ("path", "src", "dst")
 _MAX_PATH = 1_000
+_CODES = frozenset(code.value for code in ErrorCode)
 
 
 class TracedBackend(ObservedBackend):
@@ -366,7 +352,11 @@ class TracedBackend(ObservedBackend):
         attributes: dict[str, Any] = {"deepfs.operation": call.operation, "deepfs.backend": backend_name(self)}
         if self._paths:
             named = {name: call.arguments[name] for name in _PATHS if isinstance(call.arguments.get(name), str)}
-            attributes |= {f"deepfs.{name}": _encodable(path) for name, path in named.items()}
+            # Exporters fail on lone surrogates.
+            attributes |= {
+                f"deepfs.{name}": path[:_MAX_PATH].encode("utf-8", "backslashreplace").decode()
+                for name, path in named.items()
+            }
         return _Traced(self._tracer.start_span(f"deepfs.{call.operation}", attributes=attributes))
 
 
@@ -378,11 +368,6 @@ def _tracer(provider: "TracerProvider | None") -> "Tracer":
             "TracedBackend needs opentelemetry-api: pip install 'deepfs[otel]'", name=error.name
         ) from error
     return get_tracer("deepfs", tracer_provider=provider)
-
-
-def _encodable(path: str) -> str:
-    """The path without lone surrogates, which exporters fail on."""
-    return path[:_MAX_PATH].encode("utf-8", "backslashreplace").decode()
 
 
 class _Traced(Observation):
@@ -400,18 +385,13 @@ class _Traced(Observation):
     async def end(self, outcome: Outcome) -> None:
         from opentelemetry.trace import StatusCode
 
-        failed = None if outcome.error is None else _outcome_name(outcome)
+        failed = None
+        if outcome.error is not None:
+            # A backend may answer with a text in place of a code, which can quote contents and paths.
+            failed = outcome.code if outcome.code in _CODES else outcome.exception or "error"
         self._span.set_attribute("deepfs.outcome", failed or "ok")
         if outcome.content_bytes is not None:
             self._span.set_attribute("deepfs.content_bytes", outcome.content_bytes)
         if failed is not None:
             self._span.set_status(StatusCode.ERROR, failed)
         self._span.end()
-
-
-_CODES = frozenset(code.value for code in ErrorCode)
-
-
-def _outcome_name(outcome: Outcome) -> str:
-    """The code or the exception. A backend may answer with a text instead, which can quote contents and paths."""
-    return outcome.code if outcome.code in _CODES else outcome.exception or "error"

@@ -1,6 +1,6 @@
 """A wrapper that enforces rules on every operation of a backend."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -38,9 +38,7 @@ from deepfs.operations import (
     Write,
 )
 from deepfs.policy.rules import (
-    ALLOWED,
     CompiledRules,
-    Decision,
     FilesystemOperation,
     FilesystemPermission,
     Mode,
@@ -52,22 +50,6 @@ from deepfs.text import paths
 from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
 from deepfs.text.judging import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
-
-__all__ = [
-    "ALLOWED",
-    "ApprovalNeededError",
-    "Decision",
-    "DeniedError",
-    "FilesystemOperation",
-    "FilesystemPermission",
-    "Mode",
-    "PermissionedBackend",
-    "approved",
-    "decide",
-    "decide_beneath",
-    "either",
-    "visit_beneath",
-]
 
 FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
 
@@ -211,15 +193,10 @@ class PermissionedBackend(WrapperBackend):
         outer, needed = current_access(), (tuple(self._only_restricted(source)), tuple(self._only_restricted(target)))
         if not any(needed):
             return AccessScope(outer)
-        own = self._access_check(*needed, _is_approved.get())
-        return AccessScope(own if outer is None else BothChecks(own, outer))
-
-    def _access_check(
-        self, source: tuple[FilesystemOperation, ...], target: tuple[FilesystemOperation, ...], is_approved: bool
-    ) -> AccessCheck:
         # One object for equal checks, so that searches that arrive together are carried out together.
-        key = source, target, is_approved
-        return self._access_checks.setdefault(key, _RulesCheck(self._compiled, source, target, is_approved))
+        key = *needed, _is_approved.get()
+        own = self._access_checks.setdefault(key, _RulesCheck(self._compiled, *key))
+        return AccessScope(own if outer is None else BothChecks(own, outer))
 
     def _permits(self, operations: Sequence[FilesystemOperation], path: str) -> bool:
         return not any(self._refusal(operation, path, path) for operation in operations)
@@ -270,7 +247,11 @@ class PermissionedBackend(WrapperBackend):
             if leads_to == path or leads_to is None or self._permits(["read"], leads_to)
         }
         outside = {path for path, leads_to in zip(plain, real, strict=True) if leads_to is None and is_valid(path)}
-        return [record for record in found if _place(record) in visible and not _is_line_of(record, outside)]
+        return [
+            record
+            for record in found
+            if _place(record) in visible and not (record.path in outside and isinstance(record, GrepMatch))
+        ]
 
     def _hiding_filter(self, also: PathFilter | None) -> PathFilter | None:
         """The filter of paths that a search skips. It does not follow links: `_visible` must check what is found."""
@@ -473,10 +454,6 @@ class PermissionedBackend(WrapperBackend):
 
 def _place(record: FileInfo | GrepMatch) -> str:
     return record.path.rstrip("/") or "/"
-
-
-def _is_line_of(record: FileInfo | GrepMatch, files: Collection[str]) -> bool:
-    return isinstance(record, GrepMatch) and record.path in files
 
 
 _READ: Final[Sequence[FilesystemOperation]] = ["read"]

@@ -9,19 +9,6 @@ from deepfs.errors import InvalidPathError
 from deepfs.search.globs import Tree, compile_tree
 from deepfs.text import paths
 
-__all__ = [
-    "ALLOWED",
-    "CompiledRules",
-    "Decision",
-    "FilesystemOperation",
-    "FilesystemPermission",
-    "Mode",
-    "check_rules",
-    "decide",
-    "decide_beneath",
-    "decisions_beneath",
-]
-
 FilesystemOperation: TypeAlias = Literal["read", "write", "execute"]
 Mode: TypeAlias = Literal["allow", "deny", "interrupt"]
 

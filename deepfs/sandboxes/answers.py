@@ -32,22 +32,6 @@ from deepfs.text.entries import (
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo, GlobResult, GrepResult, LsResult, replace_fields
 
-__all__ = [
-    "CachedContent",
-    "Content",
-    "SandboxContents",
-    "SearchedFile",
-    "Unlisted",
-    "contents",
-    "glob_files",
-    "grep_files",
-    "infos",
-    "list_directory",
-    "parse_found_files",
-    "parse_resolved_paths",
-    "tree_listing",
-]
-
 # --- paths and times -------------------------------------------------------------------------------------------------
 
 
@@ -228,14 +212,10 @@ _MAX_CACHED: Final = 16 * 1024 * 1024
 # --- listings --------------------------------------------------------------------------------------------------------
 
 
-class Unlisted(Struct, frozen=True):
-    """An entry whose name cannot be told: it is not UTF-8, or, where content is shown, in no valid path."""
-
-
-def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterator[FileInfo | Unlisted]:
+def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterator[FileInfo | None]:
     """The entries of the listing of `top`, with the paths of file operations; with `deep`, at any depth.
 
-    Raises BackendError if one lies elsewhere.
+    None stands for one whose name is not UTF-8. Raises BackendError if one lies elsewhere.
     """
     while answer:
         mode, size, modified, name = answer.words_and_path(3)
@@ -243,7 +223,7 @@ def infos(answer: Records, top: str, root: str, *, deep: bool = False) -> Iterat
         if path == top or not (deep or paths.parent(path) == top):
             raise answer.damage_error()
         if not is_temporary(paths.name(path)):
-            yield _info(answer, path, answer.mode(mode), size, modified) if _is_text(path) else Unlisted()
+            yield _info(answer, path, answer.mode(mode), size, modified) if _is_text(path) else None
 
 
 def _is_text(path: str) -> bool:
@@ -266,10 +246,10 @@ def list_directory(answer: Records, top: str, root: str) -> LsResult:
     entries: dict[str, FileInfo] = {}
     skipped = 0
     for info in infos(answer, top, root):
-        if isinstance(info, FileInfo):
-            entries.setdefault(info.path.rstrip("/"), info)
-        else:
+        if info is None:
             skipped += 1
+        else:
+            entries.setdefault(info.path.rstrip("/"), info)
         if len(entries) + skipped > MAX_ENTRIES:
             raise BackendError(top, f"more than {MAX_ENTRIES:,} entries lie in it")
     return LsResult(entries=sorted(entries.values(), key=lambda info: info.path), skipped=skipped)
@@ -320,7 +300,7 @@ def glob_files(deadline: Deadline, answer: Records, root: str, files: FileFilter
     try:
         for info in infos(answer, files.root, root, deep=True):
             deadline.check()
-            if isinstance(info, Unlisted):
+            if info is None:
                 is_partial = True
             elif not info.is_dir and info.path in files:
                 matches.setdefault(info.path, info)
@@ -334,43 +314,32 @@ def glob_files(deadline: Deadline, answer: Records, root: str, files: FileFilter
     )
 
 
-class SearchedFile(Struct, frozen=True):
-    """A file that a search in the sandbox found; `data` is None if it could not be read or is too large."""
-
-    path: str
-    data: bytes | None
-
-
-def parse_found_files(answer: Records, top: str, root: str, limit: int) -> Iterator[SearchedFile | Unlisted | None]:
-    """Yield the files that a grep has to search, of up to `limit` bytes; None if the sandbox left out further ones."""
-    while answer:
-        kind, size, name = answer.words_and_path(2)
-        if kind == b"full":
-            answer.end()
-            yield None
-            return
-        path = _beneath(answer, name, top, root)
-        if kind not in (b"file", b"skip"):
-            raise answer.damage_error()
-        length = answer.number(size, limit)
-        data = answer.take(length) if kind == b"file" else None
-        if not is_temporary(paths.name(path)):
-            yield SearchedFile(path, data) if is_valid(path) else Unlisted()
-
-
 def grep_files(deadline: Deadline, answer: Records, root: str, grep: GrepScan) -> GrepResult:
     """The lines that `grep` finds in the files of an answer. Those whose name is no valid path count as skipped."""
     grep.deadline = deadline
     found: dict[str, bytes | None] = {}
+    """The contents of files; None for one that could not be read or is too large."""
     is_whole = True
     try:
-        for file in parse_found_files(answer, grep.files.root, root, grep.max_bytes):
+        while answer:
             deadline.check()
-            if file is None or len(found) >= MAX_ENTRIES:
+            kind, size, name = answer.words_and_path(2)
+            if kind == b"full":  # The sandbox left out further files.
+                answer.end()
                 is_whole = False
                 break
-            if isinstance(file, SearchedFile):
-                found.setdefault(file.path, file.data)
+            path = _beneath(answer, name, grep.files.root, root)
+            if kind not in (b"file", b"skip"):
+                raise answer.damage_error()
+            length = answer.number(size, grep.max_bytes)
+            data = answer.take(length) if kind == b"file" else None
+            if is_temporary(paths.name(path)):
+                continue
+            if len(found) >= MAX_ENTRIES:
+                is_whole = False
+                break
+            if is_valid(path):
+                found.setdefault(path, data)
             else:
                 grep.skip()
         for path in sorted(found):

@@ -2,11 +2,9 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import cached_property, partial
-from secrets import token_hex
-from shlex import quote
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace as replace_fields
@@ -32,7 +30,7 @@ from deepfs.sandboxes.answers import (
 )
 from deepfs.sandboxes.wire import MAX_ENTRIES, ScriptCalls, bound_of, check, off_loop, outcomes
 from deepfs.search.request import SEARCH_SECONDS, FileFilter, GlobRequest, GrepRequest, GrepScan
-from deepfs.sync import call_sync
+from deepfs.sync import shim
 from deepfs.text import paths, records
 from deepfs.text.arguments import bytes_from_mb
 from deepfs.text.edits import replace
@@ -54,8 +52,6 @@ from deepfs.types import (
     ReadResult,
     WriteResult,
 )
-
-__all__ = ["BaseSandbox"]
 
 _Files: TypeAlias = list[tuple[str, bytes]]
 _MAX_SEARCHED_BYTES = 64 * 1024 * 1024
@@ -101,7 +97,7 @@ class BaseSandbox(SandboxBackendProtocol):
     grep_exclude_dirs: tuple[str, ...] = ()
     """Names of directories that `grep` does not enter, unless it starts in one."""
     enable_capture_offload: bool = False
-    """Whether `execute_with_offload` leaves long output in the sandbox."""
+    """For deepagents, whose sandboxes may leave long output in the sandbox; here it changes nothing."""
 
     def __init__(self, root: str = "/", *, max_file_size_mb: int = 10) -> None:
         if not root.startswith("/"):
@@ -134,46 +130,18 @@ class BaseSandbox(SandboxBackendProtocol):
         max_capture_bytes: int | None = None,
         timeout: float | None = None,
     ) -> ExecuteOffloadResult:
-        """Run a command; if `enable_capture_offload` is set, long output stays in a file of the sandbox.
+        """Run a command as `aexecute` does: its output is returned whole, and none of it is left in the sandbox.
 
         Args:
             command: The command.
-            capture_path: The file for the output, as file operations name it.
-            max_inline_bytes: The most bytes of output that are returned whole, without a file.
-            max_capture_bytes: The most bytes that the file gets; more are discarded. None is 100 MiB.
+            capture_path: The file for the output in deepagents.
+            max_inline_bytes: What is returned whole in deepagents.
+            max_capture_bytes: What the file gets in deepagents.
             timeout: Seconds, as in `aexecute`.
-
-        Returns:
-            Whether the output is in the file, and the response: the whole output, or its beginning and end.
-
-        Raises:
-            DeepFSError: As `aexecute`, and InvalidPathError for a `capture_path` that is no path.
         """
-        options = {} if timeout is None else {"timeout": timeout}
-        if not self.enable_capture_offload:
-            return ExecuteOffloadResult(False, await self.aexecute(command, **options))
-        script, nonce = _capturing_command(
-            command, self.sandbox_path(capture_path), max_inline_bytes, max_capture_bytes
-        )
-        return _parse_captured(await self.aexecute(script, **options), nonce)
+        return ExecuteOffloadResult(False, await self.aexecute(command, timeout=timeout))
 
-    def execute_with_offload(self, command: str, capture_path: str, **options: Any) -> ExecuteOffloadResult:
-        """Run a command as `aexecute_with_offload` does, without an event loop.
-
-        Args:
-            command: The command.
-            capture_path: The file for the output.
-            options: The other arguments of `aexecute_with_offload`.
-
-        Returns:
-            What `aexecute_with_offload` returns.
-
-        Raises:
-            RuntimeError: On the event loop that has to do the work.
-        """
-        call = partial(self.aexecute_with_offload, command, capture_path, **options)
-        name = f"{type(self).__name__}.{{}}()"
-        return call_sync(self, call, name.format("execute_with_offload"), name.format("aexecute_with_offload"))
+    execute_with_offload: Callable[..., ExecuteOffloadResult] = shim(aexecute_with_offload, "execute_with_offload")
 
     async def _run_script(self, command: str) -> ExecuteResponse:
         """Run a command of a file operation."""
@@ -537,49 +505,3 @@ def _valid(path: str) -> str | DeepFSError:
 
 def _paths(targets: Iterable[str | DeepFSError]) -> list[str]:
     return [target for target in targets if isinstance(target, str)]
-
-
-# --- long output ---
-
-_MAX_CAPTURED_BYTES = 100 * 1024 * 1024
-_PREVIEW_BYTES = 4_000
-
-# The exit code travels by descriptor 3, since that of a pipe is the one of its last command.
-_CAPTURE = """f={path}
-mkdir -p "$(dirname "$f")"
-c=$({{ {{ (
-{command}
-) </dev/null 3>&-; echo $? >&3; }} 2>&1 | {{ head -c {most} >"$f"; cat | wc -c >"$f.more"; }} >&2; }} 3>&1)
-n=$(($(wc -c <"$f"))) m=$(($(cat "$f.more")))
-rm -f "$f.more"
-echo "{nonce} $c $n $m"
-if [ $n -le {inline} ] && [ $m -eq 0 ]; then cat "$f"; rm -f "$f"
-else head -c {half} "$f"; echo; echo "{nonce}"; tail -c {half} "$f"; fi
-"""
-
-
-def _capturing_command(command: str, path: str, inline: int, most: int | None) -> tuple[str, str]:
-    """A command that runs `command` and stores its output at `path`, and the word that marks its own lines.
-
-    Up to `inline` bytes of output are printed and not stored; of longer output the beginning and the end are printed.
-    """
-    nonce = f"deepfs-{token_hex(8)}"
-    half = min(_PREVIEW_BYTES, max(inline, 2)) // 2
-    limit = _MAX_CAPTURED_BYTES if most is None else most
-    script = _CAPTURE.format(path=quote(path), command=command, most=limit, inline=inline, half=half, nonce=nonce)
-    return script, nonce
-
-
-def _parse_captured(response: ExecuteResponse, nonce: str) -> ExecuteOffloadResult:
-    """The result that such a command printed; its whole output, not offloaded, if it was ended or cut."""
-    first, _, rest = response.output.partition("\n")
-    words = first.split()
-    if len(words) != 4 or words[0] != nonce or not all(word.isdecimal() for word in words[1:]):
-        return ExecuteOffloadResult(False, response)
-    code, stored, more = map(int, words[1:])
-    head, marked, tail = rest.partition(f"\n{nonce}\n")
-    if not marked:
-        return ExecuteOffloadResult(False, ExecuteResponse(rest, code, response.truncated))
-    left_out = max(stored - len(head.encode()) - len(tail.encode()), 0)
-    marker = f"\n[… {left_out:,} bytes …]\n" if left_out else ""
-    return ExecuteOffloadResult(True, ExecuteResponse(f"{head}{marker}{tail}", code, more > 0), bool(left_out))

@@ -30,16 +30,6 @@ from deepfs.text.arguments import check_bool, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads import pool
 
-__all__ = [
-    "TEMPORARY",
-    "WORKSPACE",
-    "BubblewrapSandbox",
-    "Limits",
-    "bubblewrap_program",
-    "join_new_keyring",
-    "private_devices",
-]
-
 WORKSPACE: Final = "/workspace"
 """Where commands see the workspace."""
 TEMPORARY: Final = ("/dev/shm", "/tmp")

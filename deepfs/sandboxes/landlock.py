@@ -7,7 +7,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import cache, partial
 from importlib.resources import files
@@ -38,8 +38,6 @@ from deepfs.threads import pool
 # Windows has no such module.
 if sys.platform != "win32":
     import resource
-
-__all__ = ["LandlockSandbox", "Limits", "landlock_version"]
 
 # --- Landlock: see landlock(7) and linux/landlock.h ---
 
@@ -237,7 +235,8 @@ class LandlockSandbox(WorkspaceSandbox):
         return {
             "arguments": ["/bin/sh", "-c", command],
             "changed": [os.path.realpath(path) for path in (self._given_root, temporary)],
-            "env": self._variables(temporary),
+            # With PWD set, a shell reports this path as its directory, not another path to it through links.
+            "env": {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._command_root(), **self._env},
             "filter": seccomp.program(machine, debugging=self._debugging, shared=True, network=self._network),
             "groups": groups.entrances,
             "inner": rulesets[1],
@@ -257,10 +256,6 @@ class LandlockSandbox(WorkspaceSandbox):
             yield path, _TO_USE_DEVICE
         for path in (self._given_root, temporary):
             yield path, _TO_CHANGE
-
-    def _variables(self, temporary: str) -> Mapping[str, str]:
-        # With PWD set, a shell reports this path as its directory, not another path to it through links.
-        return {**_ENV, "HOME": temporary, "TMPDIR": temporary, "PWD": self._command_root(), **self._env}
 
 
 def _check_machine() -> None:

@@ -12,8 +12,6 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Cgroup", "GroupHome", "Limits", "group_homes", "held_bytes"]
-
 _MEGABYTE = 1024 * 1024
 
 

@@ -10,6 +10,7 @@ that swaps the directory at this moment can mislead it, but only to write what t
 
 import gzip
 import io
+import os
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
@@ -22,16 +23,17 @@ from typing import Final, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from deepfs._brief import arguments
-from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol
+from deepfs.backends.composite import CompositeBackend, mount_of
+from deepfs.backends.filesystem import FilesystemBackend
+from deepfs.backends.local_shell import LocalShellBackend
+from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, supports_execute
+from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
-from deepfs.sandboxes.reach import command_path
 from deepfs.sync import in_thread
 from deepfs.text import paths
 from deepfs.text.visible import one_line
 from deepfs.threads.locks import path_locks
 from deepfs.types import ExecuteResponse
-
-__all__ = ["MirroredFile", "SandboxMirror"]
 
 _LIST: Final = ".deepfs-files"
 """The list of the copied files, in the directory of the copy. Other files of a mirror have longer, random names."""
@@ -344,3 +346,56 @@ def _archive(
             entry.size, entry.mode, entry.mtime = len(content), mode, int(time())
             archive.addfile(entry, io.BytesIO(content))
     return gzip.compress(buffer.getvalue(), 6)
+
+
+# --- which files commands reach, and by which paths -------------------------------------------------------------------
+
+
+def executor_of(backend: object) -> BackendProtocol | None:
+    """The backend in whose storage commands run: that of a composite, or `backend` itself; None if it runs none."""
+    if not isinstance(backend, BackendProtocol) or not supports_execute(backend):
+        return None
+    inner: object = backend
+    while isinstance(inner, WrapperBackend):
+        inner = inner.inner
+    return executor_of(inner.executor) if isinstance(inner, CompositeBackend) else backend
+
+
+async def command_path(sandbox: BackendProtocol, path: str) -> str:
+    """The path for commands of the file `path` of a sandbox."""
+    return await in_thread(partial(_command_path, sandbox, path))
+
+
+def _command_path(sandbox: BackendProtocol, path: str) -> str:
+    """Blocks: with a relative root it makes a system call."""
+    inner, _ = _innermost(sandbox, "/")
+    told = getattr(inner, "sandbox_path", None) or getattr(inner, "host_path", None)
+    return str(told(path)) if told is not None else path
+
+
+async def reachable_path(backend: BackendProtocol, sandbox: BackendProtocol, path: str) -> str | None:
+    """The path by which commands reach a directory of `backend` as it is; None if they do not.
+
+    They do if it is one of the sandbox itself, or one on the disk of a machine where commands are not confined.
+    """
+    place = await backend.astorage_place(path)
+    if place.keys & (await sandbox.astorage_place(path)).keys:
+        return await command_path(sandbox, path)
+    disk, inner = _innermost(backend, path)
+    runner, _ = _innermost(sandbox, "/")
+    if not isinstance(disk, FilesystemBackend) or not isinstance(runner, LocalShellBackend):
+        return None
+    if not place.keys & (await disk.astorage_place(inner)).keys:
+        return None  # A wrapper has other paths.
+    return await in_thread(lambda: os.path.join(disk.cwd, inner[1:])) if disk.virtual_mode else inner
+
+
+def _innermost(backend: BackendProtocol, path: str) -> tuple[BackendProtocol, str]:
+    """The backend with the files at `path`, without wrappers, and the path in it."""
+    while True:
+        if isinstance(backend, WrapperBackend):
+            backend = backend.inner
+        elif isinstance(backend, CompositeBackend):
+            backend, path = mount_of(backend, path)
+        else:
+            return backend, path

@@ -19,9 +19,6 @@ from msgspec import Struct
 
 from deepfs.disk.programs import interpreter_parts, is_safe
 
-__all__ = ["PROXY_VARIABLES", "AllowedHosts", "is_public", "listen_beside", "normal_host", "serve_proxy"]
-
-
 # --- names and addresses ---
 
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:@/\[\]]+))(?::([0-9]{1,5}))?")
@@ -269,8 +266,8 @@ def _parse_request(method: bytes, url: str, version: bytes, headers: Sequence[tu
     host = normal_host(given)
     path = match[2] or "/"
     name = f"[{host}]" if ":" in host else host
-    named = [_header_names(value) for key, value in headers if key.lower() == b"connection"]
-    dropped = _OF_ONE_HOP.union(*named)
+    named = [value.lower().split(b",") for key, value in headers if key.lower() == b"connection"]
+    dropped = _OF_ONE_HOP.union(*(map(bytes.strip, names) for names in named))
     # Some servers take `_` for `-`.
     sizes = [pair for pair in headers if pair[0].lower().replace(b"_", b"-") in _OF_THE_BODY]
     if len(sizes) > 1 or not dropped.isdisjoint(_OF_THE_BODY) or not all(_is_clear(*pair, version) for pair in sizes):
@@ -290,11 +287,6 @@ def _is_clear(name: bytes, value: bytes, version: bytes) -> bool:
     form = _OF_THE_BODY.get(name.lower())
     is_known = version == b"HTTP/1.1" or name.lower() == b"content-length"
     return form is not None and is_known and form.fullmatch(value) is not None
-
-
-def _header_names(value: bytes) -> set[bytes]:
-    """The headers that a `Connection` header names."""
-    return {name.strip().lower() for name in value.split(b",")}
 
 
 _SOCKS: Final = b"\x05"

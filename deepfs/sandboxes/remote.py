@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from functools import partial
-from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from shlex import quote
@@ -18,7 +17,7 @@ from deepfs.process import Captured, Chunk, Kept, stop_note, time_up
 from deepfs.sandboxes.base import BaseSandbox
 from deepfs.sandboxes.wire import printable
 from deepfs.sync import in_thread, run_sync
-from deepfs.text.arguments import check_integer, check_number, seconds_of
+from deepfs.text.arguments import check_installed, check_integer, check_number, seconds_of
 from deepfs.text.lines import check_text
 from deepfs.threads.loop_bridge import running_asyncio_loop
 from deepfs.threads.tasks import call_on
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from modal import Sandbox as SandboxOfModal  # noqa: F401
 
     from deepfs.threads.loop_bridge import AsyncioLoop
-
-__all__ = ["DaytonaSandbox", "DenoSandbox", "ModalSandbox", "RemoteSandbox"]
 
 T = TypeVar("T")
 SandboxT = TypeVar("SandboxT")
@@ -106,12 +103,6 @@ async def read_all(*reads: Callable[[], Coroutine[Any, Any, None]]) -> None:
         raise error from group
 
 
-def check_installed(package: str, extra: str) -> None:
-    """Raise ModuleNotFoundError, which names the extra to install, if `package` is not installed."""
-    if find_spec(package) is None:
-        raise ModuleNotFoundError(f"{extra.capitalize()}Sandbox needs {package}: pip install 'deepfs[{extra}]'")
-
-
 # --- what they have in common -----------------------------------------------------------------------------------------
 
 
@@ -153,7 +144,7 @@ class RemoteSandbox(BaseSandbox, Generic[SandboxT]):
         max_file_size_mb: int = 10,
     ) -> None:
         if self.package is not None:
-            check_installed(self.package, self.service.lower())
+            check_installed(self.package, self.service.lower(), f"{self.service}Sandbox")
         check_number("timeout", timeout)
         check_integer("max_output_bytes", max_output_bytes)
         super().__init__(root, max_file_size_mb=max_file_size_mb)

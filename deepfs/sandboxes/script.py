@@ -10,8 +10,6 @@ from binascii import a2b_base64, b2a_base64
 
 # Other modules are imported where they are needed: starting is most of the cost of a small operation.
 
-__all__ = ["main"]
-
 SYSTEM = (b"/proc", b"/sys", b"/dev")
 PATIENCE = 2
 PREFIX = b".~deepfs-"

@@ -19,20 +19,6 @@ from msgspec import Struct
 
 from deepfs.sandboxes.system_calls import NUMBERS, PASSED_BY_DOCKER
 
-__all__ = [
-    "ARCHITECTURES",
-    "CHANGES_OF_MODES",
-    "RULES",
-    "SHARED",
-    "SHARED_NETWORK",
-    "AnyBit",
-    "Architecture",
-    "NoneOf",
-    "OneOf",
-    "Rule",
-    "program",
-]
-
 
 class AnyBit(Struct, frozen=True):
     """Whether an argument has one of the bits of a mask. Arguments are counted from 0; their low 32 bits count."""

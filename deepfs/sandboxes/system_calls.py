@@ -9,8 +9,6 @@ for some arguments alone. Names that neither x86-64 nor arm64 has are left out.
 
 from typing import Final
 
-__all__ = ["NUMBERS", "PASSED_BY_DOCKER"]
-
 _X86_64 = """
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
     rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select sched_yield mremap msync mincore madvise

@@ -38,22 +38,6 @@ from deepfs.text import paths
 from deepfs.threads import pool
 from deepfs.types import ExecuteResponse
 
-__all__ = [
-    "LISTING",
-    "MAX_ENTRIES",
-    "Bound",
-    "Records",
-    "ScriptCalls",
-    "bound_of",
-    "check",
-    "command_text",
-    "failure_of",
-    "off_loop",
-    "outcomes",
-    "parse_frame",
-    "printable",
-]
-
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ArgsT = TypeVarTuple("ArgsT")
@@ -464,15 +448,15 @@ class ScriptCalls:
         if group:
             yield group
 
-    async def stage(self, content: bytes, about: str | None = None) -> bytes:
+    async def stage(self, content: bytes) -> bytes:
         """Send content to the sandbox, part by part; return its name there, for the call that uses it."""
         name = token_hex(8).encode()
         at = 0
         while at < len(content):
             words = [name, str(at).encode()]
             part = content[at : at + max(self.room(*words), 1)]
-            answer = await self.call("stage", *words, payload=part, about=about, bound=bound_of(1))
-            check(answer, about or "/")
+            answer = await self.call("stage", *words, payload=part, bound=bound_of(1))
+            check(answer, "/")
             answer.end()
             at += len(part)
         return name

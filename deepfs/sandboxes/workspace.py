@@ -34,8 +34,6 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ExecuteResponse
 
-__all__ = ["FOR_NETWORK", "SETTINGS", "WorkspaceSandbox", "leads_through", "memory_file", "remove_directory"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -218,7 +216,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
         async with self._confine(command, timeout) as boxed:
             return await commands.capture(boxed, self._max_output_bytes)
 
-    def astream_execute(self, command: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Running]:
+    @asynccontextmanager
+    async def astream_execute(self, command: str, *, timeout: float | None = None) -> AsyncIterator[Running]:
         """Run a shell command within an `async with` block, and iterate over its output as it comes.
 
         Leaving the block ends the command.
@@ -231,13 +230,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
             A context manager of the running command. Its `exit_code` and `stopped` are known when the iteration has
             ended.
         """
-
-        @asynccontextmanager
-        async def stream() -> AsyncIterator[Running]:
-            async with self._confine(command, timeout) as boxed, commands.start_command(boxed) as run:
-                yield run
-
-        return stream()
+        async with self._confine(command, timeout) as boxed, commands.start_command(boxed) as run:
+            yield run
 
     @abstractmethod
     def _confine(self, command: str, timeout: float | None) -> AbstractAsyncContextManager[Command]:

@@ -30,7 +30,7 @@ from deepfs.errors import (
 )
 from deepfs.search.batching import BatchedCall
 from deepfs.search.gitignore import IgnoreOption, Ignoring, compile_rules
-from deepfs.search.query import is_plain, parse_numbered_matches
+from deepfs.search.query import parse_numbered_matches
 from deepfs.search.request import (
     MAX_GLOB_CHARS,
     MAX_GLOB_MATCHES,
@@ -397,7 +397,7 @@ class _Batch:
         queries = [task.grep.query for task in greps if task.grep is not None and not task.grep.is_limited]
         # ripgrep drops a carriage return or a BOM at an end of the text that it is to search for, and then finds more.
         has_lines = len(queries) == len(greps) and all(
-            is_plain(query) and "\r" not in query.pattern and BOM not in query.pattern for query in queries
+            query.is_plain and "\r" not in query.pattern and BOM not in query.pattern for query in queries
         )
         unchanged = self.disk.select_unchanged(self.root) if has_lines else None
         try:

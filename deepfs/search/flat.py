@@ -12,17 +12,6 @@ from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileDataV2, FileInfo, GlobResult, GrepResult
 
-__all__ = [
-    "BatchedGlob",
-    "BatchedGrep",
-    "glob_tree",
-    "grep_tree",
-    "is_short",
-    "run_search",
-    "scan_stored",
-    "search_deadline",
-]
-
 T = TypeVar("T")
 
 _FEW = 500
@@ -62,13 +51,6 @@ async def run_search(
 def is_short(tree: FileTree) -> bool:
     """Whether checking all names of `tree` takes less time than handing the work to a worker thread."""
     return len(tree.files) <= _FEW
-
-
-def glob_tree(tree: FileTree, files: FileFilter, deadline: Deadline) -> GlobResult:
-    """The files of `tree` that the filter chooses; the tree must not change during the call."""
-    search = BatchedGlob(files)
-    search.add(tree, deadline)
-    return search.result()
 
 
 class BatchedGlob:
@@ -118,13 +100,6 @@ def _in_time(paths: list[str], deadline: Deadline) -> Iterator[str]:
         yield path
 
 
-def grep_tree(tree: FileTree, grep: GrepScan, deadline: Deadline) -> GrepResult:
-    """The lines that `grep` finds in the files of `tree`, which holds their contents and must not change meanwhile."""
-    search = BatchedGrep(tree, grep)
-    search.scan_all(deadline)
-    return search.result()
-
-
 class BatchedGrep:
     """A grep that gets the contents of the files in batches."""
 
@@ -149,7 +124,7 @@ class BatchedGrep:
         return chosen
 
     def scan_all(self, deadline: Deadline) -> bool:
-        """Search all chosen files of a tree that holds their contents."""
+        """Search all chosen files of a tree that holds their contents and does not change meanwhile."""
         files = self._grep.files
         chosen = (path for path in self._tree.beneath(files.root) if path in files)
         return self.scan(chosen, self._tree.contents or {}, deadline)

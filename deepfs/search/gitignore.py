@@ -13,8 +13,6 @@ from deepfs.errors import DeadlineError
 from deepfs.text import paths
 from deepfs.text.lines import BOM, is_text
 
-__all__ = ["GITIGNORE", "IgnoreOption", "Ignoring", "Rules", "compile_rules", "rules_of_file"]
-
 IgnoreOption: TypeAlias = Literal["git"] | Sequence[str] | None
 """`"git"` honours `.gitignore` files, a sequence gives their lines, None ignores nothing."""
 
@@ -124,9 +122,10 @@ class Rules:
     def verdict(self, relative: str, *, is_dir: bool) -> bool | None:
         """Whether the last rule that matches `relative` itself ignores it; None if no rule matches it."""
         name = relative[relative.rfind("/") + 1 :]
-        if not self._is_name_in_question(name) and not self._is_path_in_question(relative):
+        groups = self._last_first
+        if not self._is_name_in_question(name) and not any(group.is_path_in_question(relative) for group in groups):
             return None
-        verdicts = (group.verdict(relative, name, is_dir) for group in self._last_first)
+        verdicts = (group.verdict(relative, name, is_dir) for group in groups)
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def _is_name_in_question(self, name: str) -> bool:
@@ -138,9 +137,6 @@ class Rules:
             known = any(group.is_name_in_question(name) for group in self._last_first)
             self._remembered[name] = known
         return known
-
-    def _is_path_in_question(self, relative: str) -> bool:
-        return any(group.is_path_in_question(relative) for group in self._last_first)
 
 
 _NO_RULES = Rules([])

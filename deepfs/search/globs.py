@@ -15,18 +15,6 @@ from itertools import pairwise
 from deepfs.errors import InvalidPatternError
 from deepfs.text.paths import is_visible, visible_in
 
-__all__ = [
-    "MAX_ALTERNATIVES",
-    "MAX_EXPANDED",
-    "MAX_EXPRESSION",
-    "MAX_PATTERN",
-    "MAX_SEGMENTS",
-    "GlobPattern",
-    "Tree",
-    "compile_glob",
-    "compile_tree",
-]
-
 MAX_PATTERN = 2048
 """The longest pattern, in characters."""
 MAX_ALTERNATIVES = 500

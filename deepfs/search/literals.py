@@ -21,8 +21,6 @@ from deepfs.operations import Grep as GrepRequest
 if TYPE_CHECKING:
     from deepfs.search.request import FileFilter
 
-__all__ = ["Clause", "PathNeeds", "folds_beyond_ascii", "folds_case", "path_needs", "required_text"]
-
 Clause: TypeAlias = tuple[str, ...]
 """Alternatives, of which at least one occurs."""
 
@@ -46,8 +44,8 @@ def required_text(request: GrepRequest) -> tuple[Clause, ...]:
 
     Returns:
         Clauses that all hold for the stored content of each file with a match, as text or as UTF-8; none if nothing is
-        known. Where `folds_case` is True, they are in lower case and hold if letters differ by ASCII case only;
-        see also `folds_beyond_ascii`.
+        known. Where `folds_case` is True, they are in lower case, and hold if ASCII case does not count and U+212A
+        (Kelvin sign) is taken for `k` and U+017F (long s) for `s`, as RE2 does.
     """
     folds = folds_case(request)
     if not request.regex:
@@ -64,15 +62,6 @@ def required_text(request: GrepRequest) -> tuple[Clause, ...]:
 def folds_case(request: GrepRequest) -> bool:
     """Whether texts must be compared ignoring ASCII case, since the search or a part of it ignores case."""
     return request.ignore_case or (request.regex and _FOLDS.search(request.pattern) is not None)
-
-
-def folds_beyond_ascii(clauses: Iterable[Clause]) -> bool:
-    """Whether a search that ignores case may match these clauses by other letters than ASCII.
-
-    RE2 takes U+212A (Kelvin sign) for `k` and U+017F (long s) for `s`. If True, and if `folds_case` is True, then files
-    that contain one of these two are candidates as well, whether or not the clauses hold.
-    """
-    return any(letter in literal for clause in clauses for literal in clause for letter in "kKsS")
 
 
 class PathNeeds(Struct, frozen=True):

@@ -20,22 +20,6 @@ from deepfs.text.lines import BOM, decode, is_text
 from deepfs.threads.deadline import Deadline
 from deepfs.types import ContextLine, GrepMatch
 
-__all__ = [
-    "MAX_CONTEXT_LINES",
-    "MAX_LINE",
-    "FileHits",
-    "Match",
-    "Query",
-    "Regexp",
-    "Stretches",
-    "TooMuchWorkError",
-    "compile_query",
-    "is_plain",
-    "parse_numbered_matches",
-    "search",
-    "search_plain",
-]
-
 _WORK = 5_000_000
 """The size of a stretch: its bytes times the instructions of the expression."""
 _MAX_WORK = 2_000_000_000
@@ -132,6 +116,11 @@ class Query(Struct, frozen=True):
         """Bytes that every matching file contains; empty if none are known."""
         return self.needle if self.regexp is None else b""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a match is a line with the pattern, shown without other lines."""
+        return self.regexp is None and not self.context_lines and self.pattern != ""
+
 
 class FileHits(Struct, frozen=True):
     """The matches in one file. `skipped` is True if the file matches but is binary, or if one of its lines is too long
@@ -177,6 +166,10 @@ def search(
         return FileHits(skipped=True)
 
 
+_CHECK_EVERY = 1000
+"""Matches in one file between two checks of the deadline: about a millisecond."""
+
+
 def _search_literal(query: Query, path: str, data: bytes | str, limit: int | None, deadline: Deadline) -> FileHits:
     # Most files end here, before anything is decoded.
     found = query.pattern in data if isinstance(data, str) else query.needle in data
@@ -188,12 +181,36 @@ def _search_literal(query: Query, path: str, data: bytes | str, limit: int | Non
     text = text.removeprefix(BOM)
     if "\r" in text:
         text = text.replace("\r\n", "\n")
+    if query.is_plain and not media.is_binary_name(path):
+        return FileHits(_plain_matches(query, path, text, limit, deadline))
 
     def find(start: int) -> int:
         deadline.check(path)
         return text.find(query.pattern, start)
 
     return _hits(query, path, _MatchLines(text, "\n", find, str), limit)
+
+
+def _plain_matches(query: Query, path: str, text: str, limit: int | None, deadline: Deadline) -> list[GrepMatch]:
+    """The matches of a plain query, in less time than by `_hits`."""
+    needle, most = query.pattern, query.max_line
+    find, find_back, count = text.find, text.rfind, text.count
+    matches: list[GrepMatch] = []
+    number, start = 1, 0
+    place = find(needle)
+    while place >= 0 and len(matches) != limit:
+        number += count("\n", start, place)
+        start = find_back("\n", start, place) + 1 or start
+        end = find("\n", place)
+        if end < 0:
+            end = len(text)
+        line = text[start:end]
+        matches.append(GrepMatch(path, number, line if len(line) <= most else line[:most]))
+        if len(matches) % _CHECK_EVERY == 0:
+            deadline.check(path)
+        number, start = number + 1, end + 1
+        place = find(needle, start)
+    return matches
 
 
 def _search_regexp(
@@ -352,52 +369,6 @@ def _hits(query: Query, path: str, lines: _MatchLines[AnyStr], limit: int | None
         return GrepMatch(path, line.number, lines.text(line, query.max_line), before, after)
 
     return FileHits([match(line) for line in found])
-
-
-_CHECK_EVERY = 1000
-"""Matches in one file between two checks of the deadline: about a millisecond."""
-
-
-def is_plain(query: Query) -> bool:
-    """Whether `search_plain` can carry out the query."""
-    return query.regexp is None and not query.context_lines and query.pattern != ""
-
-
-def search_plain(query: Query, path: str, data: bytes | str, limit: int | None, deadline: Deadline) -> FileHits | None:
-    """Return the same hits as `search`; None if the file does not contain the pattern. Raises DeadlineError."""
-    if isinstance(data, bytes):
-        if query.needle not in data:
-            return None
-        text = decode(data)
-    else:
-        if query.pattern not in data:
-            return None
-        text = data if is_text(data) else None
-    if text is None:
-        return FileHits(skipped=True)
-    text = text.removeprefix(BOM)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n")
-    if media.is_binary_name(path):
-        return FileHits(skipped=query.pattern in text)
-    needle, most = query.pattern, query.max_line
-    find, find_back, count = text.find, text.rfind, text.count
-    matches: list[GrepMatch] = []
-    number, start = 1, 0
-    place = find(needle)
-    while place >= 0 and len(matches) != limit:
-        number += count("\n", start, place)
-        start = find_back("\n", start, place) + 1 or start
-        end = find("\n", place)
-        if end < 0:
-            end = len(text)
-        line = text[start:end]
-        matches.append(GrepMatch(path, number, line if len(line) <= most else line[:most]))
-        if len(matches) % _CHECK_EVERY == 0:
-            deadline.check(path)
-        number, start = number + 1, end + 1
-        place = find(needle, start)
-    return FileHits(matches)
 
 
 def parse_numbered_matches(path: str, lines: bytes, needles: Collection[str]) -> dict[str, list[GrepMatch]] | None:

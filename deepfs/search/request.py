@@ -7,7 +7,7 @@ from deepfs.operations import Grep as GrepRequest
 from deepfs.operations import PathFilter
 from deepfs.operations import Search as SearchRequest
 from deepfs.search.globs import GlobPattern, compile_glob
-from deepfs.search.query import Query, compile_query, is_plain, search, search_plain
+from deepfs.search.query import Query, compile_query, search
 from deepfs.text import paths
 from deepfs.text.paths import MAX_PATH_BYTES, is_visible, visible_in
 from deepfs.threads.deadline import Deadline
@@ -137,7 +137,6 @@ class GrepScan:
         self.skipped: int = 0
         self.truncated: bool = False
         self.deadline = Deadline()
-        self._search = search_plain if is_plain(self.query) else search
         self.required: bytes = self.query.required or _find_required(request)
         """Bytes that every matching file contains; empty if none are known."""
         # Most results are known to be short enough by the sizes of their files, and are not measured.
@@ -153,9 +152,9 @@ class GrepScan:
         if self.required and type(content) is bytes and self.required not in content:
             return  # Most files end here.
         room = self.max_count - len(self.matches)
-        hits = self._search(self.query, path, content, room + 1, self.deadline)
-        if hits is not None:
-            self.skipped += hits.skipped
+        hits = search(self.query, path, content, room + 1, self.deadline)
+        self.skipped += hits.skipped
+        if hits.matches:
             self.add(hits.matches, len(content))
 
     def add(self, matches: list[GrepMatch], most_chars: int) -> None:
@@ -205,9 +204,9 @@ def _chars_of(match: GrepMatch) -> int:
     return len(match.text) + sum(len(line.text) for line in beside)
 
 
-def glob_result(matches: list[FileInfo], limit: int = MAX_GLOB_MATCHES, *, is_late: bool = False) -> GlobResult:
-    """The result of a glob, cut at `limit` and at `MAX_GLOB_CHARS`; `is_late` if the search ended at its deadline."""
-    limit = min(limit, _count_fitting(matches))
+def glob_result(matches: list[FileInfo], *, is_late: bool = False) -> GlobResult:
+    """The result of a glob, cut at its limits; `is_late` if the search ended at its deadline."""
+    limit = min(MAX_GLOB_MATCHES, _count_fitting(matches))
     is_cut = is_late or len(matches) > limit
     return GlobResult(matches=matches[:limit], truncated=is_cut, truncation_reason="budget" if is_cut else None)
 

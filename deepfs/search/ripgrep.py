@@ -23,8 +23,6 @@ from deepfs.errors import DeadlineError
 from deepfs.search.query import MAX_LINE
 from deepfs.threads.deadline import Deadline
 
-__all__ = ["MAX_NEEDLE", "NO_IGNORE_FILES", "Ripgrep", "RipgrepError", "RipgrepFound", "RipgrepRun", "find_ripgrep"]
-
 MAX_NEEDLE = 4096
 """The longest text to search for, in bytes; it is passed through a pipe, where no other process sees it."""
 

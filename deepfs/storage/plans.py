@@ -18,13 +18,12 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation, Read, ReadRaw, Write
-from deepfs.search.flat import BatchedGlob, BatchedGrep, glob_tree, is_short, search_deadline
+from deepfs.search.flat import BatchedGlob, BatchedGrep, is_short, search_deadline
 from deepfs.search.literals import path_needs
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
 from deepfs.storage.gathering import batched
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
-from deepfs.text import flat_tree as trees
-from deepfs.text import paths, records
+from deepfs.text import flat_tree, paths, records
 from deepfs.text.edits import replace
 from deepfs.text.entries import Kind, TreeListing, check_target, list_implied
 from deepfs.text.flat_tree import (
@@ -251,9 +250,9 @@ def write(backend: PlannedBackend, operation: Write) -> Plan[WriteResult]:
     path, overwrite, if_match = operation.path, operation.overwrite, operation.if_match
     needs_before = if_match is not None or (overwrite and backend._reads_before_change)
     found = yield from look_before_write(backend, path, contents=needs_before)
-    trees.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
-    after = records.text_file(operation.content, trees.created_at(found, path))
-    update = yield Apply(backend._before_apply([trees.change_of(path, found, after)]))
+    flat_tree.check_replaceable(path, found, overwrite=overwrite, if_match=if_match)
+    after = records.text_file(operation.content, flat_tree.created_at(found, path))
+    update = yield Apply(backend._before_apply([flat_tree.change_of(path, found, after)]))
     return WriteResult(path=path, files_update=update)
 
 
@@ -261,13 +260,13 @@ def edit(backend: PlannedBackend, operation: Edit) -> Plan[EditResult]:
     path = operation.path
     found = yield from _get_existing(path)
     before = found[path]
-    trees.check_version(path, found, operation.if_match)
+    flat_tree.check_version(path, found, operation.if_match)
     content = records.text_of(before, path)
     if content is None:
         raise BinaryFileError(path)
     done = replace(path, content, operation.old, operation.new, operation.replace_all)
     after = records.text_file(done.content, before.created_at)
-    update = yield Apply(backend._before_apply([trees.change_of(path, found, after, done)]))
+    update = yield Apply(backend._before_apply([flat_tree.change_of(path, found, after, done)]))
     return EditResult(path=path, files_update=update, occurrences=done.occurrences)
 
 
@@ -277,8 +276,8 @@ def delete(backend: PlannedBackend, operation: Delete) -> Plan[DeleteResult]:
         raise PermissionDeniedError(path, "the root cannot be deleted")
     needs_before = if_match is not None or backend._reads_before_change
     files, chosen = yield from _subtree(path, contents=needs_before)
-    trees.check_version(path, files, if_match)
-    yield Apply(backend._before_apply([trees.change_of(child, files, None) for child in chosen]))
+    flat_tree.check_version(path, files, if_match)
+    yield Apply(backend._before_apply([flat_tree.change_of(child, files, None) for child in chosen]))
     return DeleteResult(path=path)
 
 
@@ -288,7 +287,7 @@ def move(backend: PlannedBackend, operation: Move) -> Plan[WriteResult]:
     if src == dst:
         return WriteResult(path=dst)
     added = yield from _relocate(backend, operation, files, chosen)
-    removed = [trees.change_of(path, files, None) for path in chosen]
+    removed = [flat_tree.change_of(path, files, None) for path in chosen]
     return WriteResult(path=dst, files_update=(yield Apply(backend._before_apply([*added, *removed]))))
 
 
@@ -296,19 +295,19 @@ def copy(backend: PlannedBackend, operation: Copy) -> Plan[WriteResult]:
     src, dst = operation.src, operation.dst
     files, chosen = yield from _subtree(src, contents=True)
     moved = yield from _relocate(backend, operation, files, chosen)
-    update = yield Apply(backend._before_apply([trees.as_copy(change) for change in moved]))
+    update = yield Apply(backend._before_apply([flat_tree.as_copy(change) for change in moved]))
     return WriteResult(path=dst, files_update=update)
 
 
 def _relocate(backend: PlannedBackend, operation: Copy, files: Found, chosen: Sequence[str]) -> Plan[list[Change]]:
     """The changes that put the `chosen` files, which lie at or under `src`, to `dst`. Raises if that is impossible."""
     src, dst = operation.src, operation.dst
-    targets = trees.relocation(src, dst, chosen)
+    targets = flat_tree.relocation(src, dst, chosen)
     found = yield from _files([dst, *paths.ancestors(dst)], contents=backend._reads_before_change)
-    trees.check_parents(dst, found)
+    flat_tree.check_parents(dst, found)
     standing: Kind | None = "file" if dst in found else "directory" if (yield from holds_files(dst)) else None
     check_target(dst, standing, from_file=src in chosen, overwrite=operation.overwrite)
-    return [trees.change_of_move(targets[path], found, path, files) for path in chosen]
+    return [flat_tree.change_of_move(targets[path], found, path, files) for path in chosen]
 
 
 PLANS: Final[Mapping[type[Operation], Callable[[PlannedBackend, Any], Plan[Any]]]] = {
@@ -435,8 +434,9 @@ def glob(backend: PlannedBackend, request: GlobRequest, files: FileFilter) -> Pl
     tree = yield from _list_searched(backend, files)
     if not tree.holds(files.root):
         raise NotDirectoryError(files.root) if files.root in tree.files else (yield from no_directory_error(files.root))
-    result: GlobResult = yield Work(partial(glob_tree, tree, files), search_deadline(), is_short(tree))
-    return result
+    search = BatchedGlob(files)
+    yield Work(partial(search.add, tree), search_deadline(), is_short(tree))
+    return search.result()
 
 
 def _find_names(request: GlobRequest, files: FileFilter) -> Plan[GlobResult]:

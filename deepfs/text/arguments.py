@@ -4,9 +4,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+
+def check_installed(package: str, extra: str, needed_by: str) -> None:
+    """Raise ModuleNotFoundError, which names the extra to install, if a package is not installed."""
+    if sys.modules.get(package) is None and find_spec(package) is None:
+        raise ModuleNotFoundError(f"{needed_by} needs {package}: pip install 'deepfs[{extra}]'", name=package)
 
 
 def check_string(name: str, given: object) -> str:

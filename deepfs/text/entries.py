@@ -25,7 +25,6 @@ from deepfs.errors import (
 from deepfs.text import paths
 
 Kind: TypeAlias = Literal["file", "directory", "link", "special"]
-Change: TypeAlias = Literal["make_directory", "remove_directory", "set_mode"]
 
 
 class TreeEntry(Struct, frozen=True):
@@ -65,7 +64,7 @@ class EntryChange(Struct, frozen=True):
     """
 
     path: str
-    change: Change
+    change: Literal["make_directory", "remove_directory", "set_mode"]
     mode: int | None = None
 
 

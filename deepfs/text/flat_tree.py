@@ -77,15 +77,6 @@ class Change(Struct, frozen=True):
         return "create" if self.before is None and self.seen is None else "replace"
 
     @property
-    def size_before(self) -> int | None:
-        """The size of the file before, in bytes; 0 if there was no file, None if the size is not known."""
-        if self.before is not None:
-            return records.size_of(self.before)
-        if self.seen is not None:
-            return self.seen.size
-        return 0 if self.origin is None else None
-
-    @property
     def size_after(self) -> int:
         """The size of the file after, in bytes; 0 if it is deleted."""
         return 0 if self.after is None else records.size_of(self.after)
@@ -173,7 +164,7 @@ class Directories:
 ValueT = TypeVar("ValueT")
 
 
-class _Keyed(Mapping[str, ValueT]):
+class Keyed(Mapping[str, ValueT]):
     """A mapping with the keys of another one."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
@@ -205,7 +196,7 @@ class StoredFiles(Mapping[str, FileDataV2]):
         return False
 
 
-class TaggedFiles(_Keyed[FileDataV2], StoredFiles):
+class TaggedFiles(Keyed[FileDataV2], StoredFiles):
     """Files with a tag each, for storages that number or hash the versions of a file.
 
     Access to a file that could not be read raises the error that `files` have in its place.
@@ -230,7 +221,7 @@ def is_about_one_file(error: DeepFSError) -> bool:
     return error.path is not None and not isinstance(error, ChangedError | DeadlineError)
 
 
-class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
+class DecodedFiles(Keyed[FileDataV2], StoredFiles):
     """Stored records by path, decoded when they are accessed. Access to a malformed one raises InvalidContentError."""
 
     _last: tuple[str, FileDataV2] | None = None
@@ -245,14 +236,7 @@ class DecodedFiles(_Keyed[FileDataV2], StoredFiles):
         return self._files.get(path)
 
     def stat(self, path: str) -> FileStat:
-        return FileStat(*self.describe(path), tag=self._files[path])
-
-    def describe(self, path: str) -> tuple[int | None, str | None, str | None]:
-        """The size and the times of the file at `path`; all are None if the record is malformed."""
-        try:
-            return records.describe_record(self._files[path], path)
-        except InvalidContentError:
-            return None, None, None
+        return replace(_stat(self, path), tag=self._files[path])
 
 
 class FileTree:
@@ -348,7 +332,7 @@ def stats_of(files: Mapping[str, FileDataV2]) -> Mapping[str, FileStat]:
     return _Stats(files)
 
 
-class _Stats(_Keyed[FileStat]):
+class _Stats(Keyed[FileStat]):
     def __getitem__(self, path: str) -> FileStat:
         return self._files.stat(path) if isinstance(self._files, StoredFiles) else _stat(self._files, path)
 
@@ -394,9 +378,6 @@ def change_of(path: str, files: Found, after: FileDataV2 | None, replacement: Re
 
 def file_info(path: str, files: Found) -> FileInfo:
     """The listing entry of a file; if its record is malformed, the entry has only the path."""
-    if type(files) is DecodedFiles:
-        size, modified_at, _ = files.describe(path)
-        return FileInfo(path, is_dir=False, size=size, modified_at=modified_at)
     data = files.get(path) if type(files) is dict else readable(files, path)
     if type(data) is not FileDataV2:
         return FileInfo(path, is_dir=False)

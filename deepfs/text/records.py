@@ -128,31 +128,6 @@ def _plain_file(value: dict[str, Any]) -> FileDataV2 | None:
     return FileDataV2(content, encoding, created_at, modified_at)
 
 
-def describe_record(value: Mapping[str, Any], path: str) -> tuple[int, str | None, str | None]:
-    """The size in bytes, the time of the last change and that of the creation of the file stored as `value`.
-
-    The values are those of the decoded file, but content that is text, lines or bytes is not decoded. Raises
-    InvalidContentError as `decode_file` does.
-    """
-    content = value.get("content") if type(value) is dict else None
-    size = None if isinstance(content, str) else _undecoded_size(content, value)
-    if size is None:
-        data = decode_file(value, path)
-        return size_of(data), data.modified_at, data.created_at
-    data = decode_file({**value, "content": "", "encoding": "utf-8"}, path)
-    return size, data.modified_at, data.created_at
-
-
-def _undecoded_size(content: object, value: Mapping[str, Any]) -> int | None:
-    """The size of content that is lines or bytes; None for other types."""
-    if isinstance(content, bytes | bytearray | memoryview):
-        return memoryview(content).nbytes
-    if isinstance(content, list | tuple) and value.get("encoding", "utf-8") == "utf-8":
-        is_text = all(isinstance(line, str) for line in content)
-        return sum(map(utf8_size, content)) + max(0, len(content) - 1) if is_text else None
-    return None
-
-
 def to_v1(data: FileDataV2, path: str = "") -> FileDataV1:
     """`data` in the legacy form, which holds text only: InvalidContentError for a binary file."""
     text = data.content if data.encoding == "utf-8" else decode(content_bytes(data, path))

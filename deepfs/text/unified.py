@@ -289,7 +289,8 @@ def _file_patch(part: _FilePart, strip: int) -> FilePatch:
     if "rename from" in notes:
         return FilePatch("update", path, move_to=new, exact=hunks, is_executable=is_executable)
     if _is_absent(part, 0):
-        return FilePatch("add", new or path, _added_text(part), exact=(), is_executable=is_executable or None)
+        text = apply_numbered(part.shown, "", hunks).text
+        return FilePatch("add", new or path, text, exact=(), is_executable=is_executable or None)
     other = new if new not in (None, path) else None
     if _is_absent(part, 1):
         return FilePatch("delete", path, exact=hunks, other_path=other)
@@ -328,10 +329,6 @@ def _is_epoch(stamp: str) -> bool:
         date, time, zone = stamp.split(" ")
         return datetime.fromisoformat(f"{date} {time[:8]}{zone[:3]}:{zone[3:]}").timestamp() == 0
     return False
-
-
-def _added_text(part: _FilePart) -> str:
-    return apply_numbered(part.shown, "", part.hunks).text
 
 
 # --- applying ---

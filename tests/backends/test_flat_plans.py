@@ -142,14 +142,12 @@ def test_changes_carry_their_condition_sizes_and_tag() -> None:
     storage = holding("/a", "/b", size=5)
     _, asked = played(plans.move(Terms(), Move("/a", "/b", True)), storage)
     replaced, deleted = asked[-1].changes
-    assert (replaced.condition, replaced.size_before, replaced.size_after, replaced.origin) == ("version", 5, 5, 1)
-    assert (deleted.condition, deleted.size_before, deleted.size_after, deleted.origin) == ("version", 5, 0, 1)
+    assert (replaced.condition, replaced.size_after, replaced.origin) == ("version", 5, 1)
+    assert (deleted.condition, deleted.size_after, deleted.origin) == ("version", 0, 1)
     _, asked = played(plans.write(Terms(), Write("/c", "four", True)), storage)
     [created] = asked[-1].changes
-    assert (created.condition, created.size_before, created.size_after) == ("create", 0, 4)
-    data = file_of(b"x")
-    assert (Change("/a", data, None).condition, Change("/a", data, None).size_before) == ("replace", 1)
-    assert Change("/a", None, data, None, {"no": "file"}).size_before is None
+    assert (created.condition, created.size_after) == ("create", 4)
+    assert Change("/a", file_of(b"x"), None).condition == "replace"
 
 
 @pytest.mark.parametrize(
@@ -387,7 +385,7 @@ class Failing(Tagged):
 
 
 class FailingBackend(StorageBackend):
-    """A backend over failing files; records every change before it is stored, and refuses growth beyond `limit`."""
+    """A backend over failing files; records every change before it is stored, and refuses more bytes than `limit`."""
 
     is_synchronous = True
     limit = 10**9
@@ -395,14 +393,14 @@ class FailingBackend(StorageBackend):
     def __init__(self) -> None:
         super().__init__()
         self.failing = Failing()
-        self.seen: list[tuple[str, int | None, int]] = []
+        self.seen: list[tuple[str, int]] = []
 
     def _storage(self) -> Failing:
         return self.failing
 
     def _before_apply(self, changes: Sequence[Change]) -> Sequence[Change]:
-        self.seen += [(change.path, change.size_before, change.size_after) for change in changes]
-        if sum(change.size_after - (change.size_before or 0) for change in changes) > self.limit:
+        self.seen += [(change.path, change.size_after) for change in changes]
+        if sum(change.size_after for change in changes) > self.limit:
             raise PermissionDeniedError("/", "no room is left")
         return changes
 
@@ -452,8 +450,8 @@ async def test_every_change_passes_before_apply_with_its_sizes() -> None:
     await backend.aupload_files([("/a", b"1"), ("/u", b"22")])
     await backend.adelete("/e")
     assert backend.seen == [
-        *[("/a", 0, 3), ("/a", 3, 5), ("/d/b", 0, 5), ("/e/b", 0, 5), ("/d/b", 5, 0)],
-        *[("/a", 5, 1), ("/u", 0, 2), ("/e/b", 5, 0)],
+        *[("/a", 3), ("/a", 5), ("/d/b", 5), ("/e/b", 5), ("/d/b", 0)],
+        *[("/a", 1), ("/u", 2), ("/e/b", 0)],
     ]
     backend.limit = 10
     assert (await backend.awrite("/big", "x" * 11)).code == "permission_denied"

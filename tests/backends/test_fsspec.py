@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import io
+import sys
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -80,7 +81,7 @@ def test_arguments_are_checked() -> None:
 
 
 def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepfs.backends.fsspec.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ModuleNotFoundError, match=r"deepfs\[fsspec\]"):
         FsspecBackend("memory://")
 

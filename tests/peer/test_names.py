@@ -46,8 +46,6 @@ OTHER_VALUES: Final = {
     ("ReadVideoFileSchema", "limit"): 500,
 }
 """The defaults that differ on purpose, by function and parameter, beside texts for models."""
-GIVEN_ON: Final = frozenset({"execute_with_offload"})
-"""Functions whose `**options` go to one with these parameters; any other `**options` could drop them."""
 TEXTS: Final = frozenset({"system_prompt", "summary_prompt"})
 
 Parameter = inspect.Parameter
@@ -188,7 +186,7 @@ def parameters_missing(there: Any, here: Any, is_operation: bool = False) -> Ite
         if given.startswith("_") or parameter.kind in ANY:
             continue
         name = SPELLINGS.get(given, given) if is_operation and given not in ours else given
-        if name not in ours and getattr(there, "__name__", "") not in GIVEN_ON:
+        if name not in ours:
             yield f"the parameter {given}"
         elif parameter.kind in PLACED and Parameter.VAR_POSITIONAL not in kinds and [name] != placed[place:][:1]:
             yield f"the place {place} of the parameter {given}"

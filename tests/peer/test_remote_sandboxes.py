@@ -14,8 +14,9 @@ from deno_sandbox.sandbox import AsyncSandbox
 from deno_sandbox.transport import WebSocketTransport
 
 from deepfs.backends import DenoSandbox
-from deepfs.sandboxes.remote import RemoteSandbox, check_installed
+from deepfs.sandboxes.remote import RemoteSandbox
 from deepfs.testing.suite import assert_ok, content_of
+from deepfs.text.arguments import check_installed
 from support.machines import Machine
 from support.services import SERVICES, Maker, open_service
 
@@ -105,7 +106,7 @@ async def test_ids_are_those_of_the_service(sandbox: RemoteSandbox[Any]) -> None
 
 async def test_the_error_of_a_missing_package_names_the_extra() -> None:
     with pytest.raises(ImportError, match=r"pip install 'deepfs\[modal\]'"):
-        check_installed("no_such_package", "modal")
+        check_installed("no_such_package", "modal", "ModalSandbox")
 
 
 async def test_calls_from_other_event_loops_and_threads_work(sandbox: RemoteSandbox[Any]) -> None:

@@ -23,11 +23,11 @@ from deepfs.search import disk as engines
 from deepfs.search import request
 from deepfs.search.disk import LocalSearch
 from deepfs.search.gitignore import IgnoreOption
-from deepfs.search.query import MAX_LINE, FileHits, compile_query, is_plain, search, search_plain
+from deepfs.search.query import MAX_LINE, FileHits, compile_query, search
 from deepfs.search.request import GlobRequest, GrepRequest
 from deepfs.search.ripgrep import Ripgrep, RipgrepError, RipgrepFound, find_ripgrep
 from deepfs.threads.deadline import Deadline
-from deepfs.types import GlobResult, GrepResult
+from deepfs.types import GlobResult, GrepMatch, GrepResult
 from support import trees
 from support.deadlines import ScriptedDeadline
 from support.disks import Swapping, open_descriptors, public_directory, seen_by_nobody
@@ -305,12 +305,12 @@ _TEXT = st.lists(
 )
 @example(text="\ufeff" * 2 + "ab\r\r\n😀😀😀😀ab", needle="ab", limit=None, name="/a.txt")
 def test_plain_searches_find_the_same_as_general_ones(text: str, needle: str, limit: int | None, name: str) -> None:
-    query = compile_query(needle, max_line=4)
-    assert is_plain(query)
+    query, general = (compile_query(needle, max_line=4, context_lines=count) for count in (0, 1))
+    assert query.is_plain
     for data in (text, text.encode("utf-8", "surrogatepass"), text.encode("utf-16", "surrogatepass")):
-        expected = search(query, name, data, limit)
-        found = search_plain(query, name, data, limit, Deadline())
-        assert (found or FileHits()) == expected
+        expected = search(general, name, data, limit)
+        matches = [GrepMatch(match.path, match.line, match.text) for match in expected.matches]
+        assert search(query, name, data, limit) == FileHits(matches, expected.skipped)
 
 
 def test_a_search_in_a_file_full_of_matches_can_be_stopped() -> None:
@@ -322,7 +322,7 @@ def test_a_search_in_a_file_full_of_matches_can_be_stopped() -> None:
         return asked == 3
 
     with pytest.raises(DeadlineError):
-        search_plain(compile_query("x"), "/a", b"x\n" * 1_000_000, None, ScriptedDeadline(cancelled=given_up))
+        search(compile_query("x"), "/a", b"x\n" * 1_000_000, None, ScriptedDeadline(cancelled=given_up))
     assert asked == 3
 
 

@@ -12,7 +12,6 @@ from deepfs.search.globs import MAX_PATTERN, compile_glob
 from deepfs.search.literals import (
     Clause,
     PathNeeds,
-    folds_beyond_ascii,
     folds_case,
     path_needs,
     required_text,
@@ -150,19 +149,11 @@ def test_case_is_folded_if_a_part_ignores_it(request_: GrepRequest, folds: bool)
     assert folds_case(request_) is folds
 
 
-@pytest.mark.parametrize(
-    ("clauses", "folds"),
-    [((), False), ((("abc",),), False), ((("abc",), ("a", "xkx")), True), ((("S",),), True), ((("K",),), True)],
-)
-def test_k_and_s_match_letters_beyond_ascii(clauses: tuple[Clause, ...], folds: bool) -> None:
-    assert folds_beyond_ascii(clauses) is folds
-
-
-def test_no_other_ascii_letter_matches_letters_beyond_ascii() -> None:
+def test_only_k_and_s_match_letters_beyond_ascii() -> None:
     everything = "".join(map(chr, [*range(0x80, 0xD800), *range(0xE000, 0x110000)]))
     for letter in "abcdefghijklmnopqrstuvwxyz":
         found = search(query_of(GrepRequest(letter, ignore_case=True)), "/f", everything).matches
-        assert bool(found) is folds_beyond_ascii(((letter,),)), letter
+        assert bool(found) is (letter in "ks"), letter
 
 
 def check(request: GrepRequest, content: bytes) -> bool:
@@ -175,9 +166,9 @@ def check(request: GrepRequest, content: bytes) -> bool:
     if not hits.matches and not hits.skipped:
         return False
     folds = folds_case(request)
-    if folds and folds_beyond_ascii(clauses) and any(letter.encode() in content for letter in (KELVIN, LONG_S)):
-        return True
-    stored = content.lower() if folds else content  # Only ASCII letters of bytes change.
+    stored = content
+    if folds:  # Only ASCII letters of bytes change.
+        stored = content.lower().replace(KELVIN.encode(), b"k").replace(LONG_S.encode(), b"s")
     for clause in clauses:
         assert any(text.encode() in stored for text in clause), (request.pattern, clauses, content)
     return True

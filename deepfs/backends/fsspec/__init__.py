@@ -5,7 +5,6 @@ from collections.abc import Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import sha256
-from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 from deepfs._brief import address
@@ -16,7 +15,7 @@ from deepfs.backends.protocol import BackendProtocol, Capabilities
 from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.storage.runners import Storage
 from deepfs.text import paths
-from deepfs.text.arguments import check_bool, check_string
+from deepfs.text.arguments import check_bool, check_installed, check_string
 from deepfs.text.entries import StoragePlace, flat_place
 from deepfs.threads import pool
 from deepfs.threads.forks import ForkSafeLock
@@ -189,7 +188,7 @@ def _identify(options: Any) -> Any:
 
 
 def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:
-    _check_installed()
+    check_installed("fsspec", "fsspec", "FsspecBackend")
     if isinstance(given, str):
         url, root = _unwrap_url(given)
         source: _Source = _UrlSource(url, root, options)
@@ -202,11 +201,6 @@ def _source_of(given: Any, options: Mapping[str, Any]) -> _Source:
     if source.protocols & _CACHES:
         raise ValueError("a caching filesystem may give outdated answers: pass the one that it caches")
     return source
-
-
-def _check_installed() -> None:
-    if find_spec("fsspec") is None:
-        raise ModuleNotFoundError("FsspecBackend needs fsspec: pip install 'deepfs[fsspec]'")
 
 
 def _unwrap_url(url: str) -> tuple[str, str]:

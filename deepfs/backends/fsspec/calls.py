@@ -164,7 +164,6 @@ class FilesystemCalls:
         self._requests = Requests(policy, is_transient)
         self._home: AsyncioLoop | None = None
         self._lock = ForkSafeLock()
-        self._taken: dict[tuple[str, str], bool] = {}
         self.has_bare_tags: bool = False
         """Whether a store compares the tag of a condition without the quotes that belong to it."""
 
@@ -186,13 +185,10 @@ class FilesystemCalls:
 
     def takes(self, method: str, option: str) -> bool:
         """Whether a method of the filesystem has a parameter of this name."""
-        key = method, option
-        if key not in self._taken:
-            try:
-                self._taken[key] = option in signature(self._function(method)).parameters
-            except (AttributeError, TypeError, ValueError):
-                self._taken[key] = False
-        return self._taken[key]
+        try:
+            return option in signature(self._function(method)).parameters
+        except (AttributeError, TypeError, ValueError):
+            return False
 
     def overrides(self, method: str) -> bool:
         """Whether the filesystem has its own version of a method of fsspec's base classes."""

@@ -46,7 +46,7 @@ from deepfs.errors import (
     NotSupportedError,
 )
 from deepfs.operations import CHUNK_BYTES
-from deepfs.storage import plans as plans
+from deepfs.storage import plans
 from deepfs.storage.retries import RetryPolicy, check_policy
 from deepfs.storage.runners import Plan, until_accepted
 from deepfs.sync import call_sync, run_shielded

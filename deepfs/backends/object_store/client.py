@@ -348,9 +348,10 @@ class ObjectClient:
 
         return await self._send(path, attempt)
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """List the objects whose keys begin with `prefix`, a page at a time."""
         stream: Any = None
+        after: str | None = None
         directory = self.keys.path(prefix).rstrip("/") or "/"
 
         async def next_page() -> Sequence[Mapping[str, Any]] | None:
@@ -399,7 +400,7 @@ class ObjectClient:
         )  # fmt: skip
         mode = self._mode(before, creates=wanted.condition == "create")
         is_lost = False
-        for failed in range(1, self._policy.attempts + 1):
+        for number in range(1, self._policy.attempts + 1):
             try:
                 answer = await self._put_once(path, content, attributes, mode)
                 if isinstance(answer, Tag):
@@ -417,8 +418,8 @@ class ObjectClient:
             tag = outcome_of_put(path, found, before, change, is_lost=is_lost)
             if tag is not None:
                 return tag
-            if failed < self._policy.attempts:
-                await anyio.sleep(self._policy.delay(failed))
+            if number < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(number))
         raise failure
 
     async def _put_once(self, path: str, content: bytes, attributes: dict[str, str], mode: Any) -> Tag | DeepFSError:
@@ -467,7 +468,7 @@ class ObjectClient:
         The request itself has no condition. Raises ChangedError if the object is another one after an answer was lost.
         """
         key = self.keys.key(path)
-        for failed in range(1, self._policy.attempts + 1):
+        for number in range(1, self._policy.attempts + 1):
             try:
                 await self._requests.send(lambda: self._driver.delete_async(self._store, key), attempts=1)
             except Exception as error:
@@ -485,8 +486,8 @@ class ObjectClient:
                 if before.changes and before.changes[-1] in found.tag.changes:
                     raise ChangedError(path)
                 raise unknown_outcome(path)
-            if failed < self._policy.attempts:
-                await anyio.sleep(self._policy.delay(failed))
+            if number < self._policy.attempts:
+                await anyio.sleep(self._policy.delay(number))
         raise failure
 
     async def put_parts(self, path: str, before: FileStat | None, chunks: AsyncIterator[bytes]) -> None:

@@ -36,7 +36,7 @@ from deepfs.storage.gathering import Prefetch, gather_each
 from deepfs.storage.runners import AsyncStorage, Kind, Page, Plan
 from deepfs.text import media, records
 from deepfs.text.arguments import check_bytes
-from deepfs.text.flat_tree import Change, ChangedError, FileStat, PartlyDoneError, StoredFiles, is_about_one_file
+from deepfs.text.flat_tree import Change, ChangedError, FileStat, Keyed, PartlyDoneError, StoredFiles, is_about_one_file
 from deepfs.threads.background import on_background_loop
 from deepfs.threads.loop_bridge import on_asyncio
 from deepfs.types import FileDataV2, ReadResult
@@ -75,17 +75,18 @@ async def call_on_asyncio(call: Callable[[], Awaitable[T]]) -> T:
     return await (call() if on_asyncio() else on_background_loop(call))
 
 
-class _Objects(StoredFiles):
+class _Objects(Keyed[FileDataV2], StoredFiles):
     """Fetched objects as files. Access to one that could not be fetched raises the error that `found` has in its place.
 
     Access to one that was too large to fetch raises TooLargeError.
     """
 
     def __init__(self, found: Mapping[str, FoundObject | DeepFSError]) -> None:
-        self._found = found
+        super().__init__(found)
 
     def _at(self, path: str) -> FoundObject:
-        if isinstance(found := self._found[path], DeepFSError):
+        found: FoundObject | DeepFSError = self._files[path]
+        if isinstance(found, DeepFSError):
             raise found
         return found
 
@@ -95,23 +96,14 @@ class _Objects(StoredFiles):
             raise TooLargeError(path, found.stat.size or 0, _MAX_HELD_BYTES)
         return found.file()
 
-    def __iter__(self) -> Any:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._found
-
     def origin(self, path: str) -> Tag | None:
-        return self._at(path).tag if path in self._found else None
+        return self._at(path).tag if path in self else None
 
     def stat(self, path: str) -> FileStat:
         return self._at(path).stat
 
     def is_version(self, path: str, if_match: str) -> bool:
-        return path in self._found and if_match == self._at(path).version_of_unread()
+        return path in self and if_match == self._at(path).version_of_unread()
 
 
 class Bucket(Struct):

@@ -333,11 +333,6 @@ class Objects(Struct, frozen=True):
     """The largest object that is searched."""
 
 
-def _make_copy(stat: FileStat, fetched: tuple[FileDataV2, str] | None, most_bytes: int) -> FileDataV2:
-    """The file of the index for an object; if it cannot be read, one without a tag, so that it is tried again."""
-    return placeholder(replace(stat, tag="")) if fetched is None else copy_of(*fetched, most_bytes)
-
-
 class SearchIndex:
     """The index of the objects under one root, which `place` identifies in the object store."""
 
@@ -474,9 +469,10 @@ class SearchIndex:
         current = {**stale, **looked}
         for batch in batches((path, current[path].size or 0) for path in stale if path not in marks):
             fetched = await self._objects.fetch(batch)
-            copies = {
-                path: _make_copy(current[path], fetched[path], most) if path in fetched else None for path in batch
-            }
+            copies: dict[str, FileDataV2 | None] = dict.fromkeys(batch)
+            for path, found in fetched.items():
+                # What cannot be read gets a file without a tag, so that it is tried again.
+                copies[path] = placeholder(replace(current[path], tag="")) if found is None else copy_of(*found, most)
             changed |= await self._copies.store(copies, seen)
         return changed
 

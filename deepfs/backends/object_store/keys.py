@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from deepfs.errors import InvalidPathError
 from deepfs.text import paths
+from deepfs.text.arguments import check_installed
 
 _MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, Google Cloud Storage and Azure take, in UTF-8."""
@@ -95,12 +96,9 @@ _NAMES: Final = ("bucket", "container_name", "account_name", "endpoint", "aws_en
 
 
 def _driver() -> Any:
-    try:
-        import obstore.store
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "ObjectStoreBackend needs obstore: pip install 'deepfs[objectstore]'", name=error.name
-        ) from None
+    check_installed("obstore", "objectstore", "ObjectStoreBackend")
+    import obstore.store
+
     return obstore.store
 
 

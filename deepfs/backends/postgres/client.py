@@ -3,11 +3,9 @@
 import inspect
 import logging
 import os
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
@@ -18,6 +16,7 @@ from deepfs.errors import BackendError, DeepFSError
 from deepfs.storage.retries import Requests, RetryPolicy
 from deepfs.storage.runners import until_accepted
 from deepfs.sync import run_sync
+from deepfs.text.arguments import check_installed
 from deepfs.text.flat_tree import ChangedError
 from deepfs.threads.loop_bridge import name_asyncio, on_asyncio, running_asyncio_loop
 from deepfs.threads.tasks import call_on
@@ -84,8 +83,7 @@ def failure_of(error: Exception) -> Exception:
 
 def check_dsn(database: object) -> None:
     """Raise ModuleNotFoundError, TypeError or ValueError unless asyncpg is there, and `database` a DSN or a pool."""
-    if "asyncpg" not in sys.modules and find_spec("asyncpg") is None:
-        raise ModuleNotFoundError("PostgresBackend needs asyncpg: pip install 'deepfs[postgres]'", name="asyncpg")
+    check_installed("asyncpg", "postgres", "PostgresBackend")
     if isinstance(database, str):
         if not database.startswith(("postgresql://", "postgres://")):
             raise ValueError("a DSN of PostgreSQL starts with postgresql://")  # It may hold a password.

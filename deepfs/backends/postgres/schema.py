@@ -309,8 +309,8 @@ def check_key(namespace: str, path: str) -> None:
         raise InvalidPathError(path, f"it is too long for this storage, whose limit is {_MAX_KEY_BYTES:,} bytes")
 
 
-def behind(path: str) -> str:
-    """The first text behind `path`: no text has NUL."""
+def successor(path: str) -> str:
+    """The first text after `path`: no text has NUL."""
     return f"{path}\x01"
 
 

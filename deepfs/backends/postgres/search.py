@@ -13,8 +13,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deepfs.backends.postgres.files import Changes, PostgresFiles
-from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, behind, stats_of_rows
-from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, path_needs, required_text
+from deepfs.backends.postgres.schema import INDEXED, ODD, SMALL, STAT, UNINDEXED, Abilities, stats_of_rows, successor
+from deepfs.search.literals import Clause, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
@@ -62,37 +62,14 @@ class _Texts(Struct, frozen=True):
     contents: Sequence[Clause] = ()
     indexed: Sequence[list[str]] = ()
     folds: bool = False
-    beyond_ascii: bool = False
     is_grep: bool = False
 
 
-class _Trigrams:
-    """Whether texts have trigrams in a database."""
-
-    def __init__(self, abilities: Abilities, *, folds: bool = False) -> None:
-        self._only_ascii = abilities.only_ascii
-        self._usable = abilities.has_trigrams and not abilities.row_level_security
-        self._but_i = folds and not abilities.folds_i
-
-    def has(self, clause: Clause) -> bool:
-        """Whether each alternative has a trigram."""
-        return self._usable and all(map(self._has, clause))
-
-    def ends(self, clause: Clause) -> bool:
-        """Whether each alternative has one at the end of the text that it ends."""
-        return self._usable and all(_LAST_WORD.search(text) or self._has(text) for text in clause)
-
-    def _has(self, text: str) -> bool:
-        if self._but_i and "i" in text.lower():
-            return False
-        if _ASCII_RUN.search(text) or _BOUNDED.search(text):
-            return True
-        return not self._only_ascii and any(run.isalnum() for run in _runs_of_three(text))
-
-
-def _runs_of_three(text: str) -> Iterable[str]:
-    """All runs of three characters."""
-    return (text[start : start + 3] for start in range(len(text) - 2))
+def _has_trigram(text: str, abilities: Abilities) -> bool:
+    if _ASCII_RUN.search(text) or _BOUNDED.search(text):
+        return True
+    runs = (text[start : start + 3] for start in range(len(text) - 2))
+    return not abilities.only_ascii and any(run.isalnum() for run in runs)
 
 
 def _longest(clauses: Iterable[Clause]) -> list[Clause]:
@@ -102,25 +79,24 @@ def _longest(clauses: Iterable[Clause]) -> list[Clause]:
 
 def _texts(request: SearchRequest, files: FileFilter, abilities: Abilities) -> tuple[str, _Texts]:
     """The prefix of the paths that a search may find, and what it needs of them and of their contents."""
+
+    def has_trigrams(clause: Clause) -> bool:
+        return all(_has_trigram(text, abilities) for text in clause)
+
     needs = path_needs(files)
-    trigrams = _Trigrams(abilities)
+    has_index = abilities.has_trigrams and not abilities.row_level_security
     on_paths = [_patterns_within(clause) for clause in _longest(needs.clauses)]
-    usable = [_patterns_within(clause) for clause in needs.clauses if trigrams.has(clause)]
     if needs.suffix:
         on_paths.append(_patterns_at_end(needs.suffix))
-        usable += [_patterns_at_end(needs.suffix)] if trigrams.ends(needs.suffix) else []
-    if not isinstance(request, GrepRequest):
-        return needs.prefix, _Texts(on_paths, indexed=usable[:_MOST_CLAUSES])
-    clauses, folds = required_text(request), folds_case(request)
-    trigrams = _Trigrams(abilities, folds=folds)
-    return needs.prefix, _Texts(
-        on_paths,
-        _longest(clauses),
-        [_patterns_within(clause) for clause in _longest(filter(trigrams.has, clauses))],
-        folds,
-        folds and folds_beyond_ascii(clauses),
-        is_grep=True,
-    )
+    if isinstance(request, GrepRequest):
+        clauses, folds = required_text(request), folds_case(request)
+        has_index = has_index and (abilities.folds_i or not folds)
+        indexed = [_patterns_within(clause) for clause in _longest(filter(has_trigrams, clauses)) if has_index]
+        return needs.prefix, _Texts(on_paths, _longest(clauses), indexed, folds, is_grep=True)
+    indexed = [_patterns_within(clause) for clause in needs.clauses if has_trigrams(clause)]
+    if needs.suffix and all(_LAST_WORD.search(text) or _has_trigram(text, abilities) for text in needs.suffix):
+        indexed.append(_patterns_at_end(needs.suffix))
+    return needs.prefix, _Texts(on_paths, indexed=indexed[:_MOST_CLAUSES] if has_index else ())
 
 
 class SearchedFiles(PostgresFiles):
@@ -148,7 +124,7 @@ class SearchedFiles(PostgresFiles):
             start, root = prefix, files.root
             self._index_helps = bool(self._texts.indexed) and self._max_bytes >= SMALL
         else:
-            start, root = behind(after or "/"), None
+            start, root = successor(after or "/"), None
         if self._by_index:
             return await self._ask_index(start, {})
         return await self._walk(start, root)
@@ -165,7 +141,7 @@ class SearchedFiles(PostgresFiles):
         self._step = min(2 * self._step, _LONGEST_STEP)
         if is_rare and self._index_helps:
             self._by_index = True
-            return await self._ask_index(behind(end["path"]), found)
+            return await self._ask_index(successor(end["path"]), found)
         gives_up = not self._index_helps and self._in_vain > self._max_scanned
         return Page(found, end["path"], truncated=gives_up)
 
@@ -209,7 +185,7 @@ class SearchedFiles(PostgresFiles):
             hits = f"SELECT namespace, {STAT} FROM {files} WHERE {INDEXED} AND {matching}"
             large = f"({UNINDEXED}) AND (size > $4::bigint OR {_contents(texts, values)})"
             others = f"UNION (SELECT {STAT} FROM {files} WHERE {in_range} AND {large})"
-            if texts.beyond_ascii:
+            if texts.folds:
                 others += f" UNION (SELECT {STAT} FROM {files} WHERE {in_range} AND {INDEXED} AND ({ODD}))"
         query = f"""
             WITH hits AS MATERIALIZED ({hits} AND $4::bigint > 0 LIMIT {_TOO_MANY + 1}),
@@ -228,7 +204,7 @@ def _split(rows: Iterable[Any]) -> tuple[list[Any], Any]:
 
 
 def _before(start: str) -> str:
-    """The path that a page ends with so that the next one begins at `start`, which `behind` returned."""
+    """The path that a page ends with so that the next one begins at `start`, which `successor` returned."""
     return start[:-1]
 
 
@@ -247,7 +223,7 @@ def _contents(texts: _Texts, values: list[Any]) -> str:
     text = _all("content", operator, [_patterns_within(clause) for clause in texts.contents], values)
     escaped = [_patterns_within(map(_escape, clause)) for clause in texts.contents]
     raw = _all("encode(bytes, 'escape') COLLATE \"C\"", operator, escaped, values)
-    if texts.beyond_ascii:
+    if texts.folds:
         text = f"({text} OR {ODD})"
         raw = f"({raw} OR {_ODD_BYTES})"
     return f"CASE WHEN content IS NULL THEN {raw} ELSE {text} END"

@@ -18,10 +18,10 @@ from deepfs.backends.sqlite.search import (
     STAT_COLUMNS,
     TIMES,
     Candidates,
-    behind,
     marks,
     pad,
     stat_rows,
+    successor,
 )
 from deepfs.errors import BackendError, InvalidContentError
 from deepfs.operations import DownloadFiles, Ls, Read, ReadRaw
@@ -213,7 +213,7 @@ def _take_children(prefix: str, rows: Sequence[Sequence[Any]], found: dict[str, 
         at = path.find("/", len(prefix))
         directory = path[: at + 1] if at > 0 else ""
         found[f"{directory}_" if directory else path] = FileStat() if directory else FileStat(*row[1:6])
-    return end_of_prefix(directory) if directory else behind(rows[-1][0])
+    return end_of_prefix(directory) if directory else successor(rows[-1][0])
 
 
 def _file(

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
 from typing import Final, Literal, TypeAlias
@@ -79,25 +80,20 @@ _MOST_IDLE: Final = 8
 """How many unused connections are kept."""
 
 
+@dataclass(eq=False)
 class DatabaseSession:
     """A connection, used by one operation at a time."""
 
-    def __init__(
-        self,
-        file: str,
-        connection: sqlite3.Connection,
-        identity: tuple[int, int],
-        has_index: bool,
-        stamp: tuple[int, ...] | None = None,
-    ) -> None:
-        self.file: str = file
-        self.connection: sqlite3.Connection = connection
-        self.identity: tuple[int, int] = identity
-        """The device and the number of the file that the connection has opened."""
-        self.has_index: bool = has_index
-        """Whether the database has a search index that this SQLite can use."""
-        self.stamp: tuple[int, ...] | None = stamp
-        """The state of the file when it was opened without any lock; None for a connection that uses locks."""
+    file: str
+    connection: sqlite3.Connection
+    identity: tuple[int, int]
+    """The device and the number of the file that the connection has opened."""
+    has_index: bool
+    """Whether the database has a search index that this SQLite can use."""
+    stamp: tuple[int, ...] | None
+    """The state of the file when it was opened without any lock; None for a connection that uses locks."""
+
+    def __post_init__(self) -> None:
         _open.add(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -407,12 +403,12 @@ _FORKED: Final = (
 )
 
 
+@dataclass(eq=False)
 class _DatabaseUse:
     """That a thread uses, opens or closes connections to a file."""
 
-    def __init__(self, file: str) -> None:
-        self.file: str = file
-        self.thread: int = get_ident()
+    file: str
+    thread: int = field(default_factory=get_ident)
 
 
 _open: set[DatabaseSession] = set()

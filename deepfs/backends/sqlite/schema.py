@@ -126,22 +126,15 @@ _PATH: Final = "(SELECT path FROM files WHERE id = pending.id)"
 
 # With joins instead of these subqueries, SQLite might read all files to find the few that are pending.
 _INDEX_PENDING: Final = (
-    f"""
-    INSERT INTO content_index (content_index, rowid, content)
-    SELECT 'delete', id, content FROM pending WHERE id <= ? AND content IS NOT NULL AND content IS NOT {_CONTENT}
-    """,
-    f"""
-    INSERT INTO content_index (rowid, content)
-    SELECT id, {_CONTENT} FROM pending WHERE id <= ? AND {_CONTENT} IS NOT NULL AND content IS NOT {_CONTENT}
-    """,
-    f"""
-    INSERT INTO path_index (path_index, rowid, path)
-    SELECT 'delete', id, path FROM pending WHERE id <= ? AND path IS NOT NULL AND path IS NOT {_PATH}
-    """,
-    f"""
-    INSERT INTO path_index (rowid, path)
-    SELECT id, {_PATH} FROM pending WHERE id <= ? AND {_PATH} IS NOT NULL AND path IS NOT {_PATH}
-    """,
+    *(
+        f"INSERT INTO {index} {columns} SELECT {values} FROM pending "
+        f"WHERE id <= ? AND {value} IS NOT NULL AND {column} IS NOT {now}"
+        for index, column, now in (("content_index", "content", _CONTENT), ("path_index", "path", _PATH))
+        for columns, values, value in (
+            (f"({index}, rowid, {column})", f"'delete', id, {column}", column),
+            (f"(rowid, {column})", f"id, {now}", now),
+        )
+    ),
     "DELETE FROM pending WHERE id <= ?",
 )
 

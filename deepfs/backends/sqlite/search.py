@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from deepfs.backends.sqlite.database import DatabaseSession
 from deepfs.backends.sqlite.schema import INDEX_FAILURES, INDEXED_BYTES, code_of
-from deepfs.search.literals import Clause, folds_beyond_ascii, folds_case, path_needs, required_text
+from deepfs.search.literals import Clause, folds_case, path_needs, required_text
 from deepfs.search.request import FileFilter, GrepRequest, SearchRequest
 from deepfs.storage.runners import Page
 from deepfs.text.flat_tree import FileStat
 from deepfs.text.paths import end_of_prefix
 
-# Other programs may put any type into a column. A path is a text, since only texts are in the range of a text.
+# Other programs may put any type into a column. Rows are found by a range of paths, which excludes other types.
 _SIZE: Final = """
     CASE WHEN typeof(size) = 'integer' AND size >= 0 THEN size
     ELSE coalesce(length(bytes), length(CAST(content AS BLOB)), 0) END
@@ -51,7 +51,7 @@ _MOST_TESTED: Final = 8
 _IDS_AT_ONCE: Final = 256
 
 
-def behind(path: str) -> str:
+def successor(path: str) -> str:
     """The smallest text after `path`: no path lies between them."""
     return f"{path}\0"
 
@@ -129,7 +129,7 @@ class Candidates:
         if self._chosen is not None:
             return self._take_indexed(self._chosen, after)
         first = self._find_root() if after is None else {}
-        page = self._walk(self._start if after is None else max(behind(after), self._start))
+        page = self._walk(self._start if after is None else max(successor(after), self._start))
         if not self._is_sampled and page.last is not None:
             self._decide(page)
         self._is_sampled = True
@@ -185,7 +185,8 @@ class Candidates:
         more = "SELECT 1 FROM files WHERE namespace = ? AND path >= ? AND path < ? LIMIT 1 OFFSET ?"
         if self._session.execute(more, (self._namespace, self._start, self._end, _SHORT_WALK)).fetchone() is None:
             return
-        self._session.execute("BEGIN")  # A file leaves `pending` when it enters the index, and may become too large.
+        # One snapshot: a file may move from `pending` to the index or to the unindexed ones between two queries.
+        self._session.execute("BEGIN")
         try:
             self._choose()
         except sqlite3.DatabaseError as error:
@@ -272,12 +273,16 @@ def _all_trigrams(literal: str) -> str:
     return f"({' AND '.join(quoted)})"
 
 
+_FOLDED: Final = "replace(replace(lower(content), '\u212a', 'k'), '\u017f', 's')"
+"""The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
+
+
 def _content_test(clauses: Sequence[Clause], most: int, *, folds: bool) -> _Test:
     """Whether the content of a file may match. Files over `most` bytes are not tested."""
     tested = _choose_few(clauses)
     if not tested:
         return _NO_TEST
-    text, small = _fold(tested) if folds else "content", f"size <= {most}"
+    text, small = _FOLDED if folds else "content", f"size <= {most}"
     text_test = " AND ".join(f"({' OR '.join([f'instr({text}, ?)'] * len(clause))})" for clause in tested)
     literals = tuple(literal for clause in tested for literal in clause)
     if folds:
@@ -294,10 +299,3 @@ def _choose_few(clauses: Sequence[Clause]) -> list[Clause]:
         if sum(map(len, chosen)) + len(clause) <= _MOST_TESTED:
             chosen.append(clause)
     return chosen
-
-
-def _fold(clauses: Sequence[Clause]) -> str:
-    """The content in lower case, as RE2 folds it; `lower` of SQLite leaves all but ASCII alone."""
-    if not folds_beyond_ascii(clauses):
-        return "lower(content)"
-    return "replace(replace(lower(content), '\u212a', 'k'), '\u017f', 's')"

@@ -161,6 +161,7 @@ class FilesystemBackend(BackendProtocol):
             check_bool(name, given)
         self._given_root = check_directory("root_dir", root_dir) if root_dir is not None else "."
         self._storage = "disk", self._given_root
+        self._changed = ("durable", *self._storage) if durable else self._storage  # Flushes hold up no reads.
         # The disk's own locks exclude other processes; these let tasks of this process wait without a thread.
         self._locks = path_locks(self._storage)
         self._virtual = virtual_mode
@@ -186,16 +187,18 @@ class FilesystemBackend(BackendProtocol):
         return self._disk if access is None and mode is None else self._disk.with_access(access).with_file_mode(mode)
 
     async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        """Run a change in a worker thread, with its paths locked. Its deadline limits the wait for other processes.
+        """Run a change in a worker thread, with its paths locked."""
+        async with self._locks.hold(*_lockable(held)):
+            return await self._run_change(function, *args)
+
+    async def _run_change(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a change whose paths are locked. Its deadline limits the wait for other processes.
 
         `function` is called again, with the same arguments, if others held the lock of a file.
         """
-        async with self._locks.hold(*_lockable(held)):
-            deadline = Deadline(_WAIT_S)
-            change = partial(
-                pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._storage
-            )
-            return await when_free(change)
+        deadline = Deadline(_WAIT_S)
+        change = partial(pool.run, function, deadline, self._files(), *args, deadline=deadline, storage=self._changed)
+        return await when_free(change)
 
     @property
     def cwd(self) -> Path:
@@ -411,11 +414,11 @@ class FilesystemBackend(BackendProtocol):
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
-        for start in range(0, len(files), _UPLOADS_A_CALL):
-            part = files[start : start + _UPLOADS_A_CALL]
-            outcomes: list[FileUploadResponse] = []
-            await self._change([path for path, _ in part], self._upload, part, outcomes)
-            done += outcomes
+        async with self._locks.hold(*_lockable(path for path, _ in files)):
+            for start in range(0, len(files), _UPLOADS_A_CALL):
+                outcomes: list[FileUploadResponse] = []
+                await self._run_change(self._upload, files[start : start + _UPLOADS_A_CALL], outcomes)
+                done += outcomes
         return done
 
     async def _upload_stream(self, path: str, chunks: AsyncIterable[bytes]) -> FileUploadResponse:

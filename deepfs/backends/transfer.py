@@ -338,7 +338,7 @@ class TreeCopy:
 
     async def _store(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
         """Store files. Returns the error of each one that was tried, None for those that were stored."""
-        undo = await self._withhold_from_others(contents)
+        await self._withhold_from_others(contents)
         errors: dict[PlannedFile, DeepFSError | None] = {}
         files = sorted(contents, key=lambda file: -1 if file.mode is None else file.mode)
         async with self._storing:
@@ -347,7 +347,6 @@ class TreeCopy:
                     errors |= await self._store_group({file: contents[file] for file in group})
                 if not self.terms.merges and any(errors.values()):
                     break
-        await self._set_modes([undo[file] for file in undo if errors.get(file) is not None])
         return errors
 
     async def _store_group(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
@@ -406,15 +405,13 @@ class TreeCopy:
                 failed.append(error)
                 raise
 
-        undo = await self._withhold_from_others([file])
+        await self._withhold_from_others([file])
         if not self.terms.merges and file.existing is None:
             for error in (await self._find_taken([file])).values():
                 self._fail(CopyFailure("store", file.target, error, file))
         with use_file_mode(file.mode):
             content = iterate_under(current_access(), chunks())
             outcome = await self.target.backend.aupload_stream(file.target, content)
-        if failed or outcome.error is not None:
-            await self._set_modes([*undo.values()])
         if failed:
             self._fail(CopyFailure("fetch", file.path, failed[0], file))
         elif outcome.error is not None:
@@ -493,13 +490,12 @@ class TreeCopy:
                 changes.append(EntryChange(file.target, "set_mode", file.mode))
         await self._set_modes(changes)
 
-    async def _withhold_from_others(self, files: Iterable[PlannedFile]) -> dict[PlannedFile, EntryChange]:
+    async def _withhold_from_others(self, files: Iterable[PlannedFile]) -> None:
         """Take from the files that will be replaced what the new ones permit nobody but their owner.
 
-        Returns what gives it back, for files that are not replaced after all.
+        It is not given back where storing fails: a new file may be there all the same.
         """
         changes: list[EntryChange] = []
-        undo: dict[PlannedFile, EntryChange] = {}
         for file in files:
             present = None if file.existing is None or not self.terms.merges else file.existing.mode
             if (
@@ -508,9 +504,7 @@ class TreeCopy:
                 and (narrow := present & (file.mode | _OWN_BITS)) != present
             ):
                 changes.append(EntryChange(file.target, "set_mode", narrow))
-                undo[file] = EntryChange(file.target, "set_mode", present)
         await self._set_modes(changes)
-        return undo
 
     async def _set_modes(self, changes: Sequence[EntryChange]) -> None:
         outcomes = await self.target.backend.achange_entries(changes) if changes else []

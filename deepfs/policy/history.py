@@ -237,14 +237,11 @@ class HistoryBackend(WrapperBackend):
         except DeepFSError as error:
             return failure(WriteResult, error)
         mode, now = await self._mode_of_version(path, number), await self._mode(path)
-        narrow = now if mode is None or now is None else now & (mode | _OWN_BITS)
-        if narrow != now:
+        if mode is not None and now is not None and (narrow := now & (mode | _OWN_BITS)) != now:
             await self.inner.achange_entries([EntryChange(path, "set_mode", narrow)])
         with use_file_mode(mode):
             (stored,) = await self.aupload_files([(path, content)])
         if stored.error is not None:
-            if narrow != now:
-                await self.inner.achange_entries([EntryChange(path, "set_mode", now)])
             return failure(WriteResult, error_about(stored.error, path, "it could not be restored"))
         if mode is not None and now is None:  # The umask may have left less than that.
             await self.inner.achange_entries([EntryChange(path, "set_mode", mode)])

@@ -164,8 +164,8 @@ class WorkspaceSandbox(FilesystemBackend, SandboxBackendProtocol):
                 reason = f"read_only has a path in the workspace, where commands change it: {path}"
                 raise NotSupportedError(None, reason)
 
-    async def _change(self, held: Sequence[str], function: Callable[..., T], *args: Any) -> T:
-        return await super()._change(held, self._in_workspace, function, *args)
+    async def _run_change(self, function: Callable[..., T], *args: Any) -> T:
+        return await super()._run_change(self._in_workspace, function, *args)
 
     def _in_workspace(self, deadline: Deadline, disk: Disk, function: Callable[..., T], *args: Any) -> T:
         self._make_temporary()

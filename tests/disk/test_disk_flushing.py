@@ -15,6 +15,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import is_temporary
 from support.disks import open_descriptors, tree
+from support.waiting import until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -212,3 +213,33 @@ async def test_a_cancelled_change_among_others_is_made_or_not(
     for number in range(5):
         assert (await backend.awrite(f"/{number}", "again", overwrite=True)).ok
     assert await off_loop(open_descriptors) == opened
+
+
+async def test_flushes_hold_up_no_listing(
+    backend: FilesystemBackend, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (waiting.append(descriptor), flushes.gate.wait(20)))
+    flushes.gate.clear()
+    try:
+        async with anyio.create_task_group() as tasks:
+            for number in range(MANY):
+                tasks.start_soon(backend.awrite, f"/{number}", "x")
+            with anyio.fail_after(10):
+                while len(waiting) < 16:  # noqa: ASYNC110 - all threads that a disk may have
+                    await anyio.sleep(0.001)
+                assert (await backend.als("/")).ok
+            flushes.gate.set()
+    finally:
+        flushes.gate.set()
+
+
+async def test_nothing_overtakes_an_upload(tmp_path: Path) -> None:
+    backend = FilesystemBackend(tmp_path)
+    files = [(f"/d/{number}", b"uploaded") for number in range(100)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.aupload_files, files)
+        await until_tasks_wait()
+        assert (await backend.awrite("/d/99", "another")).code == "already_exists"
+    assert (await backend.amove("/d", "/e")).ok
+    assert len((await backend.als("/e")).entries or ()) == 100

@@ -21,7 +21,7 @@ from deepfs import (
 )
 from deepfs.errors import BackendError, NotFoundError, PermissionDeniedError
 from deepfs.operations import Operation
-from deepfs.policy import HistoryBackend, QuotaBackend, WrapperBackend
+from deepfs.policy import HistoryBackend, WrapperBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import EditResult, FileUploadResponse
 from support.processes import started
@@ -504,17 +504,6 @@ def test_versions_are_private_and_restored_with_their_modes(tmp_path: Path) -> N
     stored = list((archive / "kept/here").rglob("*"))
     assert {bits(path) for path in stored if path.is_file()} == {0o600}
     assert {bits(archive / "kept/here"), *(bits(path) for path in stored if path.is_dir())} == {0o700}
-
-
-def test_a_restore_that_fails_leaves_the_mode(tmp_path: Path) -> None:
-    history = HistoryBackend(QuotaBackend(FilesystemBackend(tmp_path), max_bytes=9), MemoryBackend())
-    history.write("/a", "nine chars"[:9])
-    (tmp_path / "a").chmod(0o600)
-    history.write("/a", "b", overwrite=True)
-    (tmp_path / "a").chmod(0o644)
-    history.write("/c", "other")
-    assert run_sync(history.arestore, "/a", 1).code == "quota_exceeded"
-    assert ((tmp_path / "a").read_text(), bits(tmp_path / "a")) == ("b", 0o644)
 
 
 def test_restoring_over_a_file_opens_nothing_to_others(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import errno
 import io
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import cache, partial
 from typing import Any, Final, TypeVar
@@ -204,7 +204,10 @@ class DeepFSFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return sorted(found)
         # A tree says where a link leads, and a listing how large the file is there.
         of_links = {self._parent(name) for name, info in found.items() if info["size"] is None}
-        listed = {info["name"]: info for directory in of_links for info in self.ls(directory)}
+        listed: dict[str, dict[str, Any]] = {}
+        for directory in of_links:
+            with suppress(OSError):  # Whoever may not list it does not learn the sizes; or it is gone by now.
+                listed |= {info["name"]: info for info in self.ls(directory)}
         return {name: listed.get(name, info) for name, info in sorted(found.items())}
 
     def _tree(self, path: str) -> Iterable[dict[str, Any]]:

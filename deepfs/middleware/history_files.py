@@ -30,7 +30,7 @@ from deepfs.text import paths
 from deepfs.text.lines import version
 from deepfs.types import Result
 
-__all__ = ["HistoryFiles", "NotKeptError", "history_name"]
+__all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
 
 
 _SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
@@ -132,7 +132,7 @@ def _json(value: Any) -> str:
 
 _DIRECTORY: Final = "conversation_history"
 _MAX_BYTES: Final = 10_000_000
-"""The largest history file with more than one message: searches skip larger files."""
+"""The largest history file: searches skip larger files."""
 _MOST_FILES: Final = 1_000
 _ATTEMPTS: Final = 20
 _ANCHOR: Final = 1_000
@@ -213,7 +213,7 @@ class HistoryFiles:
             messages = await self._blobs.stored(messages)
             if any(inline(block) for message in messages for block in blocks_of(message)):
                 raise NotKeptError("media cannot be stored")
-            passages = [_Passage(self.transcript.render([each]), bool(each.id)) for each in messages]
+            passages = [each for message in messages for each in _passages(message, self.transcript)]
             last = await self._last(name, 1)
             new, holding = await self._new(name, last, passages)
             filled = [await self._append_passages(name, last, each) for each in _sections(new)]
@@ -344,24 +344,49 @@ _CHANGED_MEANWHILE = frozenset(
 
 
 class _Passage(NamedTuple):
-    """A message as text."""
+    """A message as text, or a part of one that is larger than a file."""
 
     text: str
-    has_id: bool
-    """Whether it has an id; equal texts without one may be several messages."""
+    mark: str
+    """The text that shows that a file holds this passage; empty if nothing does."""
+    part: str = ""
+    """What the heading of its own section says about a part."""
 
     def is_in(self, content: str) -> bool:
-        """Whether a file holds the message: `<` is escaped in texts, so no other one holds its element."""
-        return self.has_id and self.text in content
+        """Whether the content of a file holds this passage."""
+        return bool(self.mark) and self.mark in content
+
+
+def _passages(message: BaseMessage, transcript: Transcript) -> Iterator[_Passage]:
+    text = transcript.render([message])
+    parts = list(_parts(text))
+    if len(parts) == 1:
+        # In the text of a message, `<` is escaped, so no message holds the element of another.
+        yield _Passage(text, text if message.id else "")
+        return
+    for number, part in enumerate(parts, 1):
+        label = f"part {number} of {len(parts)}, {_digest(text)}"
+        yield _Passage(f"{part}\n", label if message.id else "", f" ({label})")
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split the text into parts that fit into one file; usually there is one."""
+    data, start = text.encode(), 0
+    while start < len(data):
+        end = min(start + _MAX_BYTES - _ANCHOR, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end -= 1
+        yield data[start:end].decode()
+        start = end
 
 
 def _sections(passages: Iterable[_Passage]) -> Iterator[Sequence[_Passage]]:
-    """Group the passages so that each group fits into one file; a larger message is a group of its own."""
+    """Group the passages so that each group fits into one file; a part of a message is a group of its own."""
     group: list[_Passage] = []
     size = 0
     for passage in passages:
         length = len(passage.text.encode())
-        if group and size + length > _MAX_BYTES - _ANCHOR:
+        if group and (passage.part or group[-1].part or size + length > _MAX_BYTES - _ANCHOR):
             yield group
             group, size = [], 0
         group.append(passage)
@@ -372,4 +397,10 @@ def _sections(passages: Iterable[_Passage]) -> Iterator[Sequence[_Passage]]:
 
 def _section(passages: Sequence[_Passage]) -> str:
     time = datetime.now(UTC).isoformat(timespec="microseconds")
-    return f"## Summarized at {time}\n\n{''.join(each.text for each in passages)}\n"
+    end = "" if passages[0].part else "\n"
+    return f"{section_heading(f'{time}{passages[0].part}')}{''.join(each.text for each in passages)}{end}"
+
+
+def section_heading(time: str) -> str:
+    """The heading of a section."""
+    return f"## Summarized at {time}\n\n"

@@ -284,17 +284,16 @@ def test_a_full_file_is_continued_in_the_next(invoke: Invoke, monkeypatch: pytes
         assert held + (f"a{number}" in left) == 1
 
 
-def test_a_message_larger_than_a_file_has_one_of_its_own(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepfs.middleware.history_files._MAX_BYTES", 3_000)
     files = MemoryBackend()
     words = "".join(f"<{number}ä>" for number in range(1_000))
     model, agent = agent_of(files, AIMessage(words), after=5)
     talk(invoke, agent, thread(), 0, 2)
     named = re.findall(r"/conversation_history/\S+?\.md", shown(model)[0].text)
-    assert len(named) > 1
-    whole = "".join(f"&lt;{number}ä&gt;" for number in range(1_000))
-    [own] = [text for text in (text_of(files, path) for path in named) if whole in text]
-    assert own.count("<message ") == 1
+    assert len(named) > 2
+    text = "".join(re.sub(r"^## .*\n\n", "", text_of(files, path)).removesuffix("\n") for path in named)
+    assert "".join(f"&lt;{number}ä&gt;" for number in range(1_000)) in text
 
 
 @pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"text\0", b"x" * 10_000_001])

@@ -69,6 +69,7 @@ async def test_messages_of_full_files_are_not_written_again(monkeypatch: pytest.
     assert await history.append("1", [*MESSAGES, *large[1:]]) == paths
     same = HumanMessage(large[2].content, id="m2b")
     assert await history.append("1", [same]) != paths, "equal contents of other messages are written"
+    assert max(size or 0 for size in sizes.values()) <= 3_000
 
 
 async def test_messages_of_the_file_before_the_last_are_not_written_again() -> None:

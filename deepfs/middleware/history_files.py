@@ -1,6 +1,8 @@
 """The files that hold the messages of a conversation which a summary stands for: their names, and their text."""
 
 import re
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -15,24 +17,20 @@ from langgraph.config import get_config
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import ErrorCode
 from deepfs.middleware._base import artifacts_root
-from deepfs.middleware._messages import (
-    blocks_of,
-    digest_of,
-    family,
-    has_references,
-    inline,
-    is_reference,
-    refer,
-    text_block,
-)
-from deepfs.middleware.offloading import Blobs
+from deepfs.middleware._messages import digest_of, is_reference
 from deepfs.text import paths
 from deepfs.text.lines import version
+from deepfs.text.media import OCTET_STREAM, extension
 from deepfs.types import Result
 
 __all__ = ["HistoryFiles", "NotKeptError", "history_name", "section_heading"]
 
 
+_DATA_URL: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,")
+_PAYLOAD_KEYS: Final = frozenset({"base64", "data", "file_data"})
+_MIN_PAYLOAD: Final = 64
+"""Shorter values of `_PAYLOAD_KEYS` are treated as text."""
+_MEDIA_TYPES: Final = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
 _SHOWN_AS_TOOL_CALLS: Final = frozenset({"tool_use", "function_call", "tool_call", "input_json_delta"})
 _SUMMARISED_AS_BLOCKS: Final = frozenset({"image", "audio", "video"})
 """The blocks with a URL that LangChain shows to a model which summarises."""
@@ -40,16 +38,19 @@ _UNSTORABLE: Final = re.compile("[\0\r\ud800-\udfff]")
 
 
 class Transcript:
-    """Renders messages as text, in which media are named by their files.
+    """Renders messages as text; `media` collects the media files that the text names, by path.
 
     Args:
-        blobs: The directory of these files.
+        directory: The directory of the media files.
+        blobs: The directory of the media that messages refer to by hash.
     """
 
-    def __init__(self, blobs: str = "/blobs") -> None:
+    def __init__(self, directory: str, blobs: str = "/blobs") -> None:
+        self._directory = directory
         self._blobs = blobs
+        self.media: dict[str, bytes] = {}
 
-    def render(self, messages: Sequence[BaseMessage]) -> str:
+    def rendered(self, messages: Sequence[BaseMessage]) -> str:
         """The messages as XML-like elements, one after another.
 
         Args:
@@ -59,32 +60,33 @@ class Transcript:
         texts = (_UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", self._message(each)) for each in messages)
         return "".join(f"{text}\n" for text in texts)
 
-    def name_media(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-        """The messages with the names of files in the place of their media, for a model that summarises them.
+    def referenced(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+        """The messages with references to files in the place of their media, for a model that summarises them.
 
         Args:
             messages: The messages.
         """
-        named: list[AnyMessage] = []
+        referenced: list[AnyMessage] = []
         for message in messages:
-            found = [inline(block) for block in blocks_of(message)]
-            message = refer(message, found, {each.digest for each in found if each is not None})
-            if has_references(message):
-                message = message.model_copy(update={"content": list(map(self._name, blocks_of(message)))})
-            named.append(message)
-        return named
+            content = message.content
+            if not isinstance(content, str):
+                content = [self._reference(block) for block in content]
+            same = content == message.content
+            referenced.append(message if same else message.model_copy(update={"content": content}))
+        return referenced
 
-    def _name(self, block: Any) -> Any:
-        path, kind = self._path(block), family(block)
-        if path is None:
+    def _reference(self, block: Any) -> Any:
+        if not isinstance(block, Mapping):
             return block
-        is_url = kind in _SUMMARISED_AS_BLOCKS
-        return {"type": kind, "url": path} if is_url else text_block(f"<{kind} url={quoteattr(path)} />")
-
-    def _path(self, block: Any) -> str | None:
-        """The path of the file to which a block refers; None for other blocks."""
-        digest = digest_of(block) if is_reference(block) else None
-        return None if digest is None else f"{self._blobs}/{digest}"
+        files: list[str] = []
+        without_media = self._without_media(block, files)
+        if not files:
+            return block
+        kind = _media_kind(str(block.get("type")))
+        if kind in _SUMMARISED_AS_BLOCKS and len(files) == 1:
+            return {"type": kind, "url": files[0]}
+        shown = f"<{kind} url={quoteattr(files[0])} />" if len(files) == 1 else _json(without_media)
+        return {"type": "text", "text": shown}
 
     def _message(self, message: BaseMessage) -> str:
         blocks = message.content if isinstance(message.content, list) else [message.content]
@@ -115,10 +117,48 @@ class Transcript:
             return escape(block["text"])
         if kind in _SHOWN_AS_TOOL_CALLS:
             return ""
-        path = self._path(block)
-        if path is not None:
-            return f"<{family(block)} url={quoteattr(path)} />"
-        return f"<block type={quoteattr(str(kind))}>{escape(_json(block))}</block>"
+        files: list[str] = []
+        without_media = self._without_media(block, files)
+        if kind in _MEDIA_TYPES and len(files) == 1:
+            return f"<{_media_kind(str(kind))} url={quoteattr(files[0])} />"
+        return f"<block type={quoteattr(str(kind))}>{escape(_json(without_media))}</block>"
+
+    def _without_media(self, value: Any, files: list[str]) -> Any:
+        """Replace all media in `value` by paths of files, and append these paths to `files`."""
+        digest = digest_of(value) if is_reference(value) else None
+        if digest is not None:
+            files.append(f"{self._blobs}/{digest}")
+            return {"type": value["type"], "url": files[-1]}
+        if isinstance(value, Mapping):
+            return {key: self._entry(value, key, files) for key in value}
+        if isinstance(value, (list, tuple)):
+            return [self._without_media(each, files) for each in value]
+        url = _DATA_URL.match(value) if isinstance(value, str) else None
+        return value if url is None else self._extract(value, value[url.end() :], url[1], files)
+
+    def _entry(self, block: Mapping[str, Any], key: Any, files: list[str]) -> Any:
+        value = block[key]
+        is_payload = key in _PAYLOAD_KEYS and isinstance(value, str) and len(value) >= _MIN_PAYLOAD
+        if is_payload and not value.startswith("data:"):
+            return self._extract(value, value, block.get("mime_type") or block.get("media_type"), files)
+        return self._without_media(value, files)
+
+    def _extract(self, value: str, payload: str, mime_type: Any, files: list[str]) -> str:
+        """Add a file with the decoded `payload` and return its path; return `value` if `payload` is not base64."""
+        try:
+            content = b64decode(payload, validate=True)
+        except (Base64Error, ValueError):
+            return value
+        kind = mime_type if isinstance(mime_type, str) else OCTET_STREAM
+        name = f"{sha256(content).hexdigest()[:32]}{extension(kind) or '.bin'}"
+        path = paths.join(self._directory, name)
+        self.media[path] = content
+        files.append(path)
+        return path
+
+
+def _media_kind(block_type: str) -> str:
+    return block_type.removesuffix("_url").removeprefix("input_")
 
 
 def _call(kind: str, call: Mapping[str, Any], arguments: str) -> str:
@@ -192,11 +232,10 @@ class HistoryFiles:
 
     def __init__(self, backend: BackendProtocol) -> None:
         self._backend = backend
-        self._blobs = Blobs(backend)
-        self._directory = paths.join(artifacts_root(backend), _DIRECTORY)
-        self.transcript: Transcript = Transcript(self._blobs.directory)
+        self._root = artifacts_root(backend)
+        self._directory = paths.join(self._root, _DIRECTORY)
 
-    async def append(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
+    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
         """Append the messages that the files do not hold yet.
 
         Args:
@@ -210,18 +249,23 @@ class HistoryFiles:
             NotKeptError: If not all could be stored.
         """
         try:
-            messages = await self._blobs.stored(messages)
-            if any(inline(block) for message in messages for block in blocks_of(message)):
-                raise NotKeptError("media cannot be stored")
-            passages = [each for message in messages for each in _passages(message, self.transcript)]
+            transcript = self.transcript()
+            passages = [each for message in messages for each in _passages(message, transcript)]
+            media = list(transcript.media.items())
+            for uploaded in await self._backend.aupload_files(media) if media else ():
+                if uploaded.error:
+                    raise NotKeptError(f"{uploaded.path}: {uploaded.error}")
             last = await self._last(name, 1)
             new, holding = await self._new(name, last, passages)
-            filled = [await self._append_passages(name, last, each) for each in _sections(new)]
-            return list(dict.fromkeys([*holding, *filled]))
+            return list(dict.fromkeys([*holding, *[await self._append(name, last, each) for each in _sections(new)]]))
         except NotKeptError:
             raise
         except Exception as error:  # The conversation must go on even if the storage fails.
             raise NotKeptError(type(error).__name__) from error
+
+    def transcript(self) -> Transcript:
+        """A transcript whose media are files beside the history."""
+        return Transcript(f"{self._directory}/media", paths.join(self._root, "blobs"))
 
     async def _new(
         self, name: str, last: int, passages: "Sequence[_Passage]"
@@ -244,7 +288,7 @@ class HistoryFiles:
                 break
         return passages, holding
 
-    async def _append_passages(self, name: str, last: int, passages: "Sequence[_Passage]") -> str:
+    async def _append(self, name: str, last: int, passages: "Sequence[_Passage]") -> str:
         """Append a section to the last file, keeping what other runs append meanwhile; return the file's path."""
         result: Result | None = None
         for _ in range(_ATTEMPTS):
@@ -358,7 +402,7 @@ class _Passage(NamedTuple):
 
 
 def _passages(message: BaseMessage, transcript: Transcript) -> Iterator[_Passage]:
-    text = transcript.render([message])
+    text = transcript.rendered([message])
     parts = list(_parts(text))
     if len(parts) == 1:
         # In the text of a message, `<` is escaped, so no message holds the element of another.

@@ -159,7 +159,7 @@ class Blobs:
 
     def __init__(self, backend: BackendProtocol, directory: str | None = None) -> None:
         self._backend = backend
-        self.directory: str = directory or paths.join(artifacts_root(backend), _DIRECTORY)
+        self._directory = directory or paths.join(artifacts_root(backend), _DIRECTORY)
         # Names of places may hold the `id` of an object, which a later object can have. This one stays with its key.
         self._owner = object()
 
@@ -209,7 +209,7 @@ class Blobs:
             BackendError: If the directory cannot be listed.
         """
         known = {digest_of(block) for each in messages for block in filter(is_reference, blocks_of(each))}
-        listed = await self._backend.als(self.directory)
+        listed = await self._backend.als(self._directory)
         if listed.error is not None and listed.code is not ErrorCode.FILE_NOT_FOUND:
             raise BackendError(listed.error)
         names = {each: each.path.rpartition("/")[2] for each in listed.entries or ()}
@@ -248,7 +248,7 @@ class Blobs:
         return {digest for digest, each in zip(digests, found, strict=True) if _fault(digest, each) is None}
 
     def _path(self, digest: str) -> str:
-        return f"{self.directory}/{digest}"
+        return f"{self._directory}/{digest}"
 
     # --- filling ---
 
@@ -276,7 +276,7 @@ class Blobs:
     async def _scope(self) -> "_Scope":
         """The storage of the files, under a name that no two tenants share."""
         try:
-            place = await self._backend.astorage_place(self.directory)
+            place = await self._backend.astorage_place(self._directory)
         except Exception:  # The storage will report its failure itself.
             return _Scope(None, is_state=False)
         is_state = place.storage == "state"

@@ -95,7 +95,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
 
     The messages stay in the state; `_summarization_event` holds the summary. Those that it stands for are first
     appended to `/conversation_history/<thread>.md`, below the `artifacts_root` of a composite, each once, and the
-    summary names that file. Media go to `/blobs`. A file that would grow over 10 MB continues in
+    summary names that file. Media go to `/conversation_history/media`. A file that would grow over 10 MB continues in
     `<thread>.2.md`, and so on. For subagents, and for thread ids that are long or have characters other than letters,
     digits, `_` and `-`, the name of the file ends with a hash. If the file cannot be written or the summary fails, the
     model sees all messages, and a warning is logged.
@@ -277,7 +277,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
         try:
             stored = yield step_of_wait(
                 self.backend,
-                partial(self._history.append, name, conversation.messages_to_file(conversation.place(cut))),
+                partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
             )
         except NotKeptError as error:
@@ -290,7 +290,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
 
     def _summary(self, messages: Sequence[AnyMessage]) -> Steps[str]:
         """The summary of the messages."""
-        given = self._history.transcript.name_media(messages)
+        given = self._history.transcript().referenced(messages)
         text: str = yield CallStep(partial(self._create_summary, given), partial(self._acreate_summary, given))
         if is_blank(text):  # The model would see nothing of the messages.
             raise ValueError("the model answered with an empty summary")

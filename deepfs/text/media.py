@@ -126,6 +126,12 @@ _TEXT = {
 _TYPES = {extension: kind for table in (_BINARY, _TEXT) for kind, names in table.items() for extension in names.split()}
 
 
+def extension(mime_type: str) -> str:
+    """An extension for the MIME type, with its dot; empty if the type is not known."""
+    names = _BINARY.get(mime_type) or _TEXT.get(mime_type)
+    return f".{names.split()[0]}" if names else ""
+
+
 def mime_type(path: str) -> str | None:
     """The MIME type for the extension of `path`, ignoring case; None if it is not known."""
     stem, _, extension = path[path.rfind("/") + 1 :].rpartition(".")

@@ -138,7 +138,7 @@ def test_media_are_stored_in_separate_files(invoke: Invoke, block: dict[str, Any
     text = text_of(files)
     (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
     assert path.startswith("/blobs/")
-    assert len(files.ls("/blobs").unwrap()) == 1, "each medium is stored once"
+    assert not files.ls("/conversation_history/media").ok, "each medium is stored once"
     assert files.download_files([path])[0].content == PIXELS
     assert "see 0" in text
     assert base64.b64encode(PIXELS).decode()[:40] not in text

@@ -209,8 +209,8 @@ def test_arguments_of_former_versions() -> None:
     assert "<media>" in SummarizationMiddleware(model).summary_prompt
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_summaries_are_made_of_references_to_media(invoke: Invoke, alone: bool) -> None:
+@pytest.mark.parametrize("place", ["/blobs/", "/conversation_history/media/"])
+def test_summaries_are_made_of_references_to_media(invoke: Invoke, place: str) -> None:
     given: list[Any] = []
     files = MemoryBackend()
 
@@ -220,14 +220,14 @@ def test_summaries_are_made_of_references_to_media(invoke: Invoke, alone: bool) 
 
     image = {"type": "image", "base64": "iVBORw0KGgo" * 20 + "aaaa", "mime_type": "image/png"}
     model, agent = agent_of(files, trigger=("messages", 5), summarize=summarize)
-    if alone:  # Without the middleware that stores media as blobs.
+    if place != "/blobs/":  # Without the middleware that stores media as blobs.
         summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 5), keep=("messages", 2))
         middleware = [summarized_by(summaries, summarize)]
         agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
     invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": "look"}, image])]}, thread())
     talk(invoke, agent, thread(), 1, 2)
     path = given[0].content[1]["url"]
-    assert path.startswith("/blobs/")
+    assert path.startswith(place)
     assert files.download_files([path])[0].content
     assert path in text_of(files)
     assert "By hand." in shown(model)[0].text

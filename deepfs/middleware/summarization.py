@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from langchain_core.exceptions import ContextOverflowError
@@ -85,6 +86,7 @@ DEEPAGENTS_DEFAULT_SUMMARY_PROMPT: Final = f"{_instructions}{PROMPTS['summary_me
 
 _TRIMMED_TOKENS: Final = 4_000
 _UNTRIMMED_MESSAGES: Final = 15
+_MAX_SUMMARIES: Final = 100
 
 
 # --- summaries at a limit --------------------------------------------------------------------------------------------
@@ -183,6 +185,8 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
     def _keep_in(self, backend: Any) -> None:
         self.backend: BackendProtocol = resolve_backend(backend)
         self._history = HistoryFiles(self.backend)
+
+        self._summaries: dict[str, tuple[str, str]] = {}
 
     @property
     def name(self) -> str:
@@ -285,15 +289,22 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
                 raise
             _log.warning("The messages that are summarised stay in the state only: %s", error)
             stored = []
-        summary = yield from self._summary(conversation.before(cut))
+        summary = yield from self._summary(name, conversation.before(cut))
         conversation.summarize(cut, summary, stored)
 
-    def _summary(self, messages: Sequence[AnyMessage]) -> Steps[str]:
-        """The summary of the messages."""
+    def _summary(self, name: str, messages: Sequence[AnyMessage]) -> Steps[str]:
+        """The summary of the messages. It is made once, even if the model fails after it."""
+        key = _fingerprint(messages)
+        known, summary = self._summaries.get(name, ("", ""))
+        if known == key:
+            return summary
         given = self._history.transcript().referenced(messages)
         text: str = yield CallStep(partial(self._create_summary, given), partial(self._acreate_summary, given))
         if is_blank(text):  # The model would see nothing of the messages.
             raise ValueError("the model answered with an empty summary")
+        while len(self._summaries) >= _MAX_SUMMARIES:
+            self._summaries.pop(next(iter(self._summaries)), None)
+        self._summaries[name] = (key, text)
         return text
 
     def _trim_messages_for_summary(self, messages: list[AnyMessage]) -> list[AnyMessage]:
@@ -307,6 +318,11 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
         move = partial(move_long_texts, self.backend, conversation.seen, conversation.messages)
         clipped, stored = yield step_of_wait(self.backend, move, self.name)
         conversation.replace(clipped, stored)
+
+
+def _fingerprint(messages: Sequence[AnyMessage]) -> str:
+    content = repr([(each.type, each.id, each.content, getattr(each, "tool_calls", None)) for each in messages])
+    return sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _log = logging.getLogger("deepfs")

@@ -1,6 +1,7 @@
 """What is in a file, and changing it: cat, head, write, edit, patch, diff."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -14,7 +15,6 @@ from typing import Final
 import click
 from anyio import to_thread
 
-from deepfs.cli.screen import safe
 from deepfs.cli.session import (
     AddressedPlace,
     Session,
@@ -226,8 +226,11 @@ async def _text_of(place: AddressedPlace) -> str | None:
 
 
 def _make_file(text: str, name: str) -> Path:
-    """A file of a text in a directory that only this user can read. A long name loses its beginning."""
-    file = Path(mkdtemp(prefix="deepfs-"), safe(name)[-_LONGEST_NAME:] or "text")
+    """A file of a text in a directory that only this user can read.
+
+    A long name loses its beginning, and every name what a shell reads: before 8.3.3, click starts editors by one.
+    """
+    file = Path(mkdtemp(prefix="deepfs-"), re.sub(r"[^\w. -]", "_", name)[-_LONGEST_NAME:] or "text")
     file.write_bytes(text.encode())
     return file
 

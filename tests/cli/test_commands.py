@@ -179,6 +179,15 @@ def test_edit_in_an_editor(place: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert (Path(kept).read_text(), deepfs("cat", f"{place}/a.txt").out) == ("mine", "theirs")
 
 
+def test_no_shell_reads_the_name_of_an_edited_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    edited: list[str] = []
+    monkeypatch.setattr("click.edit", lambda *, filename: edited.append(Path(filename).name))
+    for name in ("a$(touch pwned).txt", "b`touch pwned`.py", 'c";touch pwned;".md', "é ü-1.txt"):
+        assert deepfs("write", f"{place}/{name}", "x").status == 0
+        assert deepfs("edit", f"{place}/{name}").status == 0
+    assert edited == ["a__touch pwned_.txt", "b_touch pwned_.py", "c__touch pwned__.md", "é ü-1.txt"]
+
+
 def test_a_diff_can_be_applied_as_a_patch(place: str, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     for name, content in FILES.items():

@@ -26,7 +26,7 @@ from deepfs.compat import utils
 from deepfs.config import urls
 from deepfs.mcp import calls, reference, resources
 from deepfs.middleware import _messages as messages
-from deepfs.middleware import anthropic_memory, arguments, rendering, skill_files
+from deepfs.middleware import anthropic_memory, arguments, prompts, rendering, skill_files
 from deepfs.policy import rules
 from deepfs.process import Kept
 from deepfs.sandboxes import answers, network, wire
@@ -210,11 +210,11 @@ TEXTS: Final[dict[str, Callable[[str], object]]] = {
     "rendering.sentence": rendering.sentence,
     "rendering.closest": lambda text: rendering.closest(text, [text[1:], *text.split("/")]),
     "rendering.into_directory": lambda text: rendering.into_directory(f"/{text}", "/a"),
+    "prompts.check_template": lambda text: prompts.check_template(text, ["x"]),
     "skill_files.parse_skill": lambda text: skill_files.parse_skill(text.encode(), "/a/SKILL.md"),
     "skill_files.instructions": lambda text: skill_files.instructions(text.encode()),
     "skill_files.limit_warnings": lambda text: skill_files.limit_warnings(text.split("\n")),
     "skill_files.render_warnings": lambda text: skill_files.render_warnings([text]),
-    "skill_files.check_template": skill_files.check_template,
     "skill_files.parse_skills": lambda text: skill_files.parse_skills({"skills_metadata": [text]}),
     "skill_files.render_skills": lambda text: skill_files.render_skills(
         [{"path": text, "name": text, "description": text}],  # type: ignore[typeddict-item]

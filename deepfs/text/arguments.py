@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from operator import index
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ def check_integer(name: str, given: object) -> None:
 
 def check_number(name: str, given: float, *, positive: bool = True) -> None:
     """Raise TypeError unless `given` is a number, ValueError unless it is over 0 (or 0, if `positive` is False)."""
-    if isinstance(given, bool) or not isinstance(given, int | float | SupportsIndex):
+    if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"{name} must be a number, not {given!r}")
     if positive and not given > 0:
         raise ValueError(f"{name} must be positive, not {given}")
@@ -52,8 +53,9 @@ MAX_CHUNK_BYTES: Final = 64 * 1024 * 1024
 def chunk_bytes(chunk_size: int) -> int:
     """Return the size of a chunk, cut to `MAX_CHUNK_BYTES`. Raises TypeError or ValueError if it is not a size."""
     check_integer("chunk_size", chunk_size)
-    check_number("chunk_size", chunk_size)
-    return min(chunk_size, MAX_CHUNK_BYTES)
+    size = index(chunk_size)
+    check_number("chunk_size", size)
+    return min(size, MAX_CHUNK_BYTES)
 
 
 def check_directory(name: str, given: str | os.PathLike[str]) -> str:

@@ -229,6 +229,8 @@ def step_of_call(call: Callable[..., Any], *args: Any) -> CallStep:
 class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
     """Middleware with code for both forms around a call of the model."""
 
+    trace_policy = TRACE_POLICY
+
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         raise NotImplementedError
 
@@ -243,6 +245,8 @@ class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
 
 class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
     """Middleware with code for both forms around a call of a tool."""
+
+    trace_policy = TRACE_POLICY
 
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         raise NotImplementedError

@@ -162,7 +162,7 @@ class Job(Generic[T]):
     soon, or None.
     """
 
-    __slots__ = ("_args", "_error", "_function", "_value", "ended", "gate", "group", "turn")
+    __slots__ = ("_call", "_error", "_value", "ended", "gate", "group", "turn")
     _value: T
 
     def __init__(
@@ -178,14 +178,13 @@ class Job(Generic[T]):
         self.ended: Callable[[], LoopCallbacks | None] = ended
         self.gate: SimpleQueue[None] | None = None
         """Where the job waits for its next turn; None while it has one."""
-        self._function = function
-        self._args = [args]  # Who pops them makes the call, or withdraws it; that is atomic.
+        self._call = [(function, args)]  # Who pops it makes the call, or withdraws it; that is atomic.
         self._error: BaseException | None = None
 
     def withdraw(self) -> bool:
         """Prevent the call; return False if it has begun already."""
         try:
-            self._args.pop()
+            self._call.pop()
         except IndexError:
             return False
         return True
@@ -193,11 +192,11 @@ class Job(Generic[T]):
     def run(self) -> bool:
         """Make the call and return True; return False if it was withdrawn."""
         try:
-            args = self._args.pop()
+            function, args = self._call.pop()
         except IndexError:
             return False
         try:
-            self._value = self._function(*args)
+            self._value = function(*args)
         except BaseException as error:
             self._error = error
         return True

@@ -144,7 +144,7 @@ AsyncToolHandler: TypeAlias = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 class RequestMiddleware(AgentMiddleware[Any, Any, Any]):
     """Middleware that changes each request to the model by `modify_request`, which waits for nothing."""
 
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
 
     def modify_request(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The request to send."""
@@ -229,7 +229,7 @@ def step_of_call(call: Callable[..., Any], *args: Any) -> CallStep:
 class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
     """Middleware with code for both forms around a call of the model."""
 
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
 
     def _model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Steps[Any]:
         raise NotImplementedError
@@ -246,7 +246,7 @@ class ModelCallSteps(AgentMiddleware[Any, Any, Any]):
 class ToolCallSteps(AgentMiddleware[Any, Any, Any]):
     """Middleware with code for both forms around a call of a tool."""
 
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
 
     def _tool_call(self, request: ToolCallRequest, handler: Callable[..., Any]) -> Steps[ToolResult]:
         raise NotImplementedError

@@ -259,7 +259,7 @@ class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]
         TypeError: If an item of `rules` is not a rule, or `backend` is not a backend.
     """
 
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
     state_schema: type[Any] = ApprovalState
 
     def __init__(

@@ -130,7 +130,7 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
     """
 
     state_schema: type[Any] = FilesystemState
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
 
     def __init__(
         self,

@@ -428,7 +428,7 @@ class SkillsMiddleware(ModelCallSteps, ToolCallSteps):
         ValueError: If `system_prompt` lacks a place or has others, or two tools have the same name.
     """
 
-    trace_policy = TRACE_POLICY
+    trace_policy: Any = TRACE_POLICY
 
     state_schema: type[Any] = SkillsState
 

@@ -15,7 +15,7 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.disk import is_temporary
 from support.disks import open_descriptors, tree
-from support.waiting import until_tasks_wait
+from support.waiting import until, until_tasks_wait
 
 pytestmark = pytest.mark.anyio
 
@@ -225,9 +225,8 @@ async def test_flushes_hold_up_no_listing(
         async with anyio.create_task_group() as tasks:
             for number in range(MANY):
                 tasks.start_soon(backend.awrite, f"/{number}", "x")
+            await until(lambda: len(waiting) >= 16)  # All threads that the changes of a disk may have.
             with anyio.fail_after(10):
-                while len(waiting) < 16:  # noqa: ASYNC110 - all threads that a disk may have
-                    await anyio.sleep(0.001)
                 assert (await backend.als("/")).ok
             flushes.gate.set()
     finally:

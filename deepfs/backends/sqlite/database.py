@@ -397,6 +397,8 @@ def database_at(file: str, durability: Durability) -> Database:
 
 _FORK_WAIT: Final = 5.0
 """For how many seconds a fork waits for operations that are under way."""
+_EXIT_WAIT: Final = 1.0
+"""For how many seconds the end of the process waits for them."""
 _FORK_PAUSE: Final = 0.001
 _FORKED: Final = (
     "This process was forked while its parent used the database, so it cannot use it; fork it again, or start it anew"
@@ -442,8 +444,21 @@ def _may_go_on(use: _DatabaseUse) -> bool:
 
 
 @atexit.register
+def _close_at_exit() -> None:
+    """Bring the logs of databases into their files. A thread whose call has just returned may still be on its way out."""
+    _wait_for_other_threads(_EXIT_WAIT)
+    _close_unused()
+
+
+def _wait_for_other_threads(seconds: float) -> None:
+    """Wait until no other thread uses a file, for at most so long."""
+    thread, end = get_ident(), time.monotonic() + seconds
+    while any(use.thread != thread for use in list(_uses)) and time.monotonic() < end:
+        time.sleep(_FORK_PAUSE)
+
+
 def _close_unused() -> None:
-    """Close what no thread uses. At the end of the process, this brings the log of a database into its file."""
+    """Close what no thread uses."""
     used = {use.file for use in list(_uses)}
     for session in list(_open):
         if session.file not in used:
@@ -451,11 +466,8 @@ def _close_unused() -> None:
 
 
 def _before_fork() -> None:
-    thread = get_ident()
-    _forking.append(thread)
-    end = time.monotonic() + _FORK_WAIT
-    while any(use.thread != thread for use in list(_uses)) and time.monotonic() < end:
-        time.sleep(_FORK_PAUSE)
+    _forking.append(get_ident())
+    _wait_for_other_threads(_FORK_WAIT)
     _close_unused()
 
 

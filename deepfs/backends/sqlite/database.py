@@ -445,7 +445,7 @@ def _may_go_on(use: _DatabaseUse) -> bool:
 
 @atexit.register
 def _close_at_exit() -> None:
-    """Bring the logs of databases into their files. A thread whose call has just returned may still be on its way out."""
+    """Bring the logs of databases into their files; a thread whose call has just returned may still leave it."""
     _wait_for_other_threads(_EXIT_WAIT)
     _close_unused()
 

@@ -134,11 +134,7 @@ def _inside(configurable: Mapping[str, Any]) -> tuple[Mapping[str, Channel], Wri
         writes = getattr(task, "writes", None)
         if isinstance(channels, Mapping) and isinstance(writes, deque):
             return channels, writes
-    raise _untested_langgraph()
-
-
-def _untested_langgraph() -> RuntimeError:
-    return RuntimeError(
+    raise RuntimeError(
         f"LangGraph {version('langgraph')} keeps the state of a running task in another way than the releases that "
         f"deepfs was tested with, {_TESTED}: install one of these."
     )

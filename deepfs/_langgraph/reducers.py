@@ -260,9 +260,10 @@ def stored_version(data: Any, path: str) -> str | None:
     if data is None:
         return None
     file = stored_file(data, path)
-    # Not the repr of a record, which is cut.
-    foreign = dict(data) if isinstance(data, Mapping) else data
-    return version(f"foreign:{foreign!r}") if file is None else version_of(file)
+    if file is not None:
+        return version_of(file)
+    foreign = dict(data) if isinstance(data, Mapping) else data  # The repr of a record would be cut.
+    return version(f"foreign:{foreign!r}")
 
 
 def stored_file(data: Any, path: str) -> FileDataV2 | None:

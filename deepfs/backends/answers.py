@@ -77,8 +77,8 @@ _CONDITIONS: Final = [
     # Where a service is missing, the file may be there.
     (
         ErrorCode.BACKEND_ERROR,
-        r"\b(bucket|command|database|driver|endpoint|gateway|host|sandbox|server)\b"
-        r"((?!: file ).){0,20}not (found|exist)",
+        r"\b(bucket|command|database( file)?|driver|endpoint|gateway|host|sandbox|server)\b"
+        r"((?!\bfile\b).){0,20}not (found|exist)",
     ),
     (ErrorCode.FILE_NOT_FOUND, r"not[ _]found|enoent|nosuchkey|no (such )?file|unknown (document|file|path)"),
     (ErrorCode.FILE_NOT_FOUND, r"no such (blob|document|entry|item|key|note|object|page|path|record)"),

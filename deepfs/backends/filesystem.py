@@ -414,6 +414,7 @@ class FilesystemBackend(BackendProtocol):
 
     async def _upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done: list[FileUploadResponse] = []
+        # To the end: no other change comes to a path of the batch between two of its parts.
         async with self._locks.hold(*_lockable(path for path, _ in files)):
             for start in range(0, len(files), _UPLOADS_A_CALL):
                 outcomes: list[FileUploadResponse] = []

@@ -36,13 +36,13 @@ async def history(session: Session, address: str, version: int | None, compares:
 
     Needs a tree whose TOML file has a table [history].
     """
-    place, kept = await _open_history(session, address)
+    place, backend = await _open_history(session, address)
     if version is not None and compares:
-        session.screen.diff(await kept.adiff(place.path, version))
+        session.screen.diff(await backend.adiff(place.path, version))
     elif version is not None:
-        session.screen.bytes(await kept.aread_version(place.path, version))
+        session.screen.bytes(await backend.aread_version(place.path, version))
     else:
-        versions = await kept.ahistory(place.path)
+        versions = await backend.ahistory(place.path)
         for each in versions:
             if session.as_json:
                 session.json({"number": each.number, "saved_at": each.saved_at, "size": each.size})
@@ -60,8 +60,8 @@ async def history(session: Session, address: str, version: int | None, compares:
 @in_session()
 async def restore(session: Session, address: str, version: int) -> None:
     """Give a file the content of an earlier version, which `history` lists."""
-    place, kept = await _open_history(session, address)
-    result = await kept.arestore(place.path, version)
+    place, backend = await _open_history(session, address)
+    result = await backend.arestore(place.path, version)
     if session.check(result, place):
         session.screen.line(f"{session.screen.name(place.address.shown)}: version {version} restored")
 

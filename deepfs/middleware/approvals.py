@@ -18,7 +18,6 @@ from langgraph.types import Command
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import InvalidPathError
 from deepfs.middleware._base import (
-    TRACE_POLICY,
     AgentMiddleware,
     AgentState,
     AsyncToolHandler,
@@ -259,7 +258,6 @@ class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]
         TypeError: If an item of `rules` is not a rule, or `backend` is not a backend.
     """
 
-    trace_policy: Any = TRACE_POLICY
     state_schema: type[Any] = ApprovalState
 
     def __init__(

@@ -17,7 +17,6 @@ from deepfs.backends.protocol import supports_execute as supports_execution
 from deepfs.backends.state import FilesystemState
 from deepfs.compat.utils import EMPTY_CONTENT_WARNING
 from deepfs.middleware._base import (
-    TRACE_POLICY,
     AgentMiddleware,
     ExtendedModelResponse,
     ModelCallSteps,
@@ -130,7 +129,6 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
     """
 
     state_schema: type[Any] = FilesystemState
-    trace_policy: Any = TRACE_POLICY
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ from typing_extensions import TypedDict
 
 from deepfs.errors import DeepFSError
 from deepfs.middleware._base import (
-    TRACE_POLICY,
     AgentMiddleware,
     AgentState,
     CallStep,
@@ -427,8 +426,6 @@ class SkillsMiddleware(ModelCallSteps, ToolCallSteps):
         TypeError: For an argument of another type.
         ValueError: If `system_prompt` lacks a place or has others, or two tools have the same name.
     """
-
-    trace_policy: Any = TRACE_POLICY
 
     state_schema: type[Any] = SkillsState
 

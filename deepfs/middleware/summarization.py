@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from deepfs.middleware._base import (
     DEFAULT_SUMMARY_PROMPT,
-    TRACE_POLICY,
     AgentMiddleware,
     CallStep,
     ContextSize,
@@ -131,7 +130,6 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
     model: BaseChatModel
     """The model that summarises."""
     token_counter: TokenCounter
-    trace_policy: Any = TRACE_POLICY
     # Without these, LangChain's class would remove the messages from the state in steps of their own.
     before_model: Any = AgentMiddleware.before_model
     abefore_model: Any = AgentMiddleware.abefore_model

@@ -56,6 +56,8 @@ def test_text_without_line_numbers_is_an_error(answer: str) -> None:
         ("No such host is known", ErrorCode.BACKEND_ERROR),
         ("sh: python3: command not found", ErrorCode.BACKEND_ERROR),
         ("Sandbox error: file not found", ErrorCode.FILE_NOT_FOUND),
+        ("[sandbox] file not found", ErrorCode.FILE_NOT_FOUND),
+        ("Sandbox: the file does not exist", ErrorCode.FILE_NOT_FOUND),
         ("Error: host files.example.com not found", ErrorCode.BACKEND_ERROR),
         ("database profiles does not exist", ErrorCode.BACKEND_ERROR),
         ("database file not found", ErrorCode.BACKEND_ERROR),

@@ -308,3 +308,8 @@ def test_arguments_are_edited_as_they_are(args: dict[str, object]) -> None:
     text = as_toml(args)
     assert tomllib.loads(text) == args
     assert all(character in "\n\t" or character >= " " for character in text)
+
+
+def test_arguments_that_no_file_can_hold_are_an_error() -> None:
+    with pytest.raises(ValueError, match="cannot be edited as text"):
+        as_toml({"content": "a\ud800b"})

@@ -118,7 +118,7 @@ def test_tasks_of_one_run_share_the_run_object() -> None:
     assert [task.step for task in seen] == [1, 1, 2]
 
 
-# --- without access to the internals of LangGraph --------------------------------------------------------------------
+# --- releases of LangGraph that work otherwise -----------------------------------------------------------------------
 
 
 def test_a_langgraph_that_works_otherwise_is_an_error_that_names_the_tested_releases() -> None:

@@ -81,9 +81,6 @@ class _Objects(Keyed[FileDataV2], StoredFiles):
     Access to one that was too large to fetch raises TooLargeError.
     """
 
-    def __init__(self, found: Mapping[str, FoundObject | DeepFSError]) -> None:
-        super().__init__(found)
-
     def _at(self, path: str) -> FoundObject:
         found: FoundObject | DeepFSError = self._files[path]
         if isinstance(found, DeepFSError):

@@ -319,6 +319,7 @@ def as_toml(args: Mapping[str, Any]) -> str:
         with suppress(TypeError, ValueError):
             text = tomli_w.dumps(given, multiline_strings=multiline)
             text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+            text.encode()  # No file can hold half of a surrogate pair.
             if tomllib.loads(text) == given:
                 return text
     raise ValueError("these arguments cannot be edited as text")

@@ -28,7 +28,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
-from deepfs._langgraph import task_files as _supersteps
+from deepfs._langgraph import task_files as tasks
 from deepfs._langgraph.task_files import task_files
 from deepfs.text.flat_tree import Directories
 
@@ -735,7 +735,7 @@ async def test_a_checkpoint_grows_only_by_the_changed_files() -> None:
 @pytest.mark.anyio
 async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    take = _supersteps.TaskView._take
+    take = tasks.TaskView._take
 
     def counted(self: Any, values: list[Any], *args: Any) -> None:
         taken.append(len(values))
@@ -743,7 +743,7 @@ async def test_reading_processes_only_new_writes(monkeypatch: pytest.MonkeyPatch
 
     async def node(state: State) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(_supersteps.TaskView, "_take", counted)
+            patched.setattr(tasks.TaskView, "_take", counted)
             for number in range(50):
                 assert (await fs.awrite(f"/{number}", "x")).ok
                 assert (await fs.aread(f"/{number}")).ok
@@ -798,4 +798,4 @@ async def test_a_finished_run_is_forgotten() -> None:
 
 
 def known_tasks() -> set[Any]:
-    return {task for run in _supersteps._runs.values() for task in run.tasks.values()}
+    return {task for run in tasks._runs.values() for task in run.tasks.values()}

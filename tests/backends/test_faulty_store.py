@@ -1,7 +1,7 @@
 """Stores that fail, cap their answers or answer wrongly: results report what happened, partial changes included."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import anyio.from_thread
@@ -385,7 +385,7 @@ async def play(player: Player, steps: int) -> None:
     faults = st.permutations((*FAULTS, None, None, None))
 
     @hypothesis.settings(
-        max_examples=-(-steps // PROGRAM) * 3,
+        max_examples=-(-steps // PROGRAM) * 20,
         phases=[hypothesis.Phase.generate],
         database=None,
         deadline=None,
@@ -393,11 +393,11 @@ async def play(player: Player, steps: int) -> None:
     )
     @hypothesis.given(programs(), faults, st.sampled_from((None, 2, 3, 5)))
     def run(program: list[Step], faults: list[str | None], cap: int | None) -> None:
-        if player.played < steps:
+        # Some faults need a listing of several pages, which not every 600 steps have.
+        if player.played < steps or not player.happened.keys() >= set(FAULTS):
             anyio.from_thread.run(player.play, program, faults, cap)
 
     await anyio.to_thread.run_sync(run)
     assert player.played >= steps
-    missing: Mapping[str, int] = {fault: 0 for fault in FAULTS if not player.happened.get(fault)}
-    assert not missing, player.happened
+    assert player.happened.keys() >= set(FAULTS), player.happened
     print(f"{player.played} steps, faults: {player.happened}")

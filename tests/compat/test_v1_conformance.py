@@ -41,7 +41,8 @@ INEXPRESSIBLE: Final = {
         test_a_cancelled_upload_is_done_or_not test_a_cancelled_write_is_done_or_not
         test_a_write_after_its_deadline_is_done_or_not test_a_directory_is_copied_with_all_under_it
         test_a_directory_of_many_files_is_copied_and_moved test_a_file_is_copied
-        test_a_large_binary_file_goes_in_and_out test_a_reader_never_sees_a_partial_write test_an_upload_overwrites
+        test_a_batch_of_many_items_replaces_files_and_no_directories test_a_large_binary_file_goes_in_and_out
+        test_a_reader_never_sees_a_partial_write test_an_upload_overwrites
         test_if_match_replaces_that_version test_concurrent_writes_with_one_if_match_succeed_once
         test_the_last_upload_to_a_path_wins test_overwrite_replaces_a_file test_overwrite_replaces_or_creates
         test_uploads_store_the_bytes test_uploads_succeed_and_fail_one_by_one

@@ -140,7 +140,7 @@ class _StoreFiles(AsyncStorage):
                 directories = Directories(await select_keys(self.store, self._stored_namespace))
                 if index.changes == changes:
                     index.directories = directories
-            if index.directories is not None and prefix[:-1] not in index.directories:
+            if index.directories is not None and (prefix[:-1] or "/") not in index.directories:
                 return {}
             if self._selects:
                 return dict.fromkeys(await select_keys(self.store, self._stored_namespace, prefix, limit), FileStat())

@@ -274,6 +274,17 @@ class TransferConformance(ReadOnlyTransfer):
         assert [item.content for item in downloads] == [content for _, content in reversed(files)]
         assert len(await list_paths(backend, "/many/3")) == 30
 
+    async def test_a_batch_of_many_items_replaces_files_and_no_directories(self, backend: BackendProtocol) -> None:
+        await backend.aupload_files([("/file", b"kept"), ("/dir/x", b"kept")])
+        names = [f"/{number:02}" for number in range(20)]
+        for content in (b"one", b"two"):
+            batch = [*((name, content) for name in names), ("/dir", b"x"), ("/file/beneath", b"x")]
+            *stored, directory, beneath = await backend.aupload_files(batch)
+            assert [item.error for item in stored] == [None] * len(names)
+            assert directory.error == "is_directory"
+            assert beneath.error in ("not_a_directory", "invalid_path")
+            assert await self._peek_each(*names, "/file", "/dir/x") == [content] * len(names) + [b"kept"] * 2
+
     async def test_a_large_binary_file_goes_in_and_out(self, backend: BackendProtocol) -> None:
         content = bytes(range(256)) * 4096 * 3
         upload = only(await backend.aupload_files([("/large.bin", content)]))

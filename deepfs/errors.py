@@ -200,7 +200,7 @@ class DeepFSError(Exception):
         """The text alone."""
         return (str(self),)
 
-    def renamed(self, name: Callable[[str], str]) -> Self:
+    def with_paths(self, name: Callable[[str], str]) -> Self:
         """The same failure with other paths; a copy without traceback.
 
         Args:
@@ -210,7 +210,7 @@ class DeepFSError(Exception):
         error.__dict__.update(self.__dict__)
         error.path = None if self.path is None else name(self.path)
         error._named = {
-            key: name(fact) if isinstance(fact, str) else fact.renamed(name) for key, fact in self._named.items()
+            key: name(fact) if isinstance(fact, str) else fact.with_paths(name) for key, fact in self._named.items()
         }
         return error
 

@@ -124,7 +124,7 @@ class Operation(Struct, frozen=True):
             self._known.add(types)
 
     @classmethod
-    def called(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+    def from_call(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
         """Make the value from the arguments of a call of the method.
 
         Args:
@@ -185,7 +185,7 @@ class Operation(Struct, frozen=True):
                 others[name] = other
         return replace(self, **others) if others else self
 
-    def failed(self, error: DeepFSError) -> Any:
+    def failed_result(self, error: DeepFSError) -> Any:
         """The failed result.
 
         Args:
@@ -448,7 +448,7 @@ class Batch(Operation, frozen=True):
         """
         return replace(self, **{self.__struct_fields__[0]: list(items)})
 
-    def failed(self, error: DeepFSError) -> Any:
+    def failed_result(self, error: DeepFSError) -> Any:
         return [self.item(path, error=error.code.value) for path in self.paths]
 
     def outward(self, answer: Any, rename: Rename) -> Any:
@@ -473,7 +473,7 @@ class Batch(Operation, frozen=True):
             try:
                 await check(one)
             except DeepFSError as error:
-                outcomes += one.failed(error)
+                outcomes += one.failed_result(error)
             else:
                 outcomes.append(None)
                 passed.append(item)
@@ -557,7 +557,7 @@ class UploadStream(Operation, frozen=True):
         if not isinstance(self.chunks, AsyncIterable):
             raise TypeError(f"chunks must be an async iterable of bytes, not {self.chunks!r:.100}")
 
-    def failed(self, error: DeepFSError) -> FileUploadResponse:
+    def failed_result(self, error: DeepFSError) -> FileUploadResponse:
         return FileUploadResponse(self.path, error.code.value)
 
     def outward(self, answer: FileUploadResponse, rename: Rename) -> FileUploadResponse:
@@ -573,7 +573,7 @@ class Streamed(Operation, frozen=True):
                 async for item in items:
                     yield replace(item, path=rename(item.path)) if isinstance(item, ChangeEvent) else item
         except DeepFSError as error:
-            raise locate_error(error, self.paths).renamed(rename) from error
+            raise locate_error(error, self.paths).with_paths(rename) from error
 
 
 class DownloadStream(Streamed, frozen=True):

@@ -205,7 +205,7 @@ class Result(_Coded, Generic[_PayloadT]):
         """
         if self.error is not None:
             # A copy, so that the result keeps no frames alive by a traceback.
-            raise error_from(self).renamed(str)
+            raise error_from(self).with_paths(str)
         payload = getattr(self, self.__struct_fields__[1])
         if payload is None:
             raise BackendError(None, f"A {type(self).__name__} has neither an error nor a payload")
@@ -461,7 +461,7 @@ def error_from(result: Result) -> DeepFSError:
 
 def rename_paths(result: ResultT, error: DeepFSError, name: Callable[[str], str]) -> ResultT:
     """A copy of `result`, the failure for `error`, with each path in it replaced by `name(path)`."""
-    shown = error.renamed(name)
+    shown = error.with_paths(name)
     return attach_error(replace(result, error=str(shown)), shown)
 
 
@@ -479,5 +479,5 @@ _BEHIND = "_error"
 def attach_error(result: ResultT, error: DeepFSError) -> ResultT:
     """Attach a copy of `error` to `result`, which must have the text of `error`, and return `result`."""
     # A copy has no traceback, which would keep alive all objects in its frames.
-    vars(result)[_BEHIND] = error.renamed(str)
+    vars(result)[_BEHIND] = error.with_paths(str)
     return result

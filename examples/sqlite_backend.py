@@ -46,10 +46,10 @@ class SqliteFiles(BlockingStorage):
             yield
             self.connection.execute("COMMIT")  # After an error, closing rolls back.
 
-    def failed(self, error: Exception) -> Exception:
+    def translate(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             return ChangedError("/")  # The operation is retried after a pause.
-        return super().failed(error)
+        return super().translate(error)
 
     def stat(self, paths: Sequence[str]) -> Mapping[str, FileStat]:
         return {path: FileStat(*seen) for path, *seen in self.rows(paths, "path, size, modified_at, created_at")}

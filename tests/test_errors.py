@@ -129,7 +129,12 @@ class TestData:
 
     @each_error
     def test_pickles_and_copies_keep_all_data(self, error: DeepFSError, text: str) -> None:
-        for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error.renamed(str)):
+        for copied in (
+            pickle.loads(pickle.dumps(error)),
+            copy.copy(error),
+            copy.deepcopy(error),
+            error.with_paths(str),
+        ):
             assert type(copied) is type(error)
             assert str(copied) == str(error)
             assert (copied.path, copied.reason, copied.other) == (error.path, error.reason, error.other)
@@ -138,7 +143,7 @@ class TestData:
 
     @each_error
     def test_renaming_changes_the_paths_only(self, error: DeepFSError, text: str) -> None:
-        renamed = error.renamed(elsewhere)
+        renamed = error.with_paths(elsewhere)
         assert renamed.path == (None if error.path is None else f"/m{error.path}")
         assert renamed.other == (None if error.other is None else f"/m{error.other}")
         named = ("/x/y", "/x", "/y") if error.path is not None else ()
@@ -156,7 +161,7 @@ class TestData:
         assert error.reason in str(error)
         assert "'/x'" in str(error)
         assert str(error_about(code, None, "Why")) == "Error: Why"
-        assert str(error.renamed(elsewhere)) == re.sub("'/", "'/m/", str(error))
+        assert str(error.with_paths(elsewhere)) == re.sub("'/", "'/m/", str(error))
 
     @pytest.mark.parametrize("code", ErrorCode)
     def test_error_texts_survive_a_round_trip_through_a_result(self, code: ErrorCode) -> None:
@@ -183,7 +188,7 @@ class TestData:
         error = error_of("file_not_found", "no file ", "/x", ", nor '/x' {0} {path}")
         assert (type(error), error.path, error.is_foreign) == (errors.NotFoundError, "/x", False)
         assert str(error) == "no file '/x', nor '/x' {0} {path}"
-        assert str(error.renamed(elsewhere)) == "no file '/m/x', nor '/x' {0} {path}"
+        assert str(error.with_paths(elsewhere)) == "no file '/m/x', nor '/x' {0} {path}"
         assert error_of("file_not_found", "no file '/x'").is_foreign
         assert not errors.BackendError("/x", "of '/y'").is_foreign
 

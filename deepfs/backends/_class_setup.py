@@ -65,7 +65,7 @@ async def answer(run: Run, backend: Any, operation: Operation) -> Any:
     try:
         return await run(backend, operation)
     except DeepFSError as error:
-        return operation.failed(error)
+        return operation.failed_result(error)
     finally:
         if type(operation) is UploadStream and isinstance(operation.chunks, AsyncGenerator):
             await run_shielded(operation.chunks.aclose)  # It may not have been read to its end.
@@ -162,11 +162,11 @@ def _make_method(run: Run, kind: type[Operation], like: Callable[..., Any]) -> C
     """A method with the signature of `like`, which calls `run` itself, not an override of it in the class of `self`."""
 
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        operation = kind.called(args, kwargs)
+        operation = kind.from_call(args, kwargs)
         return await answer(run, self, _as_replacing(self, operation) if _replacing_now else operation)
 
     async def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
-        async with aclosing(await run(self, kind.called(args, kwargs))) as items:
+        async with aclosing(await run(self, kind.from_call(args, kwargs))) as items:
             async for item in items:
                 yield item
 
@@ -196,7 +196,7 @@ def _make_sync(defined: "_DefinedMethod", shimmed: Callable[..., Any]) -> Callab
         try:
             return defined.call(self, operation, **more)
         except DeepFSError as error:
-            return operation.failed(error)
+            return operation.failed_result(error)
 
     return call
 
@@ -277,7 +277,7 @@ class _DefinedMethod:
     ) -> tuple[Operation, dict[str, Any]]:
         """The operation for the arguments of a call, and those of its arguments that the protocol does not have."""
         if not kwargs and not self._defaults and len(args) <= len(self.kind.parameters):
-            return _as_replacing(backend, self.kind.called(args, kwargs)), {}
+            return _as_replacing(backend, self.kind.from_call(args, kwargs)), {}
         args, by_place = args[: len(self.kind.parameters)], args[len(self.kind.parameters) :]
         args = [*args, *by_place[len(self._by_place) :]]  # Too many are refused by `called`.
         given = dict(zip(self._by_place, by_place, strict=False))
@@ -287,7 +287,7 @@ class _DefinedMethod:
         )
         own = {name: given.pop(name) for name in more}
         unsaid = self._defaults.keys() - given.keys() - {*self.kind.parameters[: len(args)]}
-        operation = self.kind.called(args, given | {name: self._defaults[name] for name in unsaid})
+        operation = self.kind.from_call(args, given | {name: self._defaults[name] for name in unsaid})
         return _as_replacing(backend, operation), own
 
     async def acall(self, backend: Any, operation: Any, **more: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 from deepfs.errors import BackendError, ErrorCode, InvalidPathError, NotFoundError, error_about
 from deepfs.sync import run_shielded
 from deepfs.text import paths
+from deepfs.text.access import without_access_check
 from deepfs.text.entries import (
     EntryChange,
     Kind,
@@ -25,7 +26,6 @@ from deepfs.text.entries import (
     unnamed_omission,
     unreadable_omission,
 )
-from deepfs.text.judging import without_access_check
 from deepfs.types import FileUploadResponse, error_from
 
 if TYPE_CHECKING:

@@ -337,7 +337,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 mount, inner, _ = self._file_route(one.paths[0])
                 parts[mount].append((index, one.at({one.paths[0]: inner}.__getitem__)))
             except DeepFSError as error:
-                [outcomes[index]] = one.failed(error)
+                [outcomes[index]] = one.failed_result(error)
 
         async def ask(mount: Mount) -> None:
             """Note the outcomes of a mount; if it raises, those of other mounts are still returned."""
@@ -346,7 +346,7 @@ class CompositeBackend(BackendProtocol, SyncCommands):
                 answer = await await_uncancelled(mount.ask(mount.backend.arun, batch))
             except Exception:
                 logger.exception("the backend mounted at %s/ failed", mount.prefix)
-                answer = batch.failed(BackendError(None, "the backend failed"))
+                answer = batch.failed_result(BackendError(None, "the backend failed"))
             outcomes.update((index, outcome) for (index, _), outcome in zip(parts[mount], answer, strict=True))
 
         await gather([partial(ask, mount) for mount in parts])

@@ -56,10 +56,10 @@ from deepfs.search.gitignore import IgnoreOption
 from deepfs.search.request import SearchRequest
 from deepfs.sync import is_inline, run_shielded
 from deepfs.text import media, paths, records
+from deepfs.text.access import AccessCheck, current_access, unchecked
 from deepfs.text.arguments import bytes_from_mb, check_bool, check_bytes, check_directory, check_number
 from deepfs.text.edits import replace
 from deepfs.text.entries import EntryChange, TreeListing, mode_of_new_files
-from deepfs.text.judging import AccessCheck, current_access, unjudged
 from deepfs.text.lines import check_text, decode
 from deepfs.text.media import MAX_MEDIA_BYTES as MAX_VIDEO_INPUT_BYTES
 from deepfs.text.paths import host_path
@@ -426,7 +426,7 @@ class FilesystemBackend(BackendProtocol):
         begun: list[Upload] = []
         try:
             await pool.run(self._begin, self._files(), path, begun, storage=self._storage)
-            with unjudged():  # The chunks may come from elsewhere; what has begun keeps its access check.
+            with unchecked():  # The chunks may come from elsewhere; what has begun keeps its access check.
                 async for chunk in chunks:
                     await pool.run(begun[0].write, check_bytes("each chunk", chunk), storage=self._storage)
                 await self._change([path], lambda deadline, _: begun[0].put(deadline))

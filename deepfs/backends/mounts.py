@@ -18,8 +18,8 @@ from deepfs.search.request import GlobRequest, GrepRequest, PathFilter, SearchRe
 from deepfs.storage.gathering import gather
 from deepfs.sync import is_inline
 from deepfs.text import paths
+from deepfs.text.access import access_at, current_access
 from deepfs.text.arguments import check_string
-from deepfs.text.judging import current_access, rebased
 from deepfs.threads.tasks import is_stray
 from deepfs.types import (
     GlobResult,
@@ -58,11 +58,11 @@ class Mount:
     def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Awaitable[T]:
         """Call a method of the backend; an access check of paths in the tree, if there is one, gets such paths."""
         if self.prefix and current_access() is not None:
-            return self._ask_rebased(call, *args, **options)
+            return self._ask_beneath(call, *args, **options)
         return call(*args, **options)
 
-    async def _ask_rebased(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        with rebased(self.prefix):  # Around the call itself, which may begin the work.
+    async def _ask_beneath(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        with access_at(self.prefix):  # Around the call itself, which may begin the work.
             return await call(*args, **options)
 
     def translate_filter(self, hidden: PathFilter | None) -> PathFilter | None:
@@ -77,7 +77,7 @@ class Mount:
 
     def outer_error(self, error: DeepFSError, *inner: str) -> DeepFSError:
         """`error` of an operation on the paths `inner`, with paths in the tree."""
-        return locate_error(error, inner).renamed(self.outer)
+        return locate_error(error, inner).with_paths(self.outer)
 
 
 class MountTable:

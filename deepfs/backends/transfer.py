@@ -36,9 +36,10 @@ from deepfs.errors import (
     TooLargeError,
     error_about,
 )
-from deepfs.storage.gathering import batched, gather_each
+from deepfs.storage.gathering import gather_each, in_batches
 from deepfs.sync import run_shielded
 from deepfs.text import paths
+from deepfs.text.access import current_access, iterate_under, without_access_check
 from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import (
     EntryChange,
@@ -51,7 +52,6 @@ from deepfs.text.entries import (
     files_of,
     use_file_mode,
 )
-from deepfs.text.judging import current_access, iterate_under, without_access_check
 from deepfs.text.lines import BOM, decode, digest, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import WriteResult, error_from
@@ -280,7 +280,7 @@ class TreeCopy:
         modes = await self._make_directories()
         batches = [[file] for file in self.files if file.is_streamed]
         small = (file for file in self.files if not file.is_streamed)
-        batches += batched(small, self.cost, most_bytes=_BATCH_BYTES, most_items=self.terms.batch_files)
+        batches += in_batches(small, self.cost, most_bytes=_BATCH_BYTES, most_items=self.terms.batch_files)
         await gather_each(self._copy, batches, most=_COPIES_AT_ONCE if self.terms.merges else 1)
         if self.terms.verify == "size":
             await self._check_sizes()

@@ -138,7 +138,7 @@ async def write(session: Session, address: str, text: str | None, force: bool, i
         session.check(result, place)
         return
     if not force and (await place.backend.als(place.path)).code is not ErrorCode.FILE_NOT_FOUND:
-        raise AlreadyExistsError(place.path).renamed(place.display)
+        raise AlreadyExistsError(place.path).with_paths(place.display)
     if if_match is not None:
         raise ValueError("--if-match goes with texts of up to 8 MiB only")
 

@@ -44,8 +44,8 @@ from deepfs.cli.session import (
 from deepfs.errors import DeepFSError, ErrorCode, NotSupportedError, quote
 from deepfs.storage.gathering import gather_each
 from deepfs.text import paths
+from deepfs.text.access import keep_inside
 from deepfs.text.entries import EntryChange, Relation, TreeEntry, TreeListing, empty_directories, relation
-from deepfs.text.judging import keep_inside
 from deepfs.types import Result
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from anyio import to_thread
 
 from deepfs.cli.session import AddressedPlace, Session, in_session, json_option, not_empty, run_command
 from deepfs.errors import DeepFSError, ErrorCode
-from deepfs.storage.gathering import batched, gather_each
+from deepfs.storage.gathering import gather_each, in_batches
 from deepfs.text import paths
 from deepfs.text.diff import quote_label, unified_diff
 from deepfs.text.patches import FilePatch, parse_patch
@@ -82,7 +82,7 @@ async def diff(session: Session, old: str, new: str, brief: bool) -> None:
     await first.list()
     await second.list()
     names = sorted({*first.names, *second.names})
-    for some in batched(names, lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
+    for some in in_batches(names, lambda name: 1, most_bytes=_AT_ONCE, most_items=_AT_ONCE):
         contents = zip(await gather_each(first.content, some), await gather_each(second.content, some), strict=True)
         for name, (before, after) in zip(some, contents, strict=True):
             if before != after:
@@ -104,7 +104,7 @@ class _Side:
         try:
             listing = await self._place.backend.alist_tree(self._place.path)
         except DeepFSError as error:
-            raise error.renamed(self._place.display) from None
+            raise error.with_paths(self._place.display) from None
         files = (entry.path for entry in listing.entries if entry.kind == "file")
         self.names = {"" if path == self._place.path else paths.relative(path, self._place.path) for path in files}
 

@@ -85,7 +85,7 @@ class AddressedPlace(NamedTuple):
                 async for chunk in chunks:
                     yield chunk
         except DeepFSError as error:
-            raise error.renamed(self.display) from None
+            raise error.with_paths(self.display) from None
 
 
 class Session:
@@ -143,7 +143,7 @@ class Session:
     def check(self, result: Result, place: AddressedPlace, *, status: int = 1) -> bool:
         """Whether a result is no error; an error is reported."""
         if not result.ok:
-            self.report(error_from(result).renamed(place.display), status=status)
+            self.report(error_from(result).with_paths(place.display), status=status)
         return result.ok
 
     async def close(self) -> None:

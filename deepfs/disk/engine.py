@@ -26,8 +26,8 @@ from deepfs.disk.unchanged import UnchangedFiles
 from deepfs.disk.walking import Choice, FileRun, Listing, Walk, list_directory
 from deepfs.disk.watching import DiskWatch
 from deepfs.disk.writing import NEW_MODE, Sweeper, Upload, Writer, change_entry
+from deepfs.text.access import AccessCheck
 from deepfs.text.entries import EntryChange, StoragePlace, TreeListing
-from deepfs.text.judging import AccessCheck
 from deepfs.text.paths import name, parent
 from deepfs.threads.deadline import Deadline
 

@@ -43,7 +43,7 @@ from deepfs.disk.reading import (
 )
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError
-from deepfs.text.judging import AccessCheck
+from deepfs.text.access import AccessCheck
 from deepfs.threads.deadline import Deadline
 
 __all__ = ["MAX_BYTES", "FilesInMemory"]

@@ -33,8 +33,8 @@ from deepfs.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
+from deepfs.text.access import AccessCheck, Role, permits
 from deepfs.text.entries import StoragePlace
-from deepfs.text.judging import AccessCheck, Role, permits
 
 __all__ = ["Place", "Root", "place_of"]
 

@@ -36,6 +36,7 @@ from deepfs.errors import (
     PermissionDeniedError,
 )
 from deepfs.text import paths
+from deepfs.text.access import permits
 from deepfs.text.entries import (
     Kind,
     Omission,
@@ -46,7 +47,6 @@ from deepfs.text.entries import (
     omission_of_name,
     unreadable_omission,
 )
-from deepfs.text.judging import permits
 from deepfs.threads.deadline import Deadline
 
 __all__ = [

@@ -39,7 +39,7 @@ from deepfs.disk.reading import (
 from deepfs.disk.resolve import Root
 from deepfs.errors import DeepFSError, NotDirectoryError, NotFoundError
 from deepfs.text import paths
-from deepfs.text.judging import AccessCheck, permits
+from deepfs.text.access import AccessCheck, permits
 from deepfs.threads.deadline import Deadline
 from deepfs.types import FileInfo
 

@@ -41,7 +41,7 @@ from deepfs.middleware.arguments import canonical_arguments
 from deepfs.middleware.filesystem import FilesystemMiddleware, rename_arguments
 from deepfs.middleware.patch_tool_calls import give_ids
 from deepfs.middleware.previews import COMPOUND_TOOLS, equivalent_calls, preview_call
-from deepfs.policy.permissions import approved
+from deepfs.policy.permissions import as_approved
 from deepfs.policy.rules import FilesystemOperation, FilesystemPermission, check_rules, decisions_beneath
 from deepfs.storage.gathering import gather
 from deepfs.text.lines import digest
@@ -442,7 +442,7 @@ class ApprovalMiddleware(ModelCallSteps, HumanInTheLoopMiddleware[Any, Any, Any]
         approval = Approval(shown["versions"], shown["lines"], shown["is_shared"]) if shown else None
         with hold_to(approval):
             asks = asks_first(self._rules, request.tool_call["name"], request.tool_call["args"])
-            with approved() if asks else nullcontext():
+            with as_approved() if asks else nullcontext():
                 yield
 
 

@@ -230,7 +230,7 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
             tools=[tool for tool in request.tools if file_tool_name(tool) not in self._hidden],
         )
         if any(map(has_references, prepared.messages)):
-            filled = yield step_of_wait(self.backend, partial(self._blobs.filled, prepared.messages), self.name)
+            filled = yield step_of_wait(self.backend, partial(self._blobs.fill, prepared.messages), self.name)
             # Their sizes are known only now.
             prepared = prepared.override(messages=acceptable(filled, request.model))
         try:
@@ -266,7 +266,7 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
 
         async def settle(message: ToolMessage) -> ToolMessage:
             settled = await prepare(message)
-            return (await self._blobs.stored([settled]))[0] if self.offload_binary_content else settled
+            return (await self._blobs.store([settled]))[0] if self.offload_binary_content else settled
 
         return await map_messages(result, settle)  # type: ignore[no-any-return]
 
@@ -291,7 +291,7 @@ class FilesystemMiddleware(ModelCallSteps, ToolCallSteps):
         for place, message in enumerate(large):
             if self._message_evictor is not None and isinstance(message, HumanMessage):
                 messages[place] = await self._message_evictor.evict(message, message.id or "", self.backend)
-        stored = await self._blobs.stored(messages) if self.offload_binary_content and large else messages
+        stored = await self._blobs.store(messages) if self.offload_binary_content and large else messages
         changed = [new for new, old in zip(stored, large, strict=True) if new is not old]
         return {"messages": changed} if changed else None
 

@@ -50,7 +50,7 @@ class Transcript:
         self._blobs = blobs
         self.media: dict[str, bytes] = {}
 
-    def rendered(self, messages: Sequence[BaseMessage]) -> str:
+    def render(self, messages: Sequence[BaseMessage]) -> str:
         """The messages as XML-like elements, one after another.
 
         Args:
@@ -60,7 +60,7 @@ class Transcript:
         texts = (_UNSTORABLE.sub(lambda found: f"&#{ord(found[0])};", self._message(each)) for each in messages)
         return "".join(f"{text}\n" for text in texts)
 
-    def referenced(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    def replace_media(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         """The messages with references to files in the place of their media, for a model that summarises them.
 
         Args:
@@ -235,7 +235,7 @@ class HistoryFiles:
         self._root = artifacts_root(backend)
         self._directory = paths.join(self._root, _DIRECTORY)
 
-    async def appended(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
+    async def append(self, name: str, messages: Sequence[BaseMessage]) -> list[str]:
         """Append the messages that the files do not hold yet.
 
         Args:
@@ -402,7 +402,7 @@ class _Passage(NamedTuple):
 
 
 def _passages(message: BaseMessage, transcript: Transcript) -> Iterator[_Passage]:
-    text = transcript.rendered([message])
+    text = transcript.render([message])
     parts = list(_parts(text))
     if len(parts) == 1:
         # In the text of a message, `<` is escaped, so no message holds the element of another.

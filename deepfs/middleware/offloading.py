@@ -30,7 +30,7 @@ from deepfs.middleware._messages import (
     text_block,
 )
 from deepfs.middleware.rendering import output_and_notes
-from deepfs.policy.permissions import approved
+from deepfs.policy.permissions import as_approved
 from deepfs.sync import is_inline
 from deepfs.text import paths
 from deepfs.text.visible import fence, one_line
@@ -87,7 +87,7 @@ class Evictor:
         # No backend stores NUL and lone surrogates as text.
         text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         try:
-            with approved():  # The model may ask a person to read the file.
+            with as_approved():  # The model may ask a person to read the file.
                 read = await reader.aread(path, 0, 1)
             if read.code is ErrorCode.PERMISSION_DENIED:
                 return read.error
@@ -163,7 +163,7 @@ class Blobs:
         # Names of places may hold the `id` of an object, which a later object can have. This one stays with its key.
         self._owner = object()
 
-    async def stored(self, messages: Sequence[MessageT]) -> list[MessageT]:
+    async def store(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Store the media of messages. What cannot be stored stays in its message, and a warning is logged.
 
         Args:
@@ -178,7 +178,7 @@ class Blobs:
         known = await self._upload_new(contents) if contents else set()
         return [refer(message, row, known) for message, row in zip(messages, found, strict=True)]
 
-    async def filled(self, messages: Sequence[MessageT]) -> list[MessageT]:
+    async def fill(self, messages: Sequence[MessageT]) -> list[MessageT]:
         """Fill the references in messages, with one download for all that are not cached.
 
         Args:
@@ -193,7 +193,7 @@ class Blobs:
         found = await self._payloads([digest for digest in digests if digest is not None]) if digests else {}
         return [fill_references(message, found) if has_references(message) else message for message in messages]
 
-    async def unreferenced(self, messages: Iterable[BaseMessage]) -> list[FileInfo]:
+    async def find_unreferenced(self, messages: Iterable[BaseMessage]) -> list[FileInfo]:
         """Find the stored media to which no message refers.
 
         A run that stores media saves the message that refers to them a moment later, so files that are about to be

@@ -15,7 +15,7 @@ from deepfs.middleware.anthropic_memory import insert_lines
 from deepfs.middleware.apply_patch import plan_changes
 from deepfs.middleware.approved import ABSENT, WHOLE_FILE, lines_digest, tree_version
 from deepfs.middleware.rendering import plain_error
-from deepfs.policy.permissions import approved
+from deepfs.policy.permissions import as_approved
 from deepfs.sync import in_thread_if_large, is_inline
 from deepfs.text import paths
 from deepfs.text.diff import TextDiff
@@ -122,7 +122,7 @@ async def preview_call(backend: BackendProtocol, name: str, arguments: Arguments
     # A sync call of a backend that never waits has no event loop, and so no timeout.
     limit = nullcontext() if is_inline() else anyio.fail_after(_SECONDS)
     try:
-        with approved(), limit:
+        with as_approved(), limit:
             await make(page, backend, arguments)
     except TimeoutError:
         page.note(f"The files could not be read and compared within {_SECONDS:g} seconds")

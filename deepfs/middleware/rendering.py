@@ -325,7 +325,7 @@ class Advisor:
         """The text of an error, and what to do next."""
         steps = [better]
         if isinstance(error, NotFoundError):
-            error = error.renamed(str)
+            error = error.with_paths(str)
             error.kind = _KINDS.get(tool, error.kind)
             steps += [await self._find_similar(tool, paths[0])] if paths and better is None else []
         elif isinstance(error, NoMatchError) and error.hint and not error.is_foreign:

@@ -243,7 +243,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
         if SUMMARIZATION_EVENT_KEY in conversation.update or not cut:
             return
         try:
-            yield from self.compacted(conversation, cut, needs_file=not forced)
+            yield from self.compact(conversation, cut, needs_file=not forced)
         except (GraphBubbleUp, TypeError):  # A TypeError is that of a summarizer which cannot be called.
             raise
         except NotKeptError as error:
@@ -264,7 +264,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
             cut = self._find_safe_cutoff(conversation.seen, max(1, len(conversation.seen) // 2))
         return cut if cut > 0 and conversation.place(cut) > conversation.summarized else 0
 
-    def compacted(self, conversation: ConversationView, cut: int, *, needs_file: bool) -> Steps[None]:
+    def compact(self, conversation: ConversationView, cut: int, *, needs_file: bool) -> Steps[None]:
         """Store the messages before `cut`, and put a summary in their place.
 
         Args:
@@ -279,7 +279,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
         try:
             stored = yield step_of_wait(
                 self.backend,
-                partial(self._history.appended, name, conversation.messages_to_file(conversation.place(cut))),
+                partial(self._history.append, name, conversation.messages_to_file(conversation.place(cut))),
                 self.name,
             )
         except NotKeptError as error:
@@ -296,7 +296,7 @@ class SummarizationMiddleware(ModelCallSteps, LangChainSummarization[Any, Any]):
         known, summary = self._summaries.get(name, ("", ""))
         if known == key:
             return summary
-        given = self._history.transcript().referenced(messages)
+        given = self._history.transcript().replace_media(messages)
         text: str = yield CallStep(partial(self._create_summary, given), partial(self._acreate_summary, given))
         if is_blank(text):  # The model would see nothing of the messages.
             raise ValueError("the model answered with an empty summary")
@@ -380,7 +380,7 @@ class SummarizationToolMiddleware(PromptMiddleware):
         if not cut:
             return _result(runtime, "Nothing to compact yet: the conversation is short enough. Go on.")
         try:
-            yield from self._summarization.compacted(conversation, cut, needs_file=True)
+            yield from self._summarization.compact(conversation, cut, needs_file=True)
         except GraphBubbleUp:
             raise
         except Exception as error:  # A failure of the tool must not end the run.

@@ -6,7 +6,7 @@ from deepfs.policy.history import HistoryBackend, Version
 from deepfs.policy.hooks import AfterHook, BeforeHook, Call, HookedBackend, without_contents
 from deepfs.policy.limits import QuotaBackend, RateLimit, RateLimitError, ReadOnlyBackend, Usage
 from deepfs.policy.observing import AuditedBackend, AuditRecord, TracedBackend
-from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, approved
+from deepfs.policy.permissions import ApprovalNeededError, DeniedError, PermissionedBackend, as_approved
 from deepfs.policy.rules import Decision, FilesystemPermission, decide, decide_beneath
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "Usage",
     "Version",
     "WrapperBackend",
-    "approved",
+    "as_approved",
     "decide",
     "decide_beneath",
     "without_contents",

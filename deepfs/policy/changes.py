@@ -25,9 +25,9 @@ from deepfs.errors import ConflictError, DeepFSError, ErrorCode
 from deepfs.operations import Copy, Delete, Edit, Move, Operation, UploadFiles, UploadStream, Write
 from deepfs.sync import run_shielded
 from deepfs.text import edits, paths
+from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_bytes
 from deepfs.text.entries import TreeEntry
-from deepfs.text.judging import without_access_check
 from deepfs.text.lines import decode, utf8_size, version
 from deepfs.threads.locks import path_locks
 from deepfs.types import FileUploadResponse

@@ -28,10 +28,10 @@ from deepfs.policy.permissions import PermissionedBackend
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.sync import run_shielded
 from deepfs.text import paths
+from deepfs.text.access import AccessScope, access_as, current_access, iterate_under, unchecked, without_access_check
 from deepfs.text.arguments import check_integer, check_string
 from deepfs.text.diff import unified_diff
 from deepfs.text.entries import EntryChange, Omission, TreeListing, files_of, is_probing, join_omissions, use_file_mode
-from deepfs.text.judging import AccessScope, access_as, current_access, iterate_under, unjudged, without_access_check
 from deepfs.text.lines import digest as content_digest
 from deepfs.text.lines import version
 from deepfs.threads.locks import path_locks
@@ -391,11 +391,11 @@ class HistoryBackend(WrapperBackend):
             copied.append(content.version())
             return stored
 
-        with unjudged():
+        with unchecked():
             await self._save(path, digest, copy, saved, is_streamed=True)
         if copied and copied != [digest]:
             last = saved.pop()
-            with unjudged():
+            with unchecked():
                 await run_shielded(partial(self._forget, last.place, last.number, last.name))
             raise ConflictError(path)
 
@@ -429,7 +429,7 @@ class HistoryBackend(WrapperBackend):
         follow.
         """
         access = current_access()
-        with unjudged():
+        with unchecked():
             for each in await self._files_of(path) if deep else [path]:
                 with AccessScope(access if each == path else None):
                     content = await self._current(each)

@@ -24,8 +24,8 @@ from deepfs.operations import (
     UploadStream,
 )
 from deepfs.text import paths
+from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable, check_callables
-from deepfs.text.judging import without_access_check
 from deepfs.types import FileDownloadResponse
 
 CHANGES: Final = frozenset({"write", "edit", "delete", "move", "copy", "upload_files"})

@@ -18,8 +18,8 @@ from deepfs.errors import DeepFSError, ErrorCode
 from deepfs.operations import ChangeEntries, DownloadStream, Operation, UploadStream
 from deepfs.policy.hooks import Call, call_of
 from deepfs.sync import run_shielded
+from deepfs.text.access import without_access_check
 from deepfs.text.arguments import check_callable
-from deepfs.text.judging import without_access_check
 from deepfs.text.lines import utf8_size
 from deepfs.text.records import size_of
 from deepfs.types import ExecuteResponse, FileDataV2, FileDownloadResponse, FileUploadResponse

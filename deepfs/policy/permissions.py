@@ -47,8 +47,8 @@ from deepfs.policy.rules import (
     decide_beneath,
 )
 from deepfs.text import paths
+from deepfs.text.access import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.text.entries import Omission, TreeListing, is_valid, join_omissions
-from deepfs.text.judging import AccessCheck, AccessScope, BothChecks, Role, current_access, iterate_under
 from deepfs.types import ChangeEvent, FileInfo, GlobResult, GrepMatch, GrepResult, LsResult, replace_fields
 
 FoundT = TypeVar("FoundT", FileInfo, GrepMatch)
@@ -57,7 +57,7 @@ _is_approved: ContextVar[bool] = ContextVar("deepfs_is_approved", default=False)
 
 
 @contextmanager
-def approved() -> Iterator[None]:
+def as_approved() -> Iterator[None]:
     """Allow, within the block and in this task, the operations that rules of the mode `"interrupt"` match."""
     token = _is_approved.set(True)
     try:
@@ -137,7 +137,7 @@ class PermissionedBackend(WrapperBackend):
     after links are followed (`aresolve_paths`) are checked; if one of them is denied, the operation is. A denied path
     gives the same `permission_denied` whether something is there or not, and is absent from `ls`, `glob` and `grep`; a
     search starts only where reading is allowed. Rules of the mode `"interrupt"` deny as well, with a text that says so,
-    except within `approved()`.
+    except within `as_approved()`.
 
     `read`, `ls`, `glob`, `grep` and downloads need permission to read; `write`, `delete` and uploads to write; `edit`,
     and `write` and `delete` with `if_match`, both, since their results depend on the content. `copy` reads the source

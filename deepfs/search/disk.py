@@ -43,7 +43,7 @@ from deepfs.search.request import (
 )
 from deepfs.search.ripgrep import MAX_NEEDLE, NO_IGNORE_FILES, Ripgrep, RipgrepError, RipgrepRun, find_ripgrep
 from deepfs.text import paths
-from deepfs.text.judging import AccessCheck
+from deepfs.text.access import AccessCheck
 from deepfs.text.lines import BOM, has_plain_lines
 from deepfs.text.media import is_binary_name
 from deepfs.threads.deadline import Deadline

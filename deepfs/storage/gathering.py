@@ -94,7 +94,7 @@ async def _each(make: Callable[[int], Awaitable[bool]], count: int, *, most: int
         raise errors.pop()  # Its traceback refers to this frame, which must not keep it: that would be a cycle.
 
 
-def batched(
+def in_batches(
     items: Iterable[ItemT], size: Callable[[ItemT], int], *, most_bytes: int, most_items: float = inf
 ) -> Iterator[list[ItemT]]:
     """The items in batches of a limited total size; one that is larger has a batch of its own."""

@@ -21,7 +21,7 @@ from deepfs.operations import Copy, Delete, Edit, ListTree, Ls, Move, Operation,
 from deepfs.search.flat import BatchedGlob, BatchedGrep, is_short, search_deadline
 from deepfs.search.literals import path_needs
 from deepfs.search.request import FileFilter, GlobRequest, GrepRequest, GrepScan
-from deepfs.storage.gathering import batched
+from deepfs.storage.gathering import in_batches
 from deepfs.storage.runners import Apply, Children, Find, Get, GetEach, List, Page, Plan, Stat, Together, Work
 from deepfs.text import flat_tree, paths, records
 from deepfs.text.edits import replace
@@ -506,5 +506,5 @@ def _scan(backend: PlannedBackend, search: BatchedGrep, deadline: Deadline) -> P
 
 def batches(chosen: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
     """The paths, each given with its size, in batches to fetch."""
-    for batch in batched(chosen, itemgetter(1), most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES):
+    for batch in in_batches(chosen, itemgetter(1), most_bytes=_BATCH_BYTES, most_items=_BATCH_FILES):
         yield [path for path, _ in batch]

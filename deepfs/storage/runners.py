@@ -208,7 +208,7 @@ class Storage(ABC):
                     if self._awaits or type(request) is Work:
                         answer = await answer
                 except Exception as error:
-                    request = plan.throw(self.failed(error))
+                    request = plan.throw(self.translate(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:
@@ -235,7 +235,7 @@ class Storage(ABC):
         """
         return self.carry_out(plan(), kind)
 
-    def failed(self, error: Exception) -> Exception:
+    def translate(self, error: Exception) -> Exception:
         """Return the error to raise for an error of a primitive or a transaction.
 
         Args:
@@ -383,7 +383,7 @@ class BlockingStorage(Storage):
             with self.transaction(kind):
                 return self._run_plan(plan, deadline)
         except self.failures as error:
-            if (failure := self.failed(error)) is error:
+            if (failure := self.translate(error)) is error:
                 raise
             raise failure from error
 
@@ -396,7 +396,7 @@ class BlockingStorage(Storage):
                 try:
                     answer = request.run(deadline) if type(request) is Work else self._answer(request)
                 except Exception as error:
-                    request = plan.throw(self.failed(error))
+                    request = plan.throw(self.translate(error))
                 else:
                     request = plan.send(answer)
         except StopIteration as end:

@@ -330,7 +330,7 @@ class BackendStateMachine(BackendSuite):
     seed: ClassVar[int | None] = None
     """The seed of a run; set it to the seed in the note of a failure, to repeat that run."""
 
-    async def emptied(self, backend: BackendProtocol) -> BackendProtocol:
+    async def renew(self, backend: BackendProtocol) -> BackendProtocol:
         """Return the backend without its files, for the next program; override it if a new backend costs less."""
         await self._empty(backend, "/")
         return backend
@@ -412,7 +412,7 @@ class BackendStateMachine(BackendSuite):
 
         The steps are added to `played`, with the paths that were picked for them.
         """
-        backend = await self.emptied(backend)
+        backend = await self.renew(backend)
         model = Model(self.mounts)
         try:
             await self._check_tree(backend, model)

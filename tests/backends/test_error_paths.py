@@ -110,7 +110,7 @@ async def test_the_error_of_a_mounted_backend_differs_only_in_its_path(
     error = error_behind(alone)
     assert error is not None
     assert error.path in [*NAMED, "/d/b", "/a/b"]
-    assert mounted.error == str(error.renamed(lambda path: prefix + path if path != "/" else prefix))
+    assert mounted.error == str(error.with_paths(lambda path: prefix + path if path != "/" else prefix))
     if failure == "nearly":
         assert mounted.error is not None
         quoted = mounted.error.partition("'. ")[2]
@@ -194,7 +194,7 @@ async def test_errors_of_every_code_name_the_paths_of_the_tree(code: ErrorCode) 
     for raises, operation in product([False, True], CALLS):
         backend = Failing(code, raises=raises)
         failed = await CALLS[operation](mounted_twice(backend), "/m/n/f")
-        expected = str(backend.error("/f").renamed(in_tree))
+        expected = str(backend.error("/f").with_paths(in_tree))
         assert (operation, raises, failed.code, failed.error) == (operation, raises, code, expected)
         assert "as '/m/n/o' and '/m/n': " in expected
         assert "'/m/n/f/cause'" in expected
@@ -209,7 +209,7 @@ async def test_stream_errors_of_every_code_name_the_paths_of_the_tree(code: Erro
     tree = CompositeBackend(MemoryBackend(), {"/m/": CompositeBackend(MemoryBackend(), {"/n/": backend})})
     with pytest.raises(DeepFSError) as caught:
         [chunk async for chunk in tree.adownload_stream("/m/n/f")]
-    assert (caught.value.code, str(caught.value)) == (code, str(backend.error("/f").renamed(in_tree)))
+    assert (caught.value.code, str(caught.value)) == (code, str(backend.error("/f").with_paths(in_tree)))
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -217,7 +217,7 @@ async def test_a_search_of_all_mounts_names_the_failed_mounts(code: ErrorCode) -
     for raises, operation in product([False, True], ["glob", "grep"]):
         backend = Failing(code, raises=raises)
         failed = await CALLS[operation](mounted_twice(backend), "/")
-        message = str(backend.error("/").renamed(in_tree))
+        message = str(backend.error("/").with_paths(in_tree))
         assert (operation, raises, failed.code, failed.error) == (
             operation,
             raises,
@@ -329,7 +329,7 @@ def test_replacing_the_error_text_discards_the_error_object() -> None:
 
 @pytest.mark.parametrize("error", [NotFoundError("/a"), BackendError("Error: told"), BackendError("/a", "it burns")])
 def test_an_error_survives_pickling_and_copying(error: DeepFSError) -> None:
-    for copied in (pickle.loads(pickle.dumps(error)), error.renamed(str)):
+    for copied in (pickle.loads(pickle.dumps(error)), error.with_paths(str)):
         assert type(copied) is type(error)
         assert (str(copied), copied.path, copied.args) == (str(error), error.path, error.args)
 

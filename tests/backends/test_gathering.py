@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from deepfs.errors import BackendError
-from deepfs.storage.gathering import batched, gather_each
+from deepfs.storage.gathering import gather_each, in_batches
 
 
 @pytest.mark.anyio
@@ -73,6 +73,6 @@ async def test_an_error_is_no_garbage_that_waits_for_the_collector() -> None:
 
 def test_batches_keep_the_order_and_both_limits() -> None:
     sizes = [3, 3, 9, 1, 1, 1, 4]
-    assert list(batched(sizes, int, most_bytes=6)) == [[3, 3], [9], [1, 1, 1], [4]]
-    assert list(batched(sizes, int, most_bytes=6, most_items=2)) == [[3, 3], [9], [1, 1], [1, 4]]
-    assert list(batched([], int, most_bytes=6)) == []
+    assert list(in_batches(sizes, int, most_bytes=6)) == [[3, 3], [9], [1, 1, 1], [4]]
+    assert list(in_batches(sizes, int, most_bytes=6, most_items=2)) == [[3, 3], [9], [1, 1], [1, 4]]
+    assert list(in_batches([], int, most_bytes=6)) == []

@@ -10,7 +10,7 @@ import pytest
 
 from deepfs.disk import Disk, UnchangedFiles, unchanged
 from deepfs.errors import DeadlineError
-from deepfs.text.judging import Role
+from deepfs.text.access import Role
 from deepfs.threads.deadline import Deadline
 from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors

@@ -116,7 +116,7 @@ def test_blocks_of_every_form_come_back_as_they_were(form: dict[str, Any]) -> No
     (kept,) = run_sync(store.stored, [message])
     assert PAYLOAD not in str(kept)
     assert kept.content[0]["deepagents_blob"] == DIGEST
-    assert run_sync(store.filled, [kept]) == [message]
+    assert run_sync(store.fill, [kept]) == [message]
 
 
 def test_blocks_without_a_payload_stay() -> None:
@@ -191,20 +191,20 @@ async def test_blobs_work_on_any_event_loop(tmp_path: Path) -> None:
     large = {**IMAGE, "base64": base64.b64encode(bytes(600_000)).decode()}
     files, message = FilesystemBackend(tmp_path), HumanMessage([IMAGE, large], id="1")
     store = Blobs(files)
-    (kept,) = await store.stored([message])
+    (kept,) = await store.store([message])
     blobs._CACHE.clear()
-    assert await store.filled([kept]) == [message]
+    assert await store.fill([kept]) == [message]
     await files.aupload_files([(f"/blobs/{DIGEST}", b"other")])
-    assert await store.stored([message]) == [kept]
+    assert await store.store([message]) == [kept]
     blobs._CACHE.clear()
-    assert await store.filled([kept]) == [message], "what was changed is stored anew"
+    assert await store.fill([kept]) == [message], "what was changed is stored anew"
 
 
 # --- references that cannot be filled --------------------------------------------------------------------------------
 
 
 def filled(files: BackendProtocol, *references: Any) -> list[Any]:
-    (message,) = run_sync(Blobs(files).filled, [HumanMessage(list(references))])
+    (message,) = run_sync(Blobs(files).fill, [HumanMessage(list(references))])
     return list(message.content)
 
 

@@ -262,15 +262,15 @@ def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:
 def test_media_that_no_message_refers_to_are_found(invoke: Invoke) -> None:
     files = MemoryBackend()
     blobs = Blobs(files)
-    assert run_sync(blobs.unreferenced, []) == []
+    assert run_sync(blobs.find_unreferenced, []) == []
     kinds = [{"type": "image", "base64": base64.b64encode(each).decode(), "mime_type": "image/png"} for each in PNGS]
     _, agent = _agent(files, [AIMessage("d"), AIMessage("d")])
     for place, each in enumerate(kinds):
         state = invoke(agent, {"messages": [HumanMessage([each], id=str(place))]}, T)
     files.write("/blobs/notes.md", "mine")
-    unused = run_sync(blobs.unreferenced, [each for each in state["messages"] if each.id != "0"])
+    unused = run_sync(blobs.find_unreferenced, [each for each in state["messages"] if each.id != "0"])
     assert [each.path for each in unused] == [f"/blobs/{sha256(PNGS[0]).hexdigest()}"]
-    assert run_sync(blobs.unreferenced, state["messages"]) == []
+    assert run_sync(blobs.find_unreferenced, state["messages"]) == []
 
 
 def test_a_listing_that_fails_is_a_result_of_the_memory_tool() -> None:

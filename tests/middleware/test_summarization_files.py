@@ -30,9 +30,9 @@ async def test_the_same_messages_are_written_once_also_at_once() -> None:
     history = HistoryFiles(LatencyBackend(files, 0.001))
     async with anyio.create_task_group() as group:
         for count in (3, 6, 9, 9):
-            group.start_soon(history.appended, "1", MESSAGES[:count])
+            group.start_soon(history.append, "1", MESSAGES[:count])
     assert sorted(ids(files)) == [f"m{number}" for number in range(9)]
-    assert await history.appended("1", MESSAGES) == [HISTORY]
+    assert await history.append("1", MESSAGES) == [HISTORY]
 
 
 async def test_a_cancelled_write_is_made_good_by_the_next() -> None:
@@ -40,8 +40,8 @@ async def test_a_cancelled_write_is_made_good_by_the_next() -> None:
     history = HistoryFiles(LatencyBackend(files, {"write": 0, "edit": 0, "read": 0.005}))
     for delay in (0.001, 0.004, 0.006, 0.009, 0.012):
         with anyio.move_on_after(delay):
-            await history.appended("1", MESSAGES[:5])
-    await history.appended("1", MESSAGES)
+            await history.append("1", MESSAGES[:5])
+    await history.append("1", MESSAGES)
     assert ids(files) == [f"m{number}" for number in range(9)]
 
 
@@ -50,11 +50,11 @@ async def test_a_lost_answer_does_not_double_messages(operation: str) -> None:
     files, lost = MemoryBackend(), {operation: BackendError("Error: connection lost")}
     history = HistoryFiles(FaultyBackend(files, lost, late=True))
     if operation == "edit":
-        await HistoryFiles(files).appended("1", MESSAGES[:2])
+        await HistoryFiles(files).append("1", MESSAGES[:2])
     with pytest.raises(NotKeptError):
-        await history.appended("1", MESSAGES)
+        await history.append("1", MESSAGES)
     lost.clear()
-    assert await history.appended("1", MESSAGES) == [HISTORY]
+    assert await history.append("1", MESSAGES) == [HISTORY]
     assert ids(files) == [f"m{number}" for number in range(9)]
 
 
@@ -63,21 +63,21 @@ async def test_messages_of_full_files_are_not_written_again(monkeypatch: pytest.
     files = MemoryBackend()
     history = HistoryFiles(files)
     large = [HumanMessage(f"{number}" + "ä<" * 2_000, id=f"m{number}") for number in range(3)]
-    paths = await history.appended("1", [*MESSAGES, *large[1:]])
+    paths = await history.append("1", [*MESSAGES, *large[1:]])
     sizes = {info.path: info.size for info in files.ls("/conversation_history").entries or ()}
     assert paths == sorted(sizes, key=len)
-    assert await history.appended("1", [*MESSAGES, *large[1:]]) == paths
+    assert await history.append("1", [*MESSAGES, *large[1:]]) == paths
     same = HumanMessage(large[2].content, id="m2b")
-    assert await history.appended("1", [same]) != paths, "equal contents of other messages are written"
+    assert await history.append("1", [same]) != paths, "equal contents of other messages are written"
     assert max(size or 0 for size in sizes.values()) <= 3_000
 
 
 async def test_messages_of_the_file_before_the_last_are_not_written_again() -> None:
     files = MemoryBackend()
     history = HistoryFiles(files)
-    await history.appended("1", MESSAGES[:5])
+    await history.append("1", MESSAGES[:5])
     files.write("/conversation_history/1.2.md", "of another run")
-    assert await history.appended("1", MESSAGES) == [HISTORY, "/conversation_history/1.2.md"]
+    assert await history.append("1", MESSAGES) == [HISTORY, "/conversation_history/1.2.md"]
     assert ids(files) == [f"m{number}" for number in (*range(5, 9), *range(5))]
 
 
@@ -113,7 +113,7 @@ class Lenient(BackendProtocol):
 async def test_a_missing_file_that_reads_as_empty_text_ends_the_search_for_the_last() -> None:
     files = Lenient()
     for message in MESSAGES:
-        assert await HistoryFiles(files).appended("t", [message]) == ["/conversation_history/t.md"]
+        assert await HistoryFiles(files).append("t", [message]) == ["/conversation_history/t.md"]
     assert [*files.files] == ["/conversation_history/t.md"]
     assert files.files["/conversation_history/t.md"].count("## Summarized") == len(MESSAGES)
     assert files.reads < 200 * len(MESSAGES)
@@ -123,5 +123,5 @@ async def test_a_storage_where_every_file_has_a_text_keeps_no_history(monkeypatc
     monkeypatch.setattr("deepfs.middleware.history_files._MOST_FILES", 50)
     files = Lenient("text")
     with pytest.raises(NotKeptError):
-        await HistoryFiles(files).appended("t", MESSAGES)
+        await HistoryFiles(files).append("t", MESSAGES)
     assert files.reads < 100

@@ -19,7 +19,7 @@ from deepfs.backends.protocol import BackendProtocol, SandboxBackendProtocol, su
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.operations import Glob, Operation, PathFilter
-from deepfs.policy import ApprovalNeededError, DeniedError, approved, decide, decide_beneath
+from deepfs.policy import ApprovalNeededError, DeniedError, as_approved, decide, decide_beneath
 from deepfs.search.request import GrepScan
 from deepfs.types import ExecuteResponse, FileInfo, GlobResult, GrepResult, LsResult
 
@@ -318,7 +318,7 @@ async def test_mounts_without_readable_paths_are_not_searched() -> None:
         # Allowed files could be in the mount `/mail`, so it is searched; its own path is denied, so no error names it.
         assert found.error == "Error: Not everything could be searched; No connection (in '/mail/inbox/')"
     assert [asked.searches for asked in mounts.values()] == [0, 2, 2, 0]
-    with approved():
+    with as_approved():
         assert "/asked/" in str((await backend.agrep("needle")).error)
 
 
@@ -418,7 +418,7 @@ async def test_execute_is_a_separate_permission() -> None:
     assert supports_execute(asking)
     with pytest.raises(ApprovalNeededError, match="approval is needed"):
         await asking.aexecute("ls")
-    with approved():
+    with as_approved():
         assert (await asking.aexecute("ls")).output == "ls"
 
 
@@ -429,7 +429,7 @@ async def test_interrupts_are_denied_until_approved() -> None:
         "permission_denied", "Error: permission denied for read on /a: approval is needed",
     )  # fmt: skip
     assert (await backend.agrep("needle")).matches == []
-    with approved():
+    with as_approved():
         assert (await backend.aread("/a")).ok
         assert len((await backend.agrep("needle")).matches or ()) == 1
     assert not (await backend.aread("/a")).ok
@@ -441,7 +441,7 @@ def test_approval_applies_to_sync_calls() -> None:
 
     backend = PermissionedBackend(Waits(), [FilesystemPermission(["write"], ["/a"], "interrupt")])
     assert not backend.write("/a", "x").ok
-    with approved():
+    with as_approved():
         assert backend.write("/a", "x").ok
 
 

@@ -31,8 +31,8 @@ from deepfs.policy.observing import AuditedBackend, AuditRecord
 from deepfs.policy.permissions import FilesystemPermission, PermissionedBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.sandboxes.landlock import LandlockSandbox
+from deepfs.text.access import AccessScope, Role, access_at, current_access, permits
 from deepfs.text.entries import EntryChange, TreeListing
-from deepfs.text.judging import AccessScope, Role, current_access, permits, rebased
 from deepfs.types import FileDownloadResponse, ReadResult
 from support.disks import tree
 from support.files import everything_in
@@ -364,7 +364,7 @@ class OpenOnly(WrapperBackend):
         return [path and path.removeprefix("/open") for path in resolved]
 
     async def aread(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        with rebased("", "/open"):
+        with access_at("", "/open"):
             return await self.inner.aread(f"/open{path}", offset, limit)
 
 
@@ -538,7 +538,7 @@ async def test_a_large_file_that_is_copied_to_another_mount_is_judged_where_it_i
 
 
 def test_what_lies_outside_of_the_root_of_a_layer_is_refused_also_where_paths_stay_the_same() -> None:
-    with AccessScope(AllowsAll()), rebased("/a", "/a"):
+    with AccessScope(AllowsAll()), access_at("/a", "/a"):
         assert permits(current_access(), "/a/file")
         assert not permits(current_access(), "/b")
 

@@ -39,7 +39,7 @@ class OverState(BackendSuite):
     def second_backend(self, backend: BackendProtocol) -> BackendProtocol:
         return self.over_state(InNode(StateBackend(), self.node))
 
-    async def emptied(self, backend: BackendProtocol) -> BackendProtocol:
+    async def renew(self, backend: BackendProtocol) -> BackendProtocol:
         return await anyio.to_thread.run_sync(self.open_node)
 
     async def raw_put(self, path: str, data: bytes) -> None:

@@ -31,7 +31,7 @@ from deepfs.backends.postgres.schema import (
     stats_of_rows,
 )
 from deepfs.errors import BackendError, DeepFSError
-from deepfs.storage.gathering import batched
+from deepfs.storage.gathering import in_batches
 from deepfs.storage.runners import AsyncStorage, Listing
 from deepfs.text.edits import MAX_EDITED_BYTES
 from deepfs.text.flat_tree import Change, ChangedError, FileStat, TaggedFiles
@@ -197,7 +197,7 @@ class ManyChanges(NumberedChange):
             ) AS given ORDER BY 3 {otherwise}
         """
         rows = [self.rows[path] for path in paths]
-        for batch in batched(rows, attrgetter("size"), most_bytes=_STATEMENT_BYTES):
+        for batch in in_batches(rows, attrgetter("size"), most_bytes=_STATEMENT_BYTES):
             columns = zip(*(row.values for row in batch), strict=True)
             await connection.execute(statement, self.namespace, number, *map(list, columns))
 
@@ -315,7 +315,7 @@ class PostgresFiles(AsyncStorage):
         self.names: Names = changes.client.names
         self.namespace = namespace
 
-    def failed(self, error: Exception) -> Exception:
+    def translate(self, error: Exception) -> Exception:
         return failure_of(error)
 
     async def rows(self, query: str, *values: Any) -> Any:

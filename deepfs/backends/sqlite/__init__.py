@@ -90,8 +90,8 @@ class _SqliteFiles(BlockingStorage):
             database.index(session)
             database.checkpoint(session)
 
-    def failed(self, error: Exception) -> Exception:
-        return error_for(error) if isinstance(error, sqlite3.Error) else super().failed(error)
+    def translate(self, error: Exception) -> Exception:
+        return error_for(error) if isinstance(error, sqlite3.Error) else super().translate(error)
 
     # --- reading ---
 

@@ -57,17 +57,17 @@ class AccessScope:
         _access.reset(self._token)
 
 
-def unjudged() -> AccessScope:
+def unchecked() -> AccessScope:
     """A context for what a layer does besides the operation, such as keeping a version: nothing is checked there."""
     return AccessScope(None)
 
 
 def without_access_check(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Decorate an async function that works besides the operation: it runs `unjudged`."""
+    """Decorate an async function that works besides the operation: it runs `unchecked`."""
 
     @wraps(function)
     async def run(*args: P.args, **options: P.kwargs) -> T:
-        with unjudged():
+        with unchecked():
             return await function(*args, **options)
 
     return run
@@ -104,17 +104,17 @@ async def iterate_under(access: AccessCheck | None, chunks: AsyncIterable[T]) ->
         yield chunk
 
 
-def rebased(prefix: str, root: str = "") -> AccessScope:
+def access_at(prefix: str, root: str = "") -> AccessScope:
     """A context for calls of a backend of which `root` appears at `prefix`; the check gets the paths as they appear.
 
     What lies outside of `root` appears nowhere, so it is refused. An empty string stands for `/`.
     """
     access = _access.get()
-    return AccessScope(access if access is None or prefix == root == "" else _Rebased(access, prefix, root))
+    return AccessScope(access if access is None or prefix == root == "" else _At(access, prefix, root))
 
 
 @dataclass(frozen=True)
-class _Rebased:
+class _At:
     access: AccessCheck
     prefix: str
     root: str

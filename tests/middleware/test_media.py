@@ -113,7 +113,7 @@ def test_media_of_people_and_tools_are_stored_once_and_shown_at_each_request(
 def test_blocks_of_every_form_come_back_as_they_were(form: dict[str, Any]) -> None:
     store = Blobs(MemoryBackend())
     message = HumanMessage([form, {"type": "text", "text": "x"}], id="1")
-    (kept,) = run_sync(store.stored, [message])
+    (kept,) = run_sync(store.store, [message])
     assert PAYLOAD not in str(kept)
     assert kept.content[0]["deepagents_blob"] == DIGEST
     assert run_sync(store.fill, [kept]) == [message]
@@ -129,7 +129,7 @@ def test_blocks_without_a_payload_stay() -> None:
         {"type": "image", "file_id": "1"},
     ):
         message = HumanMessage([block])
-        (kept,) = run_sync(Blobs(MemoryBackend()).stored, [message])
+        (kept,) = run_sync(Blobs(MemoryBackend()).store, [message])
         assert kept is message
 
 
@@ -182,7 +182,7 @@ def test_media_that_cannot_be_stored_stay_in_the_messages(invoke: Invoke) -> Non
 def test_blobs_lie_beneath_the_artifacts_root() -> None:
     work = MemoryBackend()
     tree = CompositeBackend(MemoryBackend(), {"/work/": work}, artifacts_root="/work/")
-    run_sync(Blobs(tree).stored, [HumanMessage([IMAGE])])
+    run_sync(Blobs(tree).store, [HumanMessage([IMAGE])])
     assert [info.path for info in work.ls("/blobs").entries or ()] == [f"/blobs/{DIGEST}"]
 
 
@@ -294,7 +294,7 @@ def test_the_cache_is_bounded_and_separate_for_each_storage() -> None:
     assert cache.get(other, "b") is None
     for _ in range(9):  # The memory of one may be that of an earlier one.
         assert filled(MemoryBackend(), REFERENCE)[0]["type"] == "text"
-        run_sync(Blobs(MemoryBackend()).stored, [HumanMessage([IMAGE])])
+        run_sync(Blobs(MemoryBackend()).store, [HumanMessage([IMAGE])])
 
 
 @pytest.mark.parametrize("kind", ["state", "store"])

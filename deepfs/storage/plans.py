@@ -370,7 +370,7 @@ def _empty_directories(backend: PlannedBackend, targets: Sequence[str]) -> Plan[
     A tree that is copied goes into new directories mostly, so this asks for one directory in place of each file.
     """
     empty: set[str] = set()
-    if len(targets) < _MANY:
+    if len(targets) < _MANY or backend._reads_before_change:  # There one request reads what the targets hold.
         return empty
     depths: dict[int, list[str]] = {}
     for directory in _unique(up for path in targets for up in ("/", *paths.ancestors(path))):

@@ -96,23 +96,6 @@ def link_to(link: Path, target: Path) -> None:
     os.utime(link, (now + 3600, now), follow_symlinks=False)
 
 
-def evict(path: Path) -> None:
-    """Ask the kernel to forget a file until it does: it keeps pages that another processor has just put in a list."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        for _ in range(1_000):
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            try:
-                os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
-            except BlockingIOError:
-                return
-            time.sleep(0.01)
-        raise TimeoutError(f"the kernel keeps {path} in memory")
-    finally:
-        os.close(descriptor)
-
-
 # --- what is read in memory ------------------------------------------------------------------------------------------
 
 
@@ -160,15 +143,25 @@ async def test_downloads_keep_their_order_where_some_need_a_thread(root: Path) -
         assert [response.error for response in found] == [None, None, "file_not_found", None, "is_directory", None]
 
 
-async def test_an_evicted_file_is_read_by_a_thread(root: Path, no_threads: Callable[[], None]) -> None:
-    backend, file = FilesystemBackend(root), root / "dir/large.txt"
-    await anyio.Path(file).write_text(TEXT * 10_000)
-    first = await backend.aread("/dir/large.txt")
-    await anyio.to_thread.run_sync(evict, file)
-    assert in_memory(backend._disk, "/dir/large.txt") is None
-    assert await backend.aread("/dir/large.txt") == first
-    no_threads()
-    assert await without_threads(lambda: backend.aread("/dir/large.txt")) == first
+async def test_an_evicted_file_is_read_by_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, refused, run = FilesystemBackend(root), list[int](), pool.run
+    first = await backend.aread("/dir/file.txt")
+
+    def evicted(descriptor: int, *_: Any) -> int:
+        """What the kernel answers of a file that it has forgotten; asked to forget one, it may keep it for long."""
+        refused.append(descriptor)
+        raise BlockingIOError
+
+    async def read_in_a_thread(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        return await run(*args, **options)
+
+    monkeypatch.setattr(os, "preadv", evicted)
+    while not refused:
+        assert await backend.aread("/dir/file.txt") == first
+    monkeypatch.setattr(pool, "run", read_in_a_thread)
+    assert await backend.aread("/dir/file.txt") == first
+    assert pool.run is run, "a thread read it"
 
 
 @pytest.mark.parametrize("linked", [False, True])

@@ -1,4 +1,4 @@
-"""A composite of all backends passes the shipped suite; other tests run the suite on each mounted backend alone."""
+"""Random programs over composites; the law for layers runs the parts of the shipped suite on what is mounted."""
 
 from pathlib import Path
 
@@ -11,33 +11,11 @@ from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.backends.store import StoreBackend
-from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing import BackendStateMachine
 from support.files import content_of
 from support.graphs import InNode
 from support.raw import RawMemory
-from support.selection import few_on_trio
 from support.state_suite import OverState
-
-
-@few_on_trio
-class TestCompositeOfAll(OverState, BackendConformance):
-    """A composite whose default backend, the state, holds the files of the suite; all other backends are mounted."""
-
-    directory: Path
-
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path: Path) -> None:
-        self.directory = tmp_path
-
-    def over_state(self, state: InNode) -> BackendProtocol:
-        return CompositeBackend(
-            state,
-            {
-                "/.mounts/disk/": FilesystemBackend(self.directory),
-                "/.mounts/store/": StoreBackend(InMemoryStore(), namespace=("suite",)),
-                "/.mounts/store/memory/": MemoryBackend(),
-            },
-        )
 
 
 class TestFlatMounts(OverState, BackendStateMachine):

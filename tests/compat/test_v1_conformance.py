@@ -5,7 +5,6 @@ from typing import Final
 import pytest
 
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
-from deepfs.compat.adapters import adapt_backend_protocol
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
 from support.selection import few_on_trio
@@ -97,12 +96,6 @@ class V1Conformance(BackendConformance):
 for _name in " ".join(INEXPRESSIBLE.values()).split():
     assert hasattr(BackendConformance, _name), _name
     setattr(V1Conformance, _name, None)
-
-
-@few_on_trio
-class TestDuck(V1Conformance):
-    def over_bucket(self) -> BackendProtocol:
-        return adapt_backend_protocol(DuckS3(self.bucket))
 
 
 @few_on_trio

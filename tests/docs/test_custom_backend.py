@@ -9,13 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.testing.conformance.surface import TransferConformance
-from support.rooted import RootedBackend
 from support.selection import few_on_trio
 
 ROOT: Final = Path(__file__).parents[2]
@@ -41,24 +38,6 @@ class TestKeyValueBackend(PAGE["TestKeyValueBackend"]):
 @few_on_trio
 class TestPublishedDocuments(PAGE["TestPublishedDocuments"]):
     """The test class of the page for a backend that only reads, unchanged."""
-
-
-@few_on_trio
-class TestMounted(PAGE["TestKeyValueBackend"]):
-    """The same backend in a directory of a composite."""
-
-    @pytest.fixture
-    def backend(self) -> BackendProtocol:
-        self.documents: dict[str, bytes] = {}
-        return self.mounted()
-
-    @pytest.fixture
-    def second_backend(self, backend: BackendProtocol) -> BackendProtocol:
-        return self.mounted()
-
-    def mounted(self) -> BackendProtocol:
-        mount = PAGE["KeyValueBackend"](self.documents)
-        return RootedBackend(CompositeBackend(MemoryBackend(), {"/custom/": mount}), "/custom")
 
 
 class TestHooksOfTheReadme(TransferConformance):

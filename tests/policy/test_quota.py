@@ -26,22 +26,12 @@ from deepfs.policy import (
     ReadOnlyBackend,
     WrapperBackend,
 )
-from deepfs.testing import BackendConformance, FaultyBackend, LatencyBackend
+from deepfs.testing import FaultyBackend, LatencyBackend
 from deepfs.text.entries import TreeListing
 from deepfs.types import EditResult, ExecuteResponse, FileUploadResponse, error_behind
-from support.raw import RawMemory
 from support.waiting import until_tasks_wait
 
 EXCEEDED = "quota_exceeded"
-
-
-class TestQuota(RawMemory, BackendConformance):
-    """A quota that is never reached changes no result of the suite."""
-
-    @pytest.fixture
-    def backend(self) -> QuotaBackend:
-        self.memory = MemoryBackend()
-        return QuotaBackend(self.memory, max_bytes=10**9, max_files=10**6)
 
 
 async def chunks(*content: bytes) -> AsyncIterator[bytes]:

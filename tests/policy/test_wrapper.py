@@ -15,22 +15,7 @@ from deepfs.errors import NotSupportedError, PermissionDeniedError
 from deepfs.operations import Operation
 from deepfs.policy import AuditedBackend, AuditRecord
 from deepfs.sync import OPERATIONS
-from deepfs.testing import BackendConformance
 from deepfs.types import ChangeEvent, ExecuteResponse, ReadResult, WriteResult
-from support.raw import RawMemory
-
-
-class TestWrapper(RawMemory, BackendConformance):
-    """A wrapper in a wrapper passes the suite."""
-
-    @pytest.fixture
-    def backend(self) -> WrapperBackend:
-        self.memory = MemoryBackend()
-        return WrapperBackend(WrapperBackend(self.memory))
-
-    @pytest.fixture
-    def second_backend(self) -> WrapperBackend:
-        return WrapperBackend(self.memory)
 
 
 class Recording(WrapperBackend):

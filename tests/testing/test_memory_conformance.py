@@ -1,4 +1,4 @@
-"""The reference backend passes the shipped suite, alone and mounted, and does what the model does."""
+"""The reference backend passes the shipped suite, and does what the model does."""
 
 import pytest
 
@@ -7,8 +7,6 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.testing import BackendConformance, BackendStateMachine
 from support.flat_trees import FileAndDirectory
 from support.raw import RawMemory
-from support.rooted import RootedBackend
-from support.selection import few_on_trio
 
 
 class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDirectory):
@@ -18,33 +16,6 @@ class TestMemory(RawMemory, BackendConformance, BackendStateMachine, FileAndDire
     def backend(self) -> MemoryBackend:
         self.memory = MemoryBackend()
         return self.memory
-
-
-@few_on_trio
-class TestDefaultOfComposite(RawMemory, BackendConformance):
-    """The default of a composite with backends mounted at several depths."""
-
-    @pytest.fixture
-    def backend(self) -> CompositeBackend:
-        self.memory = MemoryBackend()
-        return _mounted(self.memory)
-
-    @pytest.fixture
-    def second_backend(self) -> CompositeBackend:
-        return _mounted(self.memory)
-
-
-class TestMount(RawMemory, BackendConformance, BackendStateMachine):
-    """A mount deep in a composite that has another composite below."""
-
-    @pytest.fixture
-    def backend(self) -> RootedBackend:
-        self.memory = MemoryBackend()
-        return _rooted(self.memory)
-
-    @pytest.fixture
-    def second_backend(self) -> RootedBackend:
-        return _rooted(self.memory)
 
 
 class TestMountedTree(BackendStateMachine):
@@ -63,16 +34,3 @@ class TestMountedTree(BackendStateMachine):
     async def raw_peek(self, path: str) -> bytes | None:
         mount = max((mount for mount in self.tree if f"{path}/".startswith(f"{mount}/")), key=len)
         return RawMemory.peek(self.tree[mount], path[len(mount) :])
-
-
-def _mounted(memory: MemoryBackend) -> CompositeBackend:
-    return CompositeBackend(
-        memory,
-        {"/mounted/": MemoryBackend(), "/at/some/depth/": MemoryBackend(), "/at/some/depth/below/": MemoryBackend()},
-    )
-
-
-def _rooted(memory: MemoryBackend) -> RootedBackend:
-    inner = CompositeBackend(MemoryBackend(), {"/in/a/mount": memory})
-    outer = CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()})
-    return RootedBackend(outer, "/outer/in/a/mount")

@@ -1,0 +1,122 @@
+"""One law for every layer: a layer that allows everything gives the results and the files of its inner backend."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+import pytest
+
+from deepfs import CompositeBackend, FilesystemBackend, MemoryBackend
+from deepfs.backends.protocol import BackendProtocol
+from deepfs.policy import (
+    AuditedBackend,
+    Call,
+    FilesystemPermission,
+    HistoryBackend,
+    HookedBackend,
+    PermissionedBackend,
+    QuotaBackend,
+    WrapperBackend,
+)
+from deepfs.testing import BackendConformance, BackendStateMachine
+from deepfs.testing.conformance.at_once import CancellationConformance, ConcurrencyConformance, WatchingConformance
+from deepfs.testing.conformance.surface import TransferConformance
+from support.raw import RawMemory
+from support.rooted import RootedBackend
+from support.selection import few_on_trio
+
+Layer = Callable[[MemoryBackend], BackendProtocol]
+
+ALL_ALLOWED: Final = [
+    FilesystemPermission(["read", "write", "execute"], ["/**"]),
+    FilesystemPermission(["read", "write"], ["/**"], "deny"),
+]
+DENIED_ELSEWHERE: Final = [
+    FilesystemPermission(["read"], ["/never/seen/**"], "deny"),
+    FilesystemPermission(["write"], ["/**/never.seen"], "interrupt"),
+]
+
+
+def nothing(call: Call, result: object = None) -> None:
+    """A hook that does nothing."""
+
+
+async def nothing_async(call: Call, result: object = None) -> None:
+    """An async hook that does nothing."""
+
+
+def hooked(memory: MemoryBackend) -> BackendProtocol:
+    audited = AuditedBackend(memory, lambda record: None)
+    return HookedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
+
+
+def default_of_composite(memory: MemoryBackend) -> BackendProtocol:
+    places = ("/mounted/", "/at/some/depth/", "/at/some/depth/below/")
+    return CompositeBackend(memory, {place: MemoryBackend() for place in places})
+
+
+def mount_in_a_mount(memory: MemoryBackend) -> BackendProtocol:
+    inner = CompositeBackend(MemoryBackend(), {"/in/a/mount": memory})
+    outer = CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()})
+    return RootedBackend(outer, "/outer/in/a/mount")
+
+
+LAYERS: Final[dict[str, Layer]] = {
+    "a wrapper in a wrapper": lambda memory: WrapperBackend(WrapperBackend(memory)),
+    "hooks that do nothing": hooked,
+    "versions elsewhere": lambda memory: HistoryBackend(memory, MemoryBackend(), "/"),
+    "no rules": PermissionedBackend,
+    "all allowed": lambda memory: PermissionedBackend(memory, ALL_ALLOWED),
+    "denied elsewhere": lambda memory: PermissionedBackend(memory, DENIED_ELSEWHERE),
+    "a quota never reached": lambda memory: QuotaBackend(memory, max_bytes=10**9, max_files=10**6),
+    "the default of a composite": default_of_composite,
+    "a mount in a mount": mount_in_a_mount,
+}
+
+
+class TestLayers(
+    RawMemory,
+    BackendStateMachine,
+    TransferConformance,
+    ConcurrencyConformance,
+    CancellationConformance,
+    WatchingConformance,
+):
+    """Random programs on each layer, and what it decides itself: streams, tasks at once, cancellation, watching."""
+
+    steps = 600
+
+    @pytest.fixture(params=LAYERS.values(), ids=LAYERS)
+    def backend(self, request: pytest.FixtureRequest) -> BackendProtocol:
+        self.memory = MemoryBackend()
+        self.layer: Layer = request.param
+        return self.layer(self.memory)
+
+
+@few_on_trio
+class TestHistory(RawMemory, BackendConformance):
+    """Versions in a directory of the same backend, where each change stores two files."""
+
+    @pytest.fixture
+    def backend(self) -> HistoryBackend:
+        self.memory = MemoryBackend()
+        return HistoryBackend(self.memory)
+
+
+class TestPermissionsOnDisk(BackendStateMachine):
+    """Rules over real files, where links are resolved too."""
+
+    steps = 600
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> PermissionedBackend:
+        self.root = tmp_path
+        return PermissionedBackend(FilesystemBackend(tmp_path), DENIED_ELSEWHERE)
+
+    async def raw_peek(self, path: str) -> bytes | None:
+        return await anyio.to_thread.run_sync(self._peek, self.root / path.lstrip("/"))
+
+    @staticmethod
+    def _peek(file: Path) -> bytes | None:
+        return file.read_bytes() if file.is_file() else None

@@ -51,11 +51,6 @@ def hooked(memory: MemoryBackend) -> BackendProtocol:
     return HookedBackend(audited, [nothing, nothing_async], [nothing, nothing_async])
 
 
-def default_of_composite(memory: MemoryBackend) -> BackendProtocol:
-    places = ("/mounted/", "/at/some/depth/", "/at/some/depth/below/")
-    return CompositeBackend(memory, {place: MemoryBackend() for place in places})
-
-
 def mount_in_a_mount(memory: MemoryBackend) -> BackendProtocol:
     inner = CompositeBackend(MemoryBackend(), {"/in/a/mount": memory})
     outer = CompositeBackend(MemoryBackend(), {"/outer": inner, "/out": MemoryBackend()})
@@ -70,7 +65,6 @@ LAYERS: Final[dict[str, Layer]] = {
     "all allowed": lambda memory: PermissionedBackend(memory, ALL_ALLOWED),
     "denied elsewhere": lambda memory: PermissionedBackend(memory, DENIED_ELSEWHERE),
     "a quota never reached": lambda memory: QuotaBackend(memory, max_bytes=10**9, max_files=10**6),
-    "the default of a composite": default_of_composite,
     "a mount in a mount": mount_in_a_mount,
 }
 

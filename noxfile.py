@@ -78,52 +78,18 @@ def run_tests(session: nox.Session, profile: str, *options: str) -> None:
     session.run("pytest", *parallel, left_out, *options, *session.posargs, env=env)
 
 
-LONG = (
-    "backends/test_arguments*",
-    "backends/test_bound*",
-    "backends/test_composite_conformance*",
-    "backends/test_edit_bytes*",
-    "backends/test_error_paths*",
-    "backends/test_faulty_store*",
-    "backends/test_fsspec_*",
-    "backends/test_foreign_items*",
-    "backends/test_hostile*",
-    "backends/test_object_*",
-    "backends/test_overlapping_mounts*",
-    "backends/test_overrides*",
-    "backends/test_postgres*",
-    "backends/test_sqlite_*",
-    "backends/test_state_conformance*",
-    "backends/test_store_concurrency*",
-    "backends/test_store_databases*",
-    "backends/test_store_listing*",
-    "backends/test_tenants*",
-    "cli",
-    "compat",
-    "docs",
-    "langgraph/test_random_graphs*",
-    "langgraph/test_whole_maps*",
-    "mcp",
-    "middleware/test_approvals*",
-    "middleware/test_eviction*",
-    "middleware/test_subagents*",
-    "middleware/test_summarization*",
-    "peer",
-    "policy/test_*conformance*",
-    "policy/test_permissions_matrix*",
-    "policy/test_policy_streams*",
-    "process/test_command_places*",
-    "sandboxes",
-    "search/test_disk_search*",
-    "search/test_search_options*",
-    "security",
-    "stress",
-    "test_demo*",
-    "test_examples*",
-    "testing",
+ON_OTHERS = (
+    "tests/backends/test_*_conformance.py",
+    "tests/config",
+    "tests/disk",
+    "tests/langgraph",
+    "tests/policy/test_layers.py",
+    "tests/process",
+    "tests/test_*.py",
+    "tests/text",
+    "tests/threads",
 )
-ELSEWHERE = [f"--ignore-glob=tests/{part}" for part in LONG]
-"""Left out on other interpreters, for time. `python3.13 -m nox -s tests-3.13` runs all tests on that one."""
+"""What differs between interpreters: event loops, threads, calls of the system, types and their checks, and texts."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
@@ -147,7 +113,7 @@ def tests(session: nox.Session) -> None:
     if session.python == THIS_PYTHON:
         run_tests(session, "full")
     else:
-        run_tests(session, "quick", *ELSEWHERE)
+        run_tests(session, "quick", *(str(path) for pattern in ON_OTHERS for path in sorted(Path().glob(pattern))))
 
 
 @nox.session(python=PYTHONS[0], venv_backend="uv", reuse_venv=False)
@@ -172,10 +138,12 @@ def tests_lowest(session: nox.Session) -> None:
     run_tests(session, "quick", left_out, "--ignore", "tests/peer", "--ignore", "tests/backends/test_fsspec_s3.py")
 
 
-@nox.session
+@nox.session(python=PYTHONS)
 def stress(session: nox.Session) -> None:
-    """Run the tests marked `stress`: long, under load, one at a time."""
-    install(session, "test")
+    """Run what takes a night: every test on both event loops and each interpreter, then those marked `stress`."""
+    install(session, "test", "peer")
+    run_tests(session, "full", "--every-loop")
+    # One at a time: they load the machine themselves.
     session.run("pytest", "-m", "stress", "--timeout", "900", "-o", "faulthandler_timeout=0", *session.posargs)
 
 

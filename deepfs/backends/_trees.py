@@ -1,5 +1,8 @@
-"""What backends without a way of their own know of their trees, by public operations: the default of `alist_tree` and
-`achange_entries`, what is at a path, and whether two paths of two backends are one place."""
+"""What backends without a way of their own know of their trees, by public operations.
+
+The default of `alist_tree` and `achange_entries`, what is at a path, and whether two paths of two backends are one
+place.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager

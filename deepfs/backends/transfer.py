@@ -350,8 +350,10 @@ class TreeCopy:
         return errors
 
     async def _store_group(self, contents: dict[PlannedFile, bytes]) -> dict[PlannedFile, DeepFSError | None]:
-        """Store files of one mode. Where nothing may be replaced, texts are written, and no upload begins at a path
-        where something is."""
+        """Store files of one mode.
+
+        Where nothing may be replaced, texts are written, and no upload begins at a path where something is.
+        """
         new = [] if self.terms.merges else [file for file in contents if file.existing is None]
         texts = {file: text for file in new if (text := _plain_text(contents[file])) is not None}
         results = await gather_each(
@@ -643,8 +645,11 @@ def _stop(failure: CopyFailure) -> None:
 
 
 async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: bool) -> TreeCopy:
-    """Plan a copy, and carry it out. Raises before anything changes if not everything can be transferred, or if the
-    destination does not permit it; later the error says how many files arrived."""
+    """Plan a copy, and carry it out.
+
+    Raises before anything changes if not everything can be transferred, or if the destination does not permit it; later
+    the error says how many files arrived.
+    """
     refusal: NotSupportedError | None = None
     try:
         listing = await source.backend.alist_tree(source.path, deleting=terms.moves)
@@ -686,8 +691,10 @@ async def _copy_whole(source: End, target: End, terms: TreeTerms, *, overwrite: 
 # To look at the destination is no part of the copy: it may be one that can be written and not read.
 @without_access_check
 async def _check_target(target: End, *, from_file: bool, overwrite: bool) -> bool:
-    """Raise if a path above the destination is a file, or if what is there may not be replaced. Returns whether a file
-    is there."""
+    """Raise if a path above the destination is a file, or if what is there may not be replaced.
+
+    Returns whether a file is there.
+    """
     for directory in reversed(paths.ancestors(target.path)):
         kind = await kind_at(target.backend, directory)
         if kind == "file":

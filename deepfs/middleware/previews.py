@@ -160,7 +160,6 @@ class _PreviewPage:
 
     async def diff(self, path: str, before: str, after: str, *, old: str | None = None, new: str | None = None) -> None:
         """Add the diff of a file. `old` and `new` are the names of both sides, if they are not `path`."""
-
         diff, self.lines[paths.normalize(path)] = await in_thread_if_large(
             len(before) + len(after), lambda: (TextDiff(before, after), lines_digest(before, after))
         )

@@ -304,8 +304,10 @@ _INTERPRETERS: Final = {
 
 
 def command_text(engine: Engine, words: Sequence[bytes], payload: bytes) -> str:
-    """The command that runs a script with `words`, and `payload` on its standard input; both are in base64, so that a
-    shell never interprets them."""
+    """The command that runs a script with `words`, and `payload` on its standard input.
+
+    Both are in base64, so that a shell never interprets them.
+    """
     # The base64 of a word is quoted, since it may be empty.
     arguments = " ".join(quote(b64encode(word).decode()) for word in words)
     stdin = f"<<'{_MARK}'\n{b64encode(payload).decode()}\n{_MARK}\n"

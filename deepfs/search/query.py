@@ -123,8 +123,10 @@ class Query(Struct, frozen=True):
 
 
 class FileHits(Struct, frozen=True):
-    """The matches in one file. `skipped` is True if the file matches but is binary, or if one of its lines is too long
-    for the regular expression."""
+    """The matches in one file.
+
+    `skipped` is True if the file matches but is binary, or if one of its lines is too long for the regular expression.
+    """
 
     matches: list[GrepMatch] = []
     skipped: bool = False

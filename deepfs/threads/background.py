@@ -178,10 +178,7 @@ class BackgroundCall(Generic[T]):
     _scope: anyio.CancelScope
 
     def __init__(self, function: Callable[[], Awaitable[T]], *, is_awaited: bool = True) -> None:
-        """Args:
-        function: Makes the call.
-        is_awaited: Whether this thread is to wait for it.
-        """
+        """`function` makes the call; `is_awaited` says whether this thread is to wait for it."""
         # The first taker of `_claim` makes or cancels the call; the first taker of `_outcome` sets its outcome.
         self._claim = Claim(function)
         self._outcome = Claim(True)

@@ -35,9 +35,7 @@ class Deadline:
     __slots__ = ("_due", "_left", "_timeout", "is_cancelled", "waiting")
 
     def __init__(self, timeout: float | None = None) -> None:
-        """Args:
-        timeout: Seconds from now until the time is up; None for no limit.
-        """
+        """`timeout` is in seconds from now; None for no limit."""
         self.is_cancelled: bool = False
         self.waiting: SimpleQueue[None] | None = None
         """Where the work waits for its turn; `cancel` wakes it."""

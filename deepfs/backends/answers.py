@@ -135,8 +135,8 @@ def shows_file(read: ReadResult, path: str) -> bool:
 def parse_numbered(answer: str) -> list[str] | None:
     r"""The lines of an answer whose lines are `f"{number:6d}\t{line}"`.
 
-    A long line continues as `5.1`, `5.2`, …. Returns None for an error text. For an empty file, the answer is empty or a
-    reminder that the file is empty.
+    A long line continues as `5.1`, `5.2`, …. Returns None for an error text. For an empty file, the answer is empty or
+    a reminder that the file is empty.
     """
     if not _NUMBERED.match(answer):
         return [] if _EMPTY.fullmatch(answer) else None

@@ -1,7 +1,7 @@
 """A pytest plugin: which tests run on both event loops, and which parts of the shipped suite a class leaves to others.
 
-The package uses nothing of asyncio outside its loop bridge, which lint checks. So a test runs on asyncio, and on trio as
-well if a loop may change its outcome: in modules and classes marked `both_loops`, and in the parts `BOTH_LOOPS` of the
+The package uses nothing of asyncio outside its loop bridge, which lint checks. So a test runs on asyncio, and on trio
+too if a loop may change its outcome: in modules and classes marked `both_loops`, and in the parts `BOTH_LOOPS` of the
 shipped suite. With `--every-loop`, as in the nightly run, all tests run on both.
 """
 

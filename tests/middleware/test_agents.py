@@ -25,10 +25,8 @@ from deepfs.middleware import (
 from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 FILE_TOOLS = ["ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move"]
 

@@ -18,10 +18,8 @@ from deepfs import (
     create_deep_agent,
 )
 from deepfs.middleware.approvals import ApprovalMiddleware
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}

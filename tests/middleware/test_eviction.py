@@ -22,10 +22,8 @@ from deepfs.middleware.rendering import command_output
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 LINES = "".join(f"{number}: {'y' * (number % 200)}\n" for number in range(45_000))
 LINE = (string.ascii_lowercase * 192_308)[:5_000_000]

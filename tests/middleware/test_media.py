@@ -36,10 +36,8 @@ from deepfs.middleware.offloading import Blobs
 from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 PAYLOAD = base64.b64encode(PNG).decode()

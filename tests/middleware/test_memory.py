@@ -11,10 +11,7 @@ from pydantic import Field
 
 from deepfs import MemoryBackend
 from deepfs.middleware.memory import MEMORY_SYSTEM_PROMPT, MemoryMiddleware
-from support.agents import invoke
 from support.scripted import ScriptedModel, calls
-
-__all__ = ["invoke"]
 
 
 class Listener(ScriptedModel):

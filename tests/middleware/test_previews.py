@@ -26,10 +26,8 @@ from deepfs import (
 from deepfs.middleware import ApprovalMiddleware, preview_call
 from deepfs.middleware.approvals import asks_first
 from deepfs.types import ReadResult, replace_fields
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}

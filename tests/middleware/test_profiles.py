@@ -28,10 +28,8 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, SubAgentMiddleware
 from deepfs.profiles import apply_provider_profile, get_provider_profile
 from deepfs.profiles.registry import harness_profile_of
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 

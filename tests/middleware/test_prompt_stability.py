@@ -19,11 +19,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.middleware.provider_caching import ProviderCaching
-from support.agents import Invoke, invoke
+from support.agents import Invoke
 from support.chat import ScriptedModel, call, calls
 from support.scripts import run_script
-
-__all__ = ["invoke"]
 
 THREAD = {"configurable": {"thread_id": "1"}}
 SKILL = "---\nname: review\ndescription: Reviews texts.\n---\nRead, then judge.\n"

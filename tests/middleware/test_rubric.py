@@ -13,10 +13,7 @@ from langgraph.types import Command, interrupt
 from pydantic import Field
 
 from deepfs.middleware import RUBRIC_GRADER_MESSAGE_SOURCE, GraderResponse, RubricMiddleware, RubricState
-from support.agents import invoke
 from support.scripted import ScriptedModel
-
-__all__ = ["invoke"]
 
 RUBRIC = "The answer names a source. The answer is short."
 

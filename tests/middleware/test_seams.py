@@ -17,10 +17,9 @@ from deepfs.middleware import Blobs, memory_function
 from deepfs.middleware.delegation import fork_messages
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
-__all__ = ["invoke"]
 GO = {"messages": [("user", "go")]}
 T = {"configurable": {"thread_id": "1"}}
 PNGS = [b"\x89PNG\r\n\x1a\n" + each * 300 for each in (b"x", b"y")]

@@ -14,10 +14,8 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from deepfs import DeepAgentState, MemoryBackend, SubAgent, create_deep_agent
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}

@@ -32,10 +32,8 @@ from deepfs.middleware.subagents import (
     create_sub_agent,
 )
 from deepfs.policy.rules import FilesystemPermission
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}

@@ -27,11 +27,9 @@ from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, agent_of, event_of, said, shown, talk, text_of, thread
-
-__all__ = ["backend", "invoke"]
 
 
 def reading(*paths: str) -> AIMessage:

@@ -18,11 +18,9 @@ from deepfs.errors import BackendError
 from deepfs.middleware.compaction import is_context_overflow
 from deepfs.middleware.summarization import SummarizationMiddleware, compute_summarization_defaults
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, summarized_by, talk, text_of, thread
-
-__all__ = ["invoke"]
 
 
 class RefusedError(Exception):

@@ -26,11 +26,9 @@ from deepfs.middleware.summarization import (
 )
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, summarized_by, talk, text_of, thread
-
-__all__ = ["invoke"]
 
 COMPACT = "compact_conversation"
 

@@ -40,10 +40,8 @@ from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
-from support.agents import Invoke, Sandbox, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 
 def stored(**files: str) -> MemoryBackend:

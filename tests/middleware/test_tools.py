@@ -20,10 +20,8 @@ from deepfs.middleware.prompts import PROMPTS
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.policy import HistoryBackend
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import call, calls
-
-__all__ = ["backend", "invoke"]
 
 SNAPSHOT = Path(__file__).parent / "tools.json"
 

@@ -22,7 +22,7 @@ from deepfs.middleware import (
     create_summarization_middleware,
     create_summarization_tool_middleware,
 )
-from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
+from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from support.agents import Invoke, Sandbox, results
@@ -36,6 +36,7 @@ def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[Scripte
     return model, create_agent(model, middleware=middleware, **options)
 
 
+@pytest.mark.parametrize("backend", ["state", "sandbox", "shell", "box"], indirect=True)
 def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke, tmp_path: Path) -> None:
     turns = [
         calls(call("write_file", file_path="/a.md", content="one\ntwo\n"), call("ls")),
@@ -68,20 +69,13 @@ def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke
     assert said[11].startswith("Error: File '/b.md' not found")
 
 
-def test_execute_is_offered_only_if_the_backend_runs_commands(invoke: Invoke) -> None:
-    for files, offered in ((MemoryBackend(), FILE_TOOLS), (Sandbox(), [*FILE_TOOLS, "execute"])):
-        model, agent = agent_of(middleware=[FilesystemMiddleware(backend=files)])
+def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke) -> None:
+    for prompt in (None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])):
+        model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
         invoke(agent, {"messages": [("user", "go")]})
-        assert model.offered == offered
-
-
-@pytest.mark.parametrize("prompt", [None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])])
-def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke, prompt: Any) -> None:
-    model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
-    invoke(agent, {"messages": [("user", "go")]})
-    text = model.asked[0][0].text
-    assert text.endswith(PROMPTS["filesystem"])
-    assert text.startswith("Be brief." if prompt else "## Files")
+        text = model.asked[0][0].text
+        assert text.endswith(PROMPTS["filesystem"])
+        assert text.startswith("Be brief." if prompt else "## Files")
 
 
 def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
@@ -93,12 +87,6 @@ def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
     bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
     invoke(agent, {"messages": [("user", "go")]})
     assert [message.type for message in bare.asked[0]] == ["human"]
-
-
-def test_the_first_four_arguments_may_be_positional() -> None:
-    own = FilesystemMiddleware(MemoryBackend(), "Mine.", {"ls": "Look."}, 100)
-    assert isinstance(own.backend, MemoryBackend)
-    assert own.tools[0].description == "Look."
 
 
 def test_with_permissions_keeps_the_class_and_the_backend() -> None:
@@ -113,16 +101,6 @@ def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     assert other.tools[0].description == "Look."
     assert other.backend.write("/a", "x").code == "permission_denied"
     assert own.backend.write("/a", "x").ok
-
-
-def test_files_are_stored_in_the_state_by_default(invoke: Invoke) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
-        middleware=[FilesystemMiddleware()],
-    )
-    files = invoke(agent, {"messages": [("user", "go")]})["files"]
-    assert {path: data["content"] for path, data in files.items()} == {"/a": "x", "/b": "y"}
-    assert FilesystemMiddleware().state_schema is FilesystemState
 
 
 def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
@@ -143,6 +121,7 @@ def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
     ]
 
 
+@pytest.mark.parametrize("backend", ["state"], indirect=True)
 def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invoke) -> None:
     asking = HumanInTheLoopMiddleware(interrupt_on={"delete": True})
     _, agent = agent_of(
@@ -193,36 +172,30 @@ def test_deprecated_kinds_of_backends_are_accepted(invoke: Invoke, make: Any) ->
     assert results(invoke(agent, {"messages": [("user", "go")]}))[-1].content == "1\tx"
 
 
-def test_other_objects_are_refused_as_backends() -> None:
-    with pytest.raises(TypeError, match="str is no backend"):
-        FilesystemMiddleware(backend="/tmp")
-    assert isinstance(FilesystemMiddleware().backend, StateBackend)
-
-
 _WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_the_class_of_files_in_state_stands_for_an_object() -> None:
+    worker = {**_WORKER, "model": ScriptedModel(script=[])}
+    makers: list[Any] = [
         lambda backend: create_deep_agent(ScriptedModel(script=[]), backend=backend),
         lambda backend: FilesystemMiddleware(backend=backend),
-        lambda backend: SubAgentMiddleware(
-            backend=backend, subagents=[{**_WORKER, "model": ScriptedModel(script=[])}], general_purpose_agent=False
-        ),
+        lambda backend: SubAgentMiddleware(backend=backend, subagents=[worker], general_purpose_agent=False),
         lambda backend: SkillsMiddleware(backend=backend, sources=["/skills/"]),
         lambda backend: MemoryMiddleware(backend=backend, sources=["/notes.md"]),
         lambda backend: create_summarization_middleware(ScriptedModel(script=[]), backend),
         lambda backend: create_summarization_tool_middleware(ScriptedModel(script=[]), backend),
-    ],
-    ids=["agent", "files", "subagents", "skills", "memory", "summaries", "summary-tool"],
-)
-def test_the_class_of_files_in_state_stands_for_an_object(make: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
-        made = make(StateBackend)
-    assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
-    with pytest.raises(TypeError, match="MemoryBackend is a class, not a backend: pass an object of it"):
-        make(MemoryBackend)
+    ]
+    for make in makers:
+        with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
+            made = make(StateBackend)
+        assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
+        for wrong, told in (
+            (MemoryBackend, "MemoryBackend is a class, not a backend: pass an object of it"),
+            ("/tmp", "str is no backend"),
+        ):
+            with pytest.raises(TypeError, match=told):
+                make(wrong)
 
 
 def test_without_langchain_the_error_names_the_extra() -> None:

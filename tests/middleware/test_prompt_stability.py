@@ -161,26 +161,31 @@ class _Settled(ScriptedModel):
         return super().bind_tools(tools)
 
 
-@pytest.mark.parametrize("has_middleware", [True, False])
-def test_the_middleware_of_a_package_is_used_for_its_models_only(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, has_middleware: bool
-) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, middleware: type[_Caching] | None) -> ProviderCaching:
+    """Make a package `acme_models` importable; return deepfs's middleware that uses the one of the package."""
     module = ModuleType("acme_models.middleware.prompt_caching")
-    if has_middleware:
-        module.AcmeCaching = _Caching  # type: ignore[attr-defined]
+    if middleware:
+        module.AcmeCaching = middleware  # type: ignore[attr-defined]
     for name in ("acme_models", "acme_models.middleware"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    caching = ProviderCaching("acme_models", "AcmeCaching")
-    assert caching.name == "AcmeCaching"
+    return ProviderCaching("acme_models", "AcmeCaching")
 
-    class Acme(_Settled):
-        __module__ = "acme_models.chat"
 
-    for kind, cached in ((Acme, has_middleware or None), (_Settled, None)):
-        model = kind(script=[AIMessage("done")])
-        invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
-        assert model.settings == [cached]
+class Acme(_Settled):
+    __module__ = "acme_models.chat"
+
+
+def test_the_middleware_of_a_package_is_used_for_its_models_only(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for middleware in (_Caching, None):
+        caching = install(monkeypatch, middleware)
+        assert caching.name == "AcmeCaching"
+        for kind, cached in ((Acme, True if middleware else None), (_Settled, None)):
+            model = kind(script=[AIMessage("done")])
+            invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
+            assert model.settings == [cached]
 
 
 def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,14 +196,8 @@ def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytes
             made.append(1)
             super().__init__(**options)
 
-    module = ModuleType("acme_models.middleware.prompt_caching")
-    module.AcmeCaching = Slow  # type: ignore[attr-defined]
-    for name in ("acme_models", "acme_models.middleware"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    caching = ProviderCaching("acme_models", "AcmeCaching")
-    acme = type("Acme", (_Settled,), {"__module__": "acme_models.chat"})
-    models = [acme(script=[AIMessage("done")]) for _ in range(4)]
+    caching = install(monkeypatch, Slow)
+    models = [Acme(script=[AIMessage("done")]) for _ in range(4)]
     agents = [create_deep_agent(model, middleware=[caching]) for model in models]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda agent: asyncio.run(agent.ainvoke({"messages": [("user", "go")]})), agents))

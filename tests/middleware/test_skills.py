@@ -713,17 +713,6 @@ async def test_removed_files_go_and_files_of_others_stay(mounted: Mounted) -> No
 
 
 @pytest.mark.anyio
-async def test_what_commands_changed_is_repaired_by_the_next_session(mounted: Mounted) -> None:
-    await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT, "/pdf/other.sh": SCRIPT})
-    await mounted.turn()
-    await mounted.run("printf outside >outside; echo evil >skills/pdf/run.sh")
-    await mounted.run("cd skills/pdf; rm other.sh; ln -s ../../outside other.sh")
-    assert await mounted.turn(mounted.session()) == 2
-    assert await mounted.run("skills/pdf/run.sh; skills/pdf/other.sh") == "ran\nran\n"
-    assert (await mounted.disk())["outside"] == "outside"
-
-
-@pytest.mark.anyio
 async def test_hostile_names_are_left_out_or_quoted(mounted: Mounted) -> None:
     names = ["a b", "$(touch x)", "'; touch x; '", "-rf", "ü", "*"]
     await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/a\nb": b"1", "/pdf/a\\b": b"1"})

@@ -131,14 +131,6 @@ def test_a_supervisor_without_files_of_its_own_keeps_those_of_its_subagents(invo
     assert contents(state) == {"/out/a.md": "a", "/out/b.md": "b"}
 
 
-def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
-    rules = [FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
-    agent = supervisor([spec(worker(write), permissions=rules)], tasks("a"), calls(write("b")))
-    state = invoke(agent, GO)
-    assert "permission denied" in results(state)[0].content
-    assert contents(state) == {"/out/b.md": "b"}
-
-
 def test_rules_of_middleware_hold_for_the_subagents_that_get_it(invoke: Invoke) -> None:
     files, own = MemoryBackend(), MemoryBackend()
     rules = [FilesystemPermission(operations=["write"], paths=["/out/**"], mode="deny")]
@@ -467,27 +459,6 @@ def test_interrupts_are_answered_by_id(tmp_path: Path, rounds: list[list[str]], 
 
     turns = count()
     asyncio.run(play())
-
-
-@pytest.mark.needs("langgraph>=1.2.20")
-def test_an_answer_to_an_unknown_interrupt_is_an_error(invoke: Invoke) -> None:
-    from langgraph.errors import UnknownInterruptError
-
-    runs: list[str] = []
-    lead = ScriptedModel(script=[tasks(*NAMES), AIMessage("done")])
-    agent = create_deep_agent(lead, subagents=[asking(runs)], checkpointer=InMemorySaver())
-    ids = asked(invoke(agent, GO, THREAD))
-    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
-        invoke(agent, Command(resume=APPROVE), THREAD)
-    unknown = "0" * 32
-    with pytest.raises(UnknownInterruptError, match=unknown):
-        invoke(agent, Command(resume={ids["one"]: APPROVE, unknown: APPROVE}), THREAD)
-    assert runs == []
-    state = invoke(agent, Command(resume=dict.fromkeys(ids.values(), APPROVE)), THREAD)
-    assert (sorted(runs), len(results(state))) == (sorted(NAMES), 3)
-    with pytest.raises(UnknownInterruptError):
-        invoke(agent, Command(resume={ids["one"]: APPROVE}), THREAD)
-    assert len(runs) == 3
 
 
 # --- files of subagents that do not end well -------------------------------------------------------------------------

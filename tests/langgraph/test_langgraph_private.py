@@ -4,8 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from langgraph.store.base import GetOp, Item, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from deepfs import FilesystemState, MemoryBackend, StateBackend
 from deepfs._langgraph import private as _langgraph
@@ -35,7 +32,6 @@ from deepfs._langgraph.private import (
     store_loop,
 )
 from deepfs._langgraph.task_files import task_files
-from deepfs.backends.state import FileConflicts, Files
 from deepfs.errors import BackendError
 
 fs = StateBackend()
@@ -139,46 +135,6 @@ def test_the_tested_releases_of_langgraph_begin_with_the_oldest_that_is_allowed(
 
 
 # --- kinds of state --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class DataclassState:
-    n: int = 0
-    files: Files = field(default_factory=dict)
-    file_conflicts: FileConflicts = field(default_factory=list)
-
-
-class PydanticState(BaseModel):
-    n: int = 0
-    files: Files = {}
-    file_conflicts: FileConflicts = []
-
-
-class OnlyFiles(TypedDict):
-    files: Files
-
-
-class Mixed(FilesystemState):
-    n: int
-
-
-@pytest.mark.parametrize("state", [FilesystemState, Mixed, OnlyFiles, DataclassState, PydanticState])
-def test_every_kind_of_state_can_hold_files(state: Any) -> None:
-    def node(given: Any) -> dict[str, Any]:
-        files = given["files"] if isinstance(given, Mapping) else given.files
-        assert files == A_FILE["files"]
-        assert fs.edit("/a", "one", "1").ok
-        return {}
-
-    saver = InMemorySaver()
-    assert run(node, state=state, checkpointer=saver)["files"]["/a"]["content"] == "1 two"
-    again = run(lambda _: fs.edit("/a", "two", "2").error, state=state, given={}, checkpointer=saver)
-    assert again["files"]["/a"]["content"] == "1 2"
-
-
-def test_a_state_without_files_raises_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match="FilesystemState"):
-        run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
 
 
 @pytest.mark.anyio
@@ -347,10 +303,3 @@ def test_only_a_plain_store_in_memory_never_suspends() -> None:
     call = batch(InMemoryStore(), [PutOp(("a",), "k", {"v": 1}), GetOp(("a",), "k")])
     with pytest.raises(StopIteration):
         call.send(None)
-
-
-@pytest.mark.anyio
-async def test_operations_on_a_store_without_a_loop_run_on_the_current_loop() -> None:
-    store = InMemoryStore()
-    await batch(store, [PutOp(("n",), "k", {"v": 1})])
-    assert isinstance(store.get(("n",), "k"), Item)

@@ -195,21 +195,6 @@ class TestNamespaces:
             assert in_graph(call)[0].code is ErrorCode.BACKEND_ERROR
 
 
-def test_applying_files_update_again_is_harmless() -> None:
-    backend = StateBackend()
-    update: dict[str, Any] = {}
-
-    def write(state: State) -> Any:
-        update.update(backend.write("/a.txt", "one\n").files_update or {})
-        update.update(backend.edit("/a.txt", "one", "two").files_update or {})
-        return {"files": update}
-
-    graph = StateGraph(State).add_node(write).add_edge(START, "write").compile()
-    files = graph.invoke({"files": {"/kept.txt": {"content": "x", "encoding": "utf-8"}}})["files"]
-    assert sorted(files) == ["/a.txt", "/kept.txt"]
-    assert files["/a.txt"]["content"] == "two\n"
-
-
 class TestOldNames:
     def test_backends_have_the_old_method_names(self) -> None:
         backend: Any = MemoryBackend()

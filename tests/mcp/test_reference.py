@@ -200,16 +200,6 @@ async def test_nothing_outside_is_reached(projects: Path) -> None:
     assert await AsyncPath(outside).read_text() == "secret"
 
 
-async def test_any_backend_has_these_tools() -> None:
-    backend = MemoryBackend()
-    async with connected(backend, McpSettings(reference_names=True)) as client:
-        calls = Calls(client, Path("/notes"))
-        await calls.text("write_file", "/a.md", content="one\n")
-        await calls.text("create_directory", "/none")
-        assert await calls.text("list_directory") == "[FILE] a.md"
-        assert await calls.text("list_allowed_directories", "-") == "Allowed directories:\n/"
-
-
 async def test_allowed_directories_hold_in_any_tree() -> None:
     backend = MemoryBackend()
     await backend.aupload_files([("/projects/a.md", b"a"), ("/other/b.md", b"b"), ("/projects2/c.md", b"c")])

@@ -299,46 +299,6 @@ async def test_a_timed_out_attempt_leaves_no_changes() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_graph_resumed_after_a_failure_applies_every_change_once(when: str, saver: Saver) -> None:
-    """This includes tasks that were cancelled because another task failed."""
-    runs = []
-
-    async def finishes(state: State) -> dict[str, Any]:
-        assert (await fs.aedit("/a", "one", "1")).ok
-        return {"log": ["finishes"]}
-
-    async def is_cancelled(state: State) -> dict[str, Any]:
-        runs.append("is_cancelled")
-        assert (await fs.aedit("/a", "two", "2")).ok
-        await asyncio.sleep(10 if runs.count("is_cancelled") == 1 else 0)
-        assert (await fs.aedit("/a", "three", "3")).ok
-        return {"log": ["is_cancelled"]}
-
-    async def fails(state: State) -> dict[str, Any]:
-        runs.append("fails")
-        first = runs.count("fails") == 1
-        if first:
-            await asyncio.sleep(0.05)
-        if first and when == "before":
-            raise BrokenError
-        assert (await fs.aedit("/a", "four", "4")).ok
-        if first:
-            raise BrokenError
-        return {"log": ["fails"]}
-
-    builder = graph(finishes, is_cancelled, fails)
-    with pytest.raises(BrokenError):
-        await builder.compile(checkpointer=saver).ainvoke(file("one two three four"), THREAD)
-    live = await builder.compile(checkpointer=saver).ainvoke(None, THREAD)
-    assert text(live) == "1 2 3 4"
-    assert sorted(live["log"]) == ["fails", "finishes", "is_cancelled"]
-    assert live["file_conflicts"] == []
-    assert sorted(runs) == ["fails", "fails", "is_cancelled", "is_cancelled"]
-    assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
-
-
-@pytest.mark.anyio
 async def test_a_task_cancelled_after_it_returned_keeps_its_files(saver: Saver) -> None:
     """LangGraph saves the result of such a task and does not run it again, so its file changes are saved too."""
     runs, returned = [], asyncio.Event()

@@ -21,7 +21,7 @@ from deepfs._langgraph.reducers import (
     next_change,
     version_of,
 )
-from deepfs.text.diff import Place, compose, disjoint, rebase
+from deepfs.text.diff import Place, compose
 from deepfs.text.edits import replace
 from deepfs.text.records import decode_file, encode_file, new_file
 
@@ -198,20 +198,6 @@ def test_overwriting_collides_with_every_change_of_another_task() -> None:
     )
 
 
-def test_of_a_deletion_and_an_edit_the_first_wins() -> None:
-    start = files_of(a="old")
-    deletion, edit = Task(start).delete("/a"), Task(start).edit("/a", "old", "new")
-    assert outcome(start, deletion, edit) == ({}, [("/a", "edit")])
-    assert outcome(start, edit, deletion) == ({"/a": "new"}, [("/a", "delete")])
-
-
-def test_a_task_may_delete_and_create_a_file_again() -> None:
-    start = files_of(a="old")
-    again = Task(start).delete("/a").write("/a", "new").edit("/a", "new", "newer")
-    assert outcome(start, again) == ({"/a": "newer"}, [])
-    assert outcome(start, again, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
-
-
 def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     start = files_of(a="content")
     taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b")
@@ -266,13 +252,6 @@ def test_an_earlier_version_of_a_file_can_be_restored() -> None:
     assert texts(fold(start, back)) == {"/a": "one"}
     assert texts(fold(start, [*back, {"/a": task.files["/a"]}])) == {"/a": "two"}
     assert fold(start, [*task.writes, {"/a": None}]) == {}
-
-
-def test_an_operation_after_a_plain_write_of_the_step_replaces_it() -> None:
-    start = files_of(a="one two")
-    tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2")]
-    put = {"/a": {"content": "quite something else"}}
-    assert texts(fold(start, [*tasks[0].writes, put, *tasks[1].writes])) == {"/a": "one 2"}
 
 
 def test_edits_of_the_step_after_a_plain_write_are_merged() -> None:
@@ -469,12 +448,6 @@ def test_composed_places_cover_exactly_the_changed_characters(data: st.DataObjec
     kept = [-1, *(origin for origin in characters if isinstance(origin, int)), len(before)]
     assert [(start, end) for start, end, _ in places] == [(a + 1, b) for a, b in pairwise(kept) if b > a + 1]
     assert sum(length for *_, length in places) == characters.count("n")
-
-
-def test_adjacent_places_are_disjoint() -> None:
-    assert disjoint([(0, 2, 5), (4, 6, 0)], [(2, 4, 1), (6, 7, 1)])
-    assert not disjoint([(0, 2, 5), (4, 6, 0)], [(2, 5, 1)])
-    assert rebase([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
 
 
 # --- stored values ---------------------------------------------------------------------------------------------------

@@ -94,26 +94,7 @@ async def test_a_subgraph_does_not_undo_changes_of_a_parallel_node() -> None:
         assert live["file_conflicts"] == []
 
 
-async def test_deletions_and_moves_of_a_subgraph_take_effect() -> None:
-    async def deletes(state: State) -> None:
-        assert (await fs.adelete("/gone")).ok
-
-    async def moves(state: State) -> None:
-        assert (await fs.amove("/from", "/to")).ok
-
-    async def edits(state: State) -> None:
-        assert (await fs.aedit("/base", "old", "new")).ok
-
-    subgraph: Any = StateGraph(State).add_sequence([deletes, moves]).add_edge(START, "deletes").compile()
-    start = given(base="old", gone="x", **{"from": "moved"})
-    for name, each in product(("a", "z"), (subgraph, alone(subgraph))):
-        live = await values_after(graph(**{"m": edits, name: each}), start)
-        assert texts(live) == {"/base": "new", "/to": "moved"}
-        assert live["file_conflicts"] == []
-    assert texts(await values_after(graph(sub=subgraph), start)) == {"/base": "old", "/to": "moved"}
-
-
-@pytest.mark.parametrize("checkpointer", [None, True, False])
+@pytest.mark.parametrize("checkpointer", [True, False])
 async def test_a_deletion_by_a_subgraph_survives_interrupts_beside_it_and_in_it(checkpointer: Any) -> None:
     async def deletes(state: State) -> None:
         assert (await fs.adelete("/gone")).ok
@@ -137,36 +118,6 @@ async def test_a_deletion_by_a_subgraph_survives_interrupts_beside_it_and_in_it(
     assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
 
 
-async def test_a_deletion_by_a_finished_subgraph_survives_a_failure_beside_it() -> None:
-    runs: list[str] = []
-    ended, saver = asyncio.Event(), InMemorySaver()
-
-    async def deletes(state: State) -> None:
-        runs.append("deletes")
-        assert (await fs.adelete("/gone")).ok
-
-    subgraph = alone(deletes)
-
-    async def calls(state: State) -> Any:
-        result = await subgraph.ainvoke({"files": state["files"]})
-        runs.append("calls")
-        ended.set()
-        await asyncio.sleep(10 if runs.count("calls") == 1 else 0)
-        return {"files": result["files"]}
-
-    async def fails(state: State) -> None:
-        await ended.wait()
-        runs.append("fails")
-        if runs.count("fails") == 1:
-            raise OSError("once")
-
-    builder = graph(calls=calls, fails=fails)
-    with pytest.raises(OSError, match="once"):
-        await builder.compile(checkpointer=saver).ainvoke(given(base="x", gone="x"), THREAD)
-    live = await builder.compile(checkpointer=saver).ainvoke(None, THREAD)
-    assert (texts(live), runs.count("deletes")) == ({"/base": "x"}, 1)
-
-
 async def test_parallel_subgraphs_merge_their_edits_and_report_collisions() -> None:
     def edits(old: str, new: str) -> Any:
         async def edit(state: State) -> None:
@@ -179,19 +130,6 @@ async def test_parallel_subgraphs_merge_their_edits_and_report_collisions() -> N
     live = await values_after(builder, given(a="one\nmiddle\ntwo\n", b="old"))
     assert texts(live) == {"/a": "1\nmiddle\n2\n", "/b": "1"}
     assert conflicts_in(live) == [("/b", "edit")]
-
-
-async def test_a_deletion_that_collides_with_an_edit_is_reported() -> None:
-    async def deletes(state: State) -> None:
-        assert (await fs.adelete("/a")).ok
-
-    async def edits(state: State) -> None:
-        assert (await fs.aedit("/a", "old", "new")).ok
-
-    live = await values_after(graph(m=edits, z=alone(deletes)), given(a="old"))
-    assert (texts(live), conflicts_in(live)) == ({"/a": "new"}, [("/a", "delete")])
-    live = await values_after(graph(m=edits, a=alone(deletes)), given(a="old"))
-    assert (texts(live), conflicts_in(live)) == ({}, [("/a", "edit")])
 
 
 async def test_a_graph_called_with_other_files_deletes_none_of_its_caller() -> None:
@@ -286,22 +224,6 @@ async def test_a_whole_map_is_merged_with_a_parallel_edit() -> None:
         assert conflicts_in(live) == [("/b", "edit")]
 
 
-async def test_a_node_that_returns_its_initial_files_keeps_its_own_edits() -> None:
-    async def stale(state: State) -> Any:
-        assert (await fs.aedit("/a", "old", "new")).ok
-        assert (await fs.awrite("/b", "x")).ok
-        return {"files": dict(state["files"])}
-
-    async def other(state: State) -> Any:
-        return {"files": {"/z": file("z")}}
-
-    assert texts(await values_after(graph(stale=stale, other=other), given(a="old"))) == {
-        "/a": "new",
-        "/b": "x",
-        "/z": "z",
-    }
-
-
 async def test_a_node_may_return_changes_of_its_own_writes() -> None:
     async def cleans_up(state: State) -> Any:
         assert (await fs.awrite("/tmp", "x")).ok
@@ -315,23 +237,6 @@ async def test_a_node_may_return_changes_of_its_own_writes() -> None:
 
     live = await values_after(graph(cleans=cleans_up, other=other), given(a="old"))
     assert (texts(live), conflicts_in(live)) == ({"/a": "newer!", "/z": "z"}, [])
-
-
-async def test_files_can_be_reloaded_after_every_kind_of_step() -> None:
-    def by_hand(state: State) -> Any:
-        return {"files": {**state["files"], f"/hand{len(state['files'])}": file("x")}}
-
-    async def edits(state: State) -> None:
-        assert (await fs.awrite("/count", f"{len(state['files'])}", overwrite=True)).ok
-
-    builder = graph(a=edits, z=by_hand, y=by_hand).add_node("again", edits).add_node("hand", by_hand)
-    builder.add_edge(["a", "z", "y"], "again").add_edge(["a", "z", "y"], "hand")
-    for durability in ("sync", "async", "exit"):
-        saver = InMemorySaver()
-        for _ in range(3):
-            live = await builder.compile(checkpointer=saver).ainvoke(given(base="x"), THREAD, durability=durability)  # type: ignore[arg-type]
-            assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
-        assert len(texts(live)) == 8, texts(live)
 
 
 async def test_updates_forks_and_commands_accept_whole_maps() -> None:

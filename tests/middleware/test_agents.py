@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from deepfs import FilesystemPermission, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.local_shell import LocalShellBackend
@@ -119,57 +116,6 @@ def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
         ("video", "video/mp4"),
         ("file", "application/pdf"),
     ]
-
-
-@pytest.mark.parametrize("backend", ["state"], indirect=True)
-def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invoke) -> None:
-    asking = HumanInTheLoopMiddleware(interrupt_on={"delete": True})
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
-        calls(call("delete", file_path="/a"), call("delete", file_path="/b")),
-        calls(call("glob", pattern="*")),
-        middleware=[FilesystemMiddleware(backend=backend), asking],
-        checkpointer=InMemorySaver(),
-    )
-    thread = {"configurable": {"thread_id": "1"}}
-    paused = invoke(agent, {"messages": [("user", "go")]}, thread)
-    assert len(paused["__interrupt__"]) == 1
-    answer = {"decisions": [{"type": "approve"}, {"type": "reject", "message": "keep it"}]}
-    state = invoke(agent, Command(resume=answer), thread)
-    assert results(state)[-1].content == "/b"
-
-
-class _OldBackend:
-    """A V1 backend."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-
-    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
-        text = self.files.get(file_path)
-        return f"Error: File '{file_path}' not found" if text is None else f"     1\t{text}"
-
-    def write(self, file_path: str, content: str) -> str:
-        self.files[file_path] = content
-        return f"Updated file {file_path}"
-
-    def ls_info(self, path: str) -> list[dict[str, Any]]:
-        return [{"path": each} for each in self.files]
-
-
-def _factory() -> Any:
-    with pytest.warns(DeprecationWarning, match="factories are deprecated"):
-        return FilesystemMiddleware(backend=lambda runtime: StateBackend())
-
-
-@pytest.mark.parametrize("make", [lambda: FilesystemMiddleware(backend=_OldBackend()), _factory], ids=["v1", "factory"])
-def test_deprecated_kinds_of_backends_are_accepted(invoke: Invoke, make: Any) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x")),
-        calls(call("read_file", file_path="/a")),
-        middleware=[make()],
-    )
-    assert results(invoke(agent, {"messages": [("user", "go")]}))[-1].content == "1\tx"
 
 
 _WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}

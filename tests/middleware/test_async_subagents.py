@@ -700,20 +700,6 @@ async def test_private_keys_are_not_given_to_a_task() -> None:
     await default_tasks().await_all()
 
 
-async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
-    model = ScriptedModel(script=[held(calls(call("write_file", file_path="/a", content="x"))), AIMessage("ok")])
-    worker = SubAgent(name="worker", description="Works.", system_prompt="Work.", model=model, mode="async")
-    lead = ScriptedModel(script=[start(), AIMessage("a"), AIMessage("b")])
-    agent = create_deep_agent(lead, subagents=[worker], checkpointer=InMemorySaver())
-    await agent.ainvoke(GO, THREAD)
-    released.set()
-    await default_tasks().await_all()
-    state = await agent.ainvoke(GO, THREAD)
-    assert state["files"]["/a"]["content"] == "x"
-    assert model.asked[0][0].text.startswith("Work.")
-    assert "start_async_task" in lead.offered
-
-
 # --- on a server -----------------------------------------------------------------------------------------------------
 
 
@@ -1050,10 +1036,3 @@ def test_wrong_subagents_are_refused() -> None:
     for subagents, told in refused:
         with pytest.raises(ValueError, match=told):
             AsyncSubAgentMiddleware(async_subagents=subagents)
-
-
-def test_the_prompt_is_appended() -> None:
-    middleware = AsyncSubAgentMiddleware(async_subagents=[spec(writer())], system_prompt="Delegate.")
-    model = ScriptedModel(script=[AIMessage("a")])
-    create_agent(model, middleware=[middleware]).invoke(GO)
-    assert model.asked[0][0].text == "Delegate."

@@ -234,16 +234,6 @@ def test_rules_apply_to_middleware_that_replaces_the_default(invoke: Invoke) -> 
     assert PROMPTS["filesystem"] not in model.asked[0][0].text
 
 
-def test_rules_of_middleware_that_replaces_the_default_are_kept(invoke: Invoke) -> None:
-    own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/private/a", content="x"), call("write_file", file_path="/b", content="x")),
-        middleware=[own],
-        permissions=[DENY],
-    )
-    assert [message.status for message in results(invoke(agent, GO))] == ["error", "success"]
-
-
 def test_rules_of_middleware_hold_for_subagents_and_skills(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.write("/private/x/SKILL.md", "---\nname: x\ndescription: Tells.\n---\n")

@@ -18,7 +18,6 @@ from deepfs import (
     MemoryBackend,
     SqliteBackend,
     StateBackend,
-    SubAgent,
     create_deep_agent,
     run_sync,
 )
@@ -419,25 +418,6 @@ def test_calls_that_nobody_was_asked_about_are_not_held(invoke: Invoke) -> None:
     assert [message.status for message in results(state)] == ["success", "success"]
 
 
-def test_subagents_are_asked_about_by_id_and_with_diffs(invoke: Invoke) -> None:
-    files = files_of()
-    made = [EDIT, call("write_file", file_path="/b", content="x\n")]
-    workers = [
-        SubAgent(name=f"w{i}", description="Works.", model=ScriptedModel(script=[calls(each), AIMessage("did")]))
-        for i, each in enumerate(made)
-    ]
-    tasks = [call("task", description="x", subagent_type=f"w{i}") for i in range(2)]
-    agent = agent_of(files, *tasks, subagents=workers)
-    state = invoke(agent, GO, THREAD)
-    answer = {}
-    for asked, description in zip(state["__interrupt__"], shown(state), strict=True):
-        is_edit = "-two" in description
-        answer[asked.id] = {"decisions": [APPROVED if is_edit else {"type": "reject"}]}
-    assert len(answer) == 2
-    invoke(agent, Command(resume=answer), THREAD)
-    assert (text(files, "/a"), text(files, "/b")) == ("one\n2\nthree\n", None)
-
-
 # --- tools that do what the file tools do ----------------------------------------------------------------------------
 
 PATCH = "*** Begin Patch\n*** Update File: /a\n-two\n+2\n*** Delete File: /d/x\n*** End Patch"
@@ -483,19 +463,6 @@ def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke) -> None:
         [message] = results(invoke(agent, answers(APPROVED), THREAD))
         assert (message.status, text(files, "/d/x")) == (("error", "1") if is_changed else ("success", None))
         assert ("changed after a person was asked" in message.text) is is_changed
-
-
-def test_patches_of_one_file_in_a_turn_are_all_made(invoke: Invoke) -> None:
-    files = files_of()
-    made = [
-        call("apply_patch", input=PATCH),
-        call("apply_patch", input=PATCH.replace("two", "three").replace("/d/x", "/d/y/z")),
-    ]
-    agent = patching(files, *made)
-    invoke(agent, GO, THREAD)
-    state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
-    assert [message.status for message in results(state)] == ["success", "success"]
-    assert text(files, "/a") == "one\n2\n2\n"
 
 
 def test_rules_ask_about_the_memory_tool(invoke: Invoke) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -108,41 +107,6 @@ def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_ab
         state = invoke(agent, Command(resume={"decisions": [{"type": "approve"} for _ in requests]}), T)
     assert asked == [["/ask/a", "/b"], ["/ask/a"], ["/ask/a", "/b"]]
     assert [files.read(path).file_data.content for path in ("/ask/a", "/b")] == ["Y\n", "X\n"]
-
-
-def test_compiled_subagents_see_no_private_state_of_the_last_middleware(invoke: Invoke) -> None:
-    seen: list[Any] = []
-
-    def run(state: Any) -> Any:
-        seen.append(state)
-        return {"messages": [AIMessage("d")]}
-
-    files = MemoryBackend()
-    files.write("/AGENTS.md", "Be kind.\n")
-    both = calls(call("write_file", file_path="/a", content="x"), call("task", description="t", subagent_type="s"))
-    _, agent = _agent(
-        files,
-        [both, AIMessage("d")],
-        interrupt_on={"write_file": True},
-        memory=["/AGENTS.md"],
-        subagents=[{"name": "s", "description": "s", "runnable": RunnableLambda(run)}],
-    )
-    invoke(agent, GO, T)
-    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
-    assert [sorted(each) for each in seen] == [["files", "messages"]]
-
-
-def test_subagents_have_the_model_tools_of_the_agent(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    worker = ScriptedModel(script=[AIMessage("d")])
-    _, agent = _agent(
-        files,
-        [calls(call("task", description="t", subagent_type="s")), AIMessage("d")],
-        subagents=[{"name": "s", "description": "s", "model": worker, "backend": MemoryBackend()}],
-        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
-    )
-    invoke(agent, GO, T)
-    assert "apply_patch" in worker.offered
 
 
 def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:

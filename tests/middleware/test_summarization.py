@@ -363,18 +363,6 @@ def test_a_pending_summary_is_dropped_if_its_messages_were_edited(invoke: Invoke
     assert model.summaries == 1
 
 
-def test_a_lost_response_of_a_write_loses_no_message(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    lost: dict[str, Exception] = {"write": BackendError("Error: connection lost")}
-    model, agent = agent_of(FaultyBackend(files, lost, late=True))
-    state = talk(invoke, agent, thread())
-    assert len(state["messages"]) == 14
-    lost.clear()
-    talk(invoke, agent, thread(), 7, 7)
-    assert HISTORY in shown(model)[0].text
-    assert text_of(files).count('id="q0"') == 1, "it is recognised, and not written again"
-
-
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -386,15 +374,3 @@ def test_write_permissions_of_the_model_do_not_prevent_summaries(invoke: Invoke)
     state = talk(invoke, agent, thread())
     assert [message.status for message in results(state)] == ["success"]
     assert "question 0" in results(state)[0].text
-
-
-def test_langchains_middleware_replaces_the_default(invoke: Invoke) -> None:
-    from langchain.agents.middleware import SummarizationMiddleware as LangChains
-
-    files = MemoryBackend()
-    model = Talker(script=[AIMessage(f"answer {number}") for number in range(9)])
-    own = LangChains(model, trigger=("messages", 4), keep=("messages", 1))
-    agent = create_deep_agent(model, backend=files, middleware=[own], checkpointer=InMemorySaver())
-    talk(invoke, agent, thread(), 0, 3)
-    assert model.summaries
-    assert not files.ls("/").entries

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
@@ -16,7 +16,7 @@ from deepfs import FilesystemMiddleware, MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware.compaction import is_context_overflow
-from deepfs.middleware.summarization import SummarizationMiddleware, compute_summarization_defaults
+from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.testing import FaultyBackend
 from support.agents import Invoke, results
 from support.chat import call, calls
@@ -306,18 +306,3 @@ def test_when_arguments_are_shortened(invoke: Invoke) -> None:
 def write_file(file_path: str, content: str) -> str:
     """Write."""
     return "ok"
-
-
-def test_defaults_by_the_context_of_the_model() -> None:
-    known = Talker(script=[], profile={"max_input_tokens": 1_000})
-    assert compute_summarization_defaults(known)["trigger"] == ("fraction", 0.85)
-    assert compute_summarization_defaults(Talker(script=[]))["trigger"] == ("tokens", 170_000)
-
-
-def test_tool_messages_keep_their_calls_after_a_retry(invoke: Invoke) -> None:
-    turns = [calls(call("echo", text="ab", times=10)) for _ in range(5)]
-    model, agent = agent_of(MemoryBackend(), *turns, characters=150)
-    invoke(agent, said(0), thread())
-    asked = {made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())}
-    assert {message.tool_call_id for message in shown(model) if isinstance(message, ToolMessage)} == asked
-    assert any(isinstance(message, HumanMessage) for message in shown(model))

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.prebuilt import ToolRuntime
-from langgraph.types import Command
 
 from deepfs import CompositeBackend, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
@@ -139,26 +136,6 @@ def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
     assert sorted(ids) == sorted(set(ids)), "each message is stored once, however often it is tried"
 
 
-def test_subagents_compact_their_own_conversation(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    steps = [calls(call("ls", path="/")) for _ in range(6)]
-    model = Talker(script=[*steps, calls(call(COMPACT)), AIMessage("the answer")])
-    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 20), keep=("messages", 2))
-    helper: Any = {
-        "name": "helper", "description": "helps", "model": model, "system_prompt": "Help.",
-        "middleware": [summaries, SummarizationToolMiddleware(summaries)],
-    }  # fmt: skip
-    task = call("task", description="do it", subagent_type="helper")
-    main = Talker(script=[calls(task), AIMessage("all done")])
-    agent = create_deep_agent(main, backend=files, subagents=[helper], checkpointer=InMemorySaver())
-    state = invoke(agent, said(0), thread())
-    assert results(state)[0].text == "the answer"
-    assert SUMMARY in shown(model)[0].text
-    assert event_of(agent) is None, "the supervisor's conversation is another one"
-    (info,) = files.ls("/conversation_history").entries or ()
-    assert ".sub-" in info.path
-
-
 def test_the_prompt_of_the_tool_and_its_arguments() -> None:
     model = Talker(script=[AIMessage("a"), AIMessage("b")])
     with_prompt = create_summarization_tool_middleware(model, MemoryBackend(), system_prompt="Compact when done.")
@@ -257,21 +234,6 @@ def test_a_summary_stands_for_its_messages_also_when_others_go() -> None:
         assert [message.id for message in as_seen(messages, messages, given)] == expected.split()
 
 
-def test_two_tools_may_set_the_event_in_one_step(invoke: Invoke) -> None:
-    @tool
-    def mark(runtime: ToolRuntime[Any, Any]) -> Any:
-        """Set the event."""
-        answer = ToolMessage("ok", tool_call_id=runtime.tool_call_id)
-        return Command(update={"_summarization_event": event(1), "messages": [answer]})
-
-    model = Talker(script=[calls(call("mark"), call("mark")), AIMessage("done")])
-    summaries = SummarizationMiddleware(model, backend=MemoryBackend())
-    agent = create_agent(model, [mark], middleware=[summaries], checkpointer=InMemorySaver())
-    invoke(agent, said(0), thread())
-    assert [message.type for message in shown(model)] == ["human", "ai", "tool", "tool"]
-    assert shown(model)[0].text == "summary"
-
-
 def test_a_cleared_conversation_starts_anew(invoke: Invoke) -> None:
     model, agent = agent_of(MemoryBackend(), trigger=("messages", 6))
     talk(invoke, agent, thread(), 0, 4)
@@ -319,13 +281,3 @@ def test_langchain_would_summarise_at_once_again_by_the_reported_tokens() -> Non
     state = agent.invoke({"messages": [*talked(6), HumanMessage("go")]})
     assert "Compacted" in results(dict(state))[0].text
     assert model.summaries == 1
-
-
-def test_edited_messages_are_written_again(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    model, agent = agent_of(files, trigger=("messages", 6))
-    talk(invoke, agent, thread(), 0, 3)
-    agent.update_state(thread(), {"messages": [HumanMessage("question 3, corrected", id="q3")]})
-    talk(invoke, agent, thread(), 4, 8)
-    assert text_of(files).count("question 3, corrected") == 1
-    assert SUMMARY in shown(model)[0].text

@@ -425,23 +425,6 @@ def test_no_alias_is_ambiguous_or_grants_more() -> None:
         assert not {"overwrite", "replace_all"} & schema.aliases.keys()
 
 
-def test_approvals_see_the_names_of_the_schema(invoke: Invoke) -> None:
-    seen: list[dict[str, Any]] = []
-
-    def when(request: Any) -> bool:
-        seen.append(request.tool_call["args"])
-        return False
-
-    model = ScriptedModel(script=[calls(call("write_file", path="/a", contents="one")), AIMessage("Done.")])
-    interrupt_on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
-    state = invoke(
-        create_deep_agent(model, backend=stored(), interrupt_on=interrupt_on), {"messages": [("user", "go")]}
-    )
-    assert [message.content for message in results(state)] == ["Wrote /a"]
-    assert seen
-    assert all(args == {"file_path": "/a", "content": "one"} for args in seen)
-
-
 # --- the tools that are offered --------------------------------------------------------------------------------------
 
 READING = {"ls", "read_file", "glob", "grep"}

@@ -19,11 +19,9 @@ from deepfs import (
     ReadResult,
     WriteResult,
     adapt_backend_protocol,
-    create_deep_agent,
 )
 from deepfs.compat.utils import create_file_data, grep_matches_from_files, slice_read_response
 from deepfs.policy import WrapperBackend
-from support.scripted import ScriptedModel, calls
 
 
 class Table:
@@ -183,16 +181,3 @@ def test_an_override_of_a_deepfs_backend_does_not_read_before_writing() -> None:
     assert backend.write("/a.txt", "y", overwrite=True).ok
     assert backend.write("/a.txt", "z").code is ErrorCode.ALREADY_EXISTS
     assert reads == []
-
-
-@pytest.mark.anyio
-async def test_write_file_does_not_replace_an_existing_file(anyio_backend_name: str) -> None:
-    if anyio_backend_name == "trio":
-        return  # LangGraph needs asyncio.
-    backend = Renamed()
-    backend.write("/a.txt", "precious\n")
-    steps = [("write_file", {"file_path": "/a.txt", "content": "x"})]
-    agent = create_deep_agent(ScriptedModel(messages=iter(calls(*steps))), backend=backend)
-    answers = (await agent.ainvoke({"messages": ["go"]}))["messages"]
-    assert "already exists" in str(answers[-2].content)
-    assert backend.rows["/a.txt"]["content"] == "precious\n"

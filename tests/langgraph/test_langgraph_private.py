@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import pytest
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import GetOp, Item, PutOp
@@ -31,7 +30,6 @@ from deepfs._langgraph.private import (
     runs_loop_of,
     store_loop,
 )
-from deepfs._langgraph.task_files import task_files
 from deepfs.errors import BackendError
 
 fs = StateBackend()
@@ -53,23 +51,6 @@ def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = 
 # --- the running task ------------------------------------------------------------------------------------------------
 
 
-def test_the_config_keys_with_which_a_task_reads_and_sends() -> None:
-    def node(state: FilesystemState) -> None:
-        config = get_config()
-        configurable = config["configurable"]
-        assert configurable["__pregel_read"]("files", False) == A_FILE["files"]
-        configurable["__pregel_send"]([("files", {"/b": {"content": "b"}})])
-        assert set(configurable["__pregel_read"]("files", True)) == {"/a", "/b"}
-        assert set(configurable["__pregel_read"]("files", False)) == {"/a"}
-        with pytest.raises(KeyError):
-            configurable["__pregel_read"]("no such channel", False)
-        assert configurable["__pregel_task_id"]
-        assert config["metadata"]["langgraph_step"] == 1
-        assert config["metadata"]["langgraph_node"] == "node"
-
-    assert set(run(node)["files"]) == {"/a", "/b"}
-
-
 def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task() -> None:
     def node(state: FilesystemState) -> None:
         configurable = get_config()["configurable"]
@@ -85,33 +66,6 @@ def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task
         assert [channel for channel, _ in writes] == ["files", "file_conflicts"]
 
     run(node)
-
-
-def test_of_a_failed_task_only_its_error_is_saved() -> None:
-    def node(state: FilesystemState) -> None:
-        assert fs.edit("/a", "one", "1").ok
-        raise ValueError("failed")
-
-    saver = InMemorySaver()
-    with pytest.raises(ValueError, match="failed"):
-        run(node, checkpointer=saver)
-    [*_, saved] = saver.list({"configurable": {"thread_id": "t"}}, limit=1)
-    assert [channel for _, channel, _ in saved.pending_writes or ()] == ["__error__"]
-
-
-def test_tasks_of_one_run_share_the_run_object() -> None:
-    seen = []
-
-    def one(state: FilesystemState) -> None:
-        with task_files() as task:
-            seen.append(task._task)
-
-    builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", one).add_node("later", one)
-    builder.add_edge(START, "one").add_edge(START, "two").add_edge("one", "later")
-    builder.compile().invoke(A_FILE)
-    assert len({id(task) for task in seen}) == 3
-    assert len({id(task.run) for task in seen}) == 1
-    assert [task.step for task in seen] == [1, 1, 2]
 
 
 # --- releases of LangGraph that work otherwise -----------------------------------------------------------------------

@@ -121,21 +121,6 @@ def test_requests_are_the_same_in_another_process(monkeypatch: pytest.MonkeyPatc
     assert run_script(_SCRIPT).strip() == digest()
 
 
-def test_memory_that_changes_leaves_what_comes_before_it() -> None:
-    def change(text: str) -> AIMessage:
-        return calls(call("write_file", file_path="/memory/AGENTS.md", content=text, overwrite=True))
-
-    model = Recording(script=[change("Be brief."), AIMessage("done")])
-    files = MemoryBackend()
-    files.upload_files([("/memory/AGENTS.md", b"Be kind.\n")])
-    agent = create_deep_agent(model, backend=files, memory=["/memory/AGENTS.md"], system_prompt="You write.")
-    agent.invoke({"messages": [("user", "go")]})
-    before, after = (json.loads(request[1])["content"] for request in model.requests)
-    assert "Be brief." in after
-    assert before.partition("<file ")[0] == after.partition("<file ")[0] != ""
-    assert model.requests[0][2:] == model.requests[1][2 : len(model.requests[0])]
-
-
 # --- middleware of a package ------------------------------------------------------------------------------------------
 
 

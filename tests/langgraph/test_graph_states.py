@@ -187,10 +187,6 @@ class Authenticated:
     identity: str
 
 
-def failing(runtime: Runtime[Context]) -> tuple[str, ...]:
-    raise KeyError("no user")
-
-
 @pytest.mark.parametrize(
     ("namespace", "expected"),
     [
@@ -222,28 +218,3 @@ async def test_a_namespace_may_come_from_the_runtime(
     # Stores refuse dots in namespace labels, so another character replaces them.
     stored = [tuple(label.replace(".", "!") for label in namespace) for namespace in expected]
     assert sorted(store.list_namespaces()) == sorted(stored)
-
-
-@pytest.mark.parametrize(
-    "namespace",
-    [failing, lambda runtime: (), lambda runtime: ("a/b",), lambda runtime: ("*",), lambda runtime: "ada"],
-    ids=["raises", "empty", "slash", "wildcard", "string"],
-)
-async def test_an_invalid_namespace_fails_every_operation(namespace: Callable[[Any], Any]) -> None:
-    backend = StoreBackend(namespace=namespace)
-
-    async def write(state: Typed) -> dict[str, list[str]]:
-        results = [
-            await backend.awrite("/a", "x"),
-            await backend.aread("/a"),
-            await backend.als("/"),
-            await backend.agrep("x"),
-        ]
-        return {"log": [f"{result.ok} {result.error}" for result in results]}
-
-    store = InMemoryStore()
-    graph = StateGraph(Typed).add_node(write).add_edge(START, "write").compile(store=store)
-    log = (await graph.ainvoke({}))["log"]
-    assert len(log) == 4
-    assert all(line.startswith("False Error: ") and "amespace" in line for line in log), log
-    assert store.list_namespaces() == []

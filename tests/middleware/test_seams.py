@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -107,6 +108,31 @@ def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_ab
         state = invoke(agent, Command(resume={"decisions": [{"type": "approve"} for _ in requests]}), T)
     assert asked == [["/ask/a", "/b"], ["/ask/a"], ["/ask/a", "/b"]]
     assert [files.read(path).file_data.content for path in ("/ask/a", "/b")] == ["Y\n", "X\n"]
+
+
+def test_subagents_have_the_model_tools_of_the_agent_and_no_private_state_of_its_last_middleware(
+    invoke: Invoke,
+) -> None:
+    seen: list[Any] = []
+    echo = RunnableLambda(lambda state: seen.append(sorted(state)) or {"messages": [AIMessage("d")]})
+    files, worker = MemoryBackend(), ScriptedModel(script=[AIMessage("d")])
+    files.write("/AGENTS.md", "Be kind.\n")
+    tasks = [call("task", description="t", subagent_type=name) for name in ("compiled", "own")]
+    _, agent = _agent(
+        files,
+        [calls(call("write_file", file_path="/a", content="x"), *tasks), AIMessage("d")],
+        interrupt_on={"write_file": True},
+        memory=["/AGENTS.md"],
+        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
+        subagents=[
+            {"name": "compiled", "description": "c", "runnable": echo},
+            {"name": "own", "description": "o", "model": worker, "backend": MemoryBackend()},
+        ],
+    )
+    invoke(agent, GO, T)
+    invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
+    assert seen == [["files", "messages"]]
+    assert "apply_patch" in worker.offered
 
 
 def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:

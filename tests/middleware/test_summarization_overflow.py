@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
@@ -282,6 +282,15 @@ def test_old_arguments_are_shortened_in_the_request_only(invoke: Invoke) -> None
     assert state["messages"][1].tool_calls[0]["args"]["content"] == LONG
     assert state["messages"][1].content == [block]
     assert files.read("/0").ok
+
+
+def test_results_of_tools_keep_their_calls_after_a_summary(invoke: Invoke) -> None:
+    turns = [calls(call("echo", text="ab", times=10)) for _ in range(5)]
+    model, agent = agent_of(MemoryBackend(), *turns, characters=150)
+    invoke(agent, said(0), thread())
+    asked = {made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())}
+    assert {message.tool_call_id for message in shown(model) if isinstance(message, ToolMessage)} == asked
+    assert any(isinstance(message, HumanMessage) for message in shown(model))
 
 
 def test_when_arguments_are_shortened(invoke: Invoke) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage
-from langchain_core.tools import BaseTool, tool
 from langgraph._internal._constants import CONFIG_KEY_READ
 from langgraph.cache.memory import InMemoryCache
 from langgraph.channels.delta import DeltaChannel
@@ -24,7 +22,6 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
 from langgraph.types import CachePolicy, Command, Overwrite, RetryPolicy, Send, TimeoutPolicy, interrupt
 
 from deepfs import ErrorCode, FilesystemState, StateBackend
@@ -408,42 +405,7 @@ async def test_time_travel_finds_the_files_of_each_step() -> None:
             assert text(app.get_state(THREAD).values) == "4"
 
 
-# --- tools, edges and subgraphs --------------------------------------------------------------------------------------
-
-
-def tools() -> list[BaseTool]:
-    @tool
-    def edit(old: str, new: str) -> str:
-        """Edit."""
-        return fs.edit("/a", old, new).error or "done"
-
-    @tool
-    async def aedit(old: str, new: str) -> str:
-        """Edit."""
-        return (await fs.aedit("/a", old, new)).error or "done"
-
-    return [edit, aedit]
-
-
-class ToolState(FilesystemState, MessagesState):
-    """Messages and files."""
-
-
-def calls(name: str) -> AIMessage:
-    words = ["one", "two", "three", "one"]
-    return AIMessage(
-        "",
-        tool_calls=[{"name": name, "args": {"old": old, "new": "."}, "id": str(i)} for i, old in enumerate(words)],
-    )
-
-
-@pytest.mark.anyio
-async def test_edits_by_tools_of_one_task_are_sequential() -> None:
-    app = StateGraph(ToolState).add_node("tools", ToolNode(tools())).add_edge(START, "tools").compile()
-    for name in ("edit", "aedit"):
-        live = await app.ainvoke({**file("one two three"), "messages": [calls(name)]})
-        assert text(live) == ". . ."
-        assert sorted(message.content == "done" for message in live["messages"][1:]) == [False, True, True, True]
+# --- edges and results -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
@@ -493,25 +455,6 @@ def merge(files: dict[str, Any], writes: Sequence[Mapping[str, Any]]) -> dict[st
 
 class DeepagentsState(MessagesState):
     files: Annotated[dict[str, Any], DeltaChannel(merge, snapshot_frequency=50)]
-
-
-@pytest.mark.anyio
-async def test_parallel_changes_of_one_file_collide_under_the_reducer_of_deepagents() -> None:
-    """As in a graph of deepagents: no change is lost silently, and no operation stays in the stored files."""
-    results = []
-
-    async def one(state: DeepagentsState) -> None:
-        results.append(await fs.aedit("/a", "one", "1"))
-
-    async def two(state: DeepagentsState) -> None:
-        results.append(await fs.aedit("/a", "two", "2"))
-        results.append(await fs.awrite("/b", "b"))
-
-    builder, saver = graph(one, two, state=DeepagentsState), InMemorySaver()
-    live = await builder.compile(checkpointer=saver).ainvoke({**file("one two"), "messages": []}, THREAD)
-    assert [result.code for result in results] == [None, ErrorCode.CONFLICT, None]
-    assert (text(live), set(live["files"])) == ("1 two", {"/a", "/b"})
-    assert reloaded(builder, saver)["files"] == live["files"]
 
 
 def deepagents_graph() -> StateGraph[Any]:

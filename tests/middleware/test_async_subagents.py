@@ -903,6 +903,14 @@ def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
     assert len(failed.text) < 2_000
 
 
+def test_without_a_url_the_sync_form_says_what_to_do() -> None:
+    subagent = AsyncSubAgent(name="worker", description="Works.", graph_id="agent")
+    agent = create_deep_agent(ScriptedModel(script=[start(), AIMessage("a")]), subagents=[subagent])
+    (failed,) = results(agent.invoke(GO))
+    assert failed.status == "error"
+    assert "ainvoke" in failed.text
+
+
 # --- on the server of the supervisor ---------------------------------------------------------------------------------
 
 

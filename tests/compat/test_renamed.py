@@ -162,22 +162,3 @@ def test_unreadable_files_are_not_replaced() -> None:
             assert backend.write("/a.txt", "x").code is code
             assert table.writes == ([] if code else ["/a.txt"])
             assert backend.write("/a.txt", "x", overwrite=True).ok
-
-
-def test_an_override_of_a_deepfs_backend_does_not_read_before_writing() -> None:
-    reads: list[str] = []
-
-    class Guarded(MemoryBackend):
-        def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-            reads.append(file_path)
-            return super().read(file_path, offset, limit)
-
-        def write(self, file_path: str, content: str) -> WriteResult:
-            return super().write(file_path, content)
-
-    backend = Guarded()
-    assert backend.write("/a.txt", "x").ok
-    assert backend.write("/a.txt", "y").code is ErrorCode.ALREADY_EXISTS
-    assert backend.write("/a.txt", "y", overwrite=True).ok
-    assert backend.write("/a.txt", "z").code is ErrorCode.ALREADY_EXISTS
-    assert reads == []

@@ -352,16 +352,6 @@ def test_every_division_into_batches_gives_the_same_result_and_changes_nothing_g
     assert (start, writes) == before
 
 
-def test_two_folds_of_one_value_do_not_affect_each_other() -> None:
-    start = files_of(a="one two")
-    one, two, also_two = (Task(start).edit("/a", old, new) for old, new in [("one", "1"), ("two", "2"), ("two", "II")])
-    files, conflicts = fold(start, one.writes), fold_conflicts([], headers(one.writes))
-    fold(files, [*two.writes, {"/a": {"content": "x"}}])
-    fold_conflicts(conflicts, headers(two.writes))
-    assert texts(fold(files, also_two.writes)) == {"/a": "1 II"}
-    assert fold_conflicts(conflicts, headers(also_two.writes)) == []
-
-
 @given(supersteps())
 def test_reloading_the_state_between_steps_changes_nothing(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
     start, steps = run

@@ -198,15 +198,6 @@ async def test_whole_maps_of_parallel_tasks_are_merged() -> None:
     assert live["file_conflicts"] == []
 
 
-async def test_whole_maps_that_change_one_place_are_reported() -> None:
-    def by_hand(state: State) -> Any:
-        return {"files": {**state["files"], "/a": file(f"{state['n']}"), "/same": file("same")}}
-
-    live = await values_after(sent(by_hand, 3), given(a="old"))
-    assert texts(live) == {"/a": "0", "/same": "same"}
-    assert conflicts_in(live) == [("/a", "edit")]
-
-
 async def test_a_whole_map_is_merged_with_a_parallel_edit() -> None:
     async def edits(state: State) -> None:
         assert (await fs.aedit("/a", "one", "1")).ok

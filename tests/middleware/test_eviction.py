@@ -106,21 +106,6 @@ def test_five_megabytes_are_stored_and_read_back_whole_by_paging(
     assert all(len(message.content) <= 60_000 and message.status == "success" for message in read)
 
 
-@pytest.mark.parametrize("backend", ["state", "filesystem"], indirect=True)
-def test_a_hundred_simultaneous_results_are_stored_separately(backend: BackendProtocol, invoke: Invoke) -> None:
-    made = [call("produce", kind=f"kind {number}") for number in range(100)]
-    names: list[str] = []
-
-    def read_all(messages: list[Any]) -> AIMessage:
-        names.extend(stored_at(message) for message in messages if message.type == "tool")
-        return calls(*(call("read_file", file_path=name, limit=1) for name in names))
-
-    state = ran(FilesystemMiddleware(backend=backend), invoke, calls(*made), read_all)
-    assert len(set(names)) == 100
-    shown = [message.content.split("\n")[0] for message in results(state)[100:]]
-    assert shown == [f"1\tkind {number}" for number in range(100)]
-
-
 def test_messages_in_a_command_are_stored(invoke: Invoke) -> None:
     for name in ("command", "several"):
         made = call(name, kind="x")

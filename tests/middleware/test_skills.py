@@ -293,15 +293,6 @@ def test_wrong_arguments() -> None:
             SkillsMiddleware(backend=MemoryBackend(), **options)
 
 
-def test_labels() -> None:
-    labels = {
-        "/skills/user/": "User", "/repo/.claude/skills": "Claude", "/my-own_team/skills/": "My Own Team",
-        "/": "Unnamed", "/skills": "Skills", "/built_in_skills": "Built-in",
-    }  # fmt: skip
-    skills = SkillsMiddleware(backend=MemoryBackend(), sources=[*labels])
-    assert (skills.sources, skills.source_labels) == ([*labels], [*labels.values()])
-
-
 def test_what_cannot_be_a_source_is_told(invoke: Invoke) -> None:
     files = holding(pdf=skill("pdf"))
     model, agent = agent_of(files, skills={"sources": ["/skills/pdf", "~/skills", "/nothing", "/skills"]})

@@ -197,21 +197,6 @@ def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-def test_the_defaults_make_a_general_purpose_agent(invoke: Invoke) -> None:
-    @tool
-    def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    inner = worker(lambda task: call("ping"))
-    middleware = SubAgentMiddleware(default_model=inner, default_tools=[ping])
-    outer = ScriptedModel(script=[tasks("x", to="general-purpose"), AIMessage("done")])
-    state = invoke(create_agent(outer, middleware=[middleware]), GO)
-    assert results(state)[0].content == "did x: pong"
-    assert "general-purpose: " in middleware.tools[0].description
-    assert [message.type for message in outer.asked[0]] == ["human"]
-
-
 def test_incomplete_or_wrong_configurations_are_refused() -> None:
     model = ScriptedModel(script=[])
     bare: Any = {"name": "x", "description": ""}

@@ -25,8 +25,6 @@ from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
 
-FILE_TOOLS = ["ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move"]
-
 
 def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[ScriptedModel, Any]:
     model = ScriptedModel(script=[*turns, AIMessage("done")])

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,36 +89,37 @@ def twenty(node: Callable[..., Any]) -> StateGraph[Any]:
     return builder.add_conditional_edges(START, lambda _: [Send("node", {"n": n}) for n in range(20)], ["node"])
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The kind and address of the checkpoint storage. A server is started here: that blocks."""
+    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else str(tmp_path / "threads.db")
+    return request.param, dsn
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
-async def test_twenty_parallel_edits_survive(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    node = {"memory": edit_one}.get(kind, aedit_one)
+async def test_twenty_parallel_edits_survive(place: tuple[str, str]) -> None:
+    kind, address = place
     async with AsyncExitStack() as stack:
         saver: Any = InMemorySaver()
         if kind == "sqlite":
-            saver = await stack.enter_async_context(sqlite_saver(tmp_path))
+            saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(address))
         if kind == "postgres":
-            dsn = request.getfixturevalue("postgres_dsn")
-            saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(dsn))
+            saver = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(address))
             await saver.setup()
-        builder = twenty(node)
+        builder = twenty(edit_one if kind == "memory" else aedit_one)
         live = await builder.compile(checkpointer=saver).ainvoke(file(TWENTY), THREAD)
         assert live["log"] == ["done"] * 20
         assert text(live) == EDITED
         assert (await builder.compile(checkpointer=saver).aget_state(THREAD)).values == live
     if kind == "sqlite":
-        command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "threads.db")]
+        command = [sys.executable, "-c", FRESH_PROCESS, address]
         output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
         assert output.stdout.strip() == str({"files": dict(live["files"]), "file_conflicts": []})
 
 
-def sqlite_saver(directory: Path) -> AbstractAsyncContextManager[Saver]:
-    return AsyncSqliteSaver.from_conn_string(str(directory / "threads.db"))
-
-
 @pytest.fixture
 async def saver(tmp_path: Path) -> AsyncIterator[Saver]:
-    async with sqlite_saver(tmp_path) as opened:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as opened:
         yield opened
 
 

@@ -688,12 +688,13 @@ async def test_private_keys_are_not_given_to_a_task() -> None:
     class Keeping(AgentMiddleware[Any, Any, Any]):
         state_schema = Own
 
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"secret": "mine", "shared": "ours"}
+
     gate = Gate()
     worker = {"name": "worker", "description": "Works.", "runnable": RunnableLambda(gate), "mode": "async"}
-    agent = create_deep_agent(
-        ScriptedModel(script=[start(), AIMessage("a")]), subagents=[worker], middleware=[Keeping()]
-    )
-    await agent.ainvoke({**GO, "secret": "mine", "shared": "ours"})
+    model = ScriptedModel(script=[start(), AIMessage("a")])
+    await create_deep_agent(model, subagents=[worker], middleware=[Keeping()]).ainvoke(GO)
     await until(lambda: gate.seen)
     assert {"secret", "shared"} & gate.seen[0].keys() == {"shared"}
     gate.opened.set()

@@ -165,13 +165,16 @@ async def test_a_task_lives_on_between_turns_and_is_told_and_merged_once() -> No
 
 
 @pytest.mark.parametrize(
-    "turn",
-    [lambda lead: lead.agent.invoke(GO, THREAD), lambda lead: asyncio.run(lead.turn())],
-    ids=["sync agent", "loop of its own"],
+    ("turn", "options"),
+    [
+        (lambda lead: lead.agent.invoke(GO, THREAD), {}),
+        (lambda lead: asyncio.run(lead.turn()), {"own_loop": True}),
+    ],
+    ids=["no loop", "a loop that ends"],
 )
-def test_a_task_outlives_the_turn_that_had_no_event_loop_or_ended_it(turn: Any) -> None:
+def test_a_task_outlives_the_turn_that_had_no_event_loop_or_ended_it(turn: Any, options: Any) -> None:
     script = [start(), AIMessage("later"), with_id("check_async_task"), AIMessage("done")]
-    lead = Supervisor(spec(writer()), *script, own_loop=True)
+    lead = Supervisor(spec(writer()), *script, **options)
     turn(lead)
     run_sync(lead.ended)
     state = turn(lead)

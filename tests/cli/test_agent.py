@@ -184,26 +184,19 @@ def test_settings_of_a_tree(agent: Agent) -> None:
         assert told in err
 
 
-EVERY = "write_file = true, edit_file = true, delete = true, execute = true"
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
+def test_a_file_switches_no_approvals_off_and_sends_no_key_unless_it_is_trusted(agent: Agent) -> None:
+    every = "write_file = true, edit_file = true, delete = true, execute = true"
+    for setting, told in [
         ("interrupt_on = []", "interrupt_on does not ask before write_file"),
         ("interrupt_on = { write_file = true, edit_file = ['reject'], delete = false }", "not ask before delete"),
         ("interrupt_on = { write_file = ['approve'] }", "does not let write_file be rejected"),
-        (f"interrupt_on = {{ {EVERY}, move = false }}", "does not ask before move"),
+        (f"interrupt_on = {{ {every}, move = false }}", "does not ask before move"),
         ('model_options = { base_url = "http://127.0.0.1:9" }', "model_options has base_url"),
-    ],
-)
-def test_a_file_switches_no_approvals_off_and_sends_no_key_unless_it_is_trusted(
-    agent: Agent, settings: str, told: str
-) -> None:
-    (agent.directory / "tree.toml").write_text(f"{TREE}{settings}\n")
-    err = agent.run("tidy", "--on", "tree.toml", status=2)[1]
-    assert told in err
-    assert "--trust" in err
+    ]:
+        (agent.directory / "tree.toml").write_text(f"{TREE}{setting}\n")
+        err = agent.run("tidy", "--on", "tree.toml", status=2)[1]
+        assert told in err
+        assert "--trust" in err
 
 
 def test_control_characters_reach_no_output(agent: Agent) -> None:
@@ -218,11 +211,6 @@ def test_control_characters_reach_no_output(agent: Agent) -> None:
     assert all(line.isprintable() for line in as_json.splitlines())
 
 
-def test_a_line_of_megabytes(agent: Agent) -> None:
-    out, _ = agent.run("x", "-q", script=f'[[turn]]\ntext = "{"x" * 3_000_000}"\n')
-    assert len(out) == 3_000_001
-
-
 def test_a_failing_model_is_an_error(agent: Agent) -> None:
     out, err = agent.run("x", script='[[turn]]\ncalls = [{ name = "ls", args = { path = "/" } }]\n', status=1)
     assert out == ""
@@ -232,9 +220,8 @@ def test_a_failing_model_is_an_error(agent: Agent) -> None:
     assert (end["status"], "no turn for request 1" in str(end["error"])) == ("failed", True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_wrong_use(agent: Agent) -> None:
+    wrong: list[tuple[list[str], str]] = [
         ([], "there is no task: give one, or - to read it from the standard input"),
         ([" "], "the task is empty"),
         (["x", "--model", "nobody:knows"], "model='nobody:knows'"),
@@ -242,18 +229,14 @@ def test_a_failing_model_is_an_error(agent: Agent) -> None:
         (["x", "--on", "nothing.toml"], "No such file or directory"),
         (["x", "--thread", "a\x1b[2J"], r"the name of a thread has 1 to 200 characters that print: 'a\x1b[2J'"),
         (["--continue"], "there is no thread with these files to continue"),
-        (
-            ["x", "--threads", "script.toml"],
-            "script.toml cannot be used as a database of threads: file is not a database",
-        ),
-    ],
-)
-def test_wrong_use(agent: Agent, arguments: list[str], told: str) -> None:
-    out, err = agent.run(*arguments, status=2)
-    assert out == ""
-    assert told in err
-    assert err.startswith("deepfs agent: ")
-    assert "Traceback" not in err
+        (["x", "--threads", "script.toml"], "script.toml cannot be used as a database of threads: file is not a data"),
+    ]
+    for arguments, told in wrong:
+        out, err = agent.run(*arguments, status=2)
+        assert out == ""
+        assert told in err
+        assert err.startswith("deepfs agent: ")
+        assert "Traceback" not in err
 
 
 def test_threads_go_on_and_are_listed(agent: Agent) -> None:

@@ -4,8 +4,10 @@ import json
 import os
 import stat
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,109 +27,71 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 FILES = {"a": b"A", "b": b"other b", "d/a": b"in d", "d/sub/x": b"X", "e/a": b"old", "e/sub/y": b"Y", "f/d/a": b"older"}
 
-SAME_AS_CP = [
-    "a new",
-    "a b",
-    "a d",
-    "a new/",
-    "a none/new",
-    "a b d",
-    "a b none",
-    "a b b",
-    "a a",
-    "a d/../a",
-    "none new",
-    "d new",
-    "-r d new",
-    "-r d new/",
-    "-r d/ new",
-    "-r d e",
-    "-r d/. e",
-    "-rT d e",
-    "-r d f",
-    "-r d a",
-    "-T a d",
-    "-r d a e",
-    "-r none a e",
-    "-n a b",
-    "-rn d f",
-    "-t d a b",
-    "-u a b",
-    "-u b a",
-    "-- -dash d",
-    "d/a e/a f",
-    "empty new",
-    "-r empty new",
-]
-
-
-def _both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: list[str], ours: list[str]) -> None:
-    """Run a tool of the system and a command of deepfs in two equal trees; compare the status and the trees."""
-    results = []
-    for name, call in (("theirs", [tool, *arguments]), ("ours", None)):
-        root = fill(tmp_path / name / "root", {**FILES, "-dash": b"-"})
-        (root / "empty").mkdir()
-        (root / "a").chmod(0o755)
-        os.utime(root / "b", (1, 1))
-        monkeypatch.chdir(root)
-        if call is not None:
-            done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
-            status, told = done.returncode, done.stderr
-        else:
-            status, _, told = command(tool, *ours)
-        found = tree(root)
-        found.update({name: content for name, content in contents(root).items() if name in FILES})  # Without the mode.
-        results.append((status, bool(told), found))
-    assert results[1] == results[0]
-
-
-@pytest.mark.parametrize("arguments", SAME_AS_CP)
-def test_cp_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _both(tmp_path, monkeypatch, "cp", arguments.split(), arguments.split())
-
-
-@pytest.mark.parametrize("arguments", SAME_AS_CP)
-def test_cp_between_backends_as_the_system_does(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = arguments.split()
-    last = given.index("-t") + 1 if "-t" in given else len(given) - 1
-    other = f"file://{tmp_path}/ours/root#/"
-    _both(
-        tmp_path,
-        monkeypatch,
-        "cp",
-        given,
-        [*given[:last], other + given[last].replace("d/../", ""), *given[last + 1 :]],
-    )
-
-
+SAME_AS_CP = (
+    "a new|a b|a d|a new/|a none/new|a b d|a b none|a b b|a a|a d/../a|none new|d new|-r d new|-r d new/|-r d/ new|"
+    "-r d e|-r d/. e|-rT d e|-r d f|-r d a|-T a d|-r d a e|-r none a e|-n a b|-rn d f|-t d a b|-u a b|-u b a|"
+    "-- -dash d|d/a e/a f|empty new|-r empty new"
+)
 SAME_AS_MV = (
     "a new|a b|a d|d new|d e|d f|e f|a b d|a none/new|none x|a a|d d/sub|-n a b|empty d|empty e/sub|-T empty new|"
     "-T a d|-T d a|d/. e|-T d empty|-u b a|-u a b|a new/"
 )
+SAME_AS_RM = "a|d|-r d|-r d a|-f none|none a|-rf none d|-r .|-- -dash|-r d/.|empty"
 
 
-@pytest.mark.parametrize("arguments", SAME_AS_MV.split("|"))
-def test_mv_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _both(tmp_path, monkeypatch, "mv", arguments.split(), arguments.split())
+def _outcome(root: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[], tuple[int, str]]) -> Any:
+    """What a command does in a tree: its status, whether it says something, and the tree that it leaves."""
+    fill(root, {**FILES, "-dash": b"-"})
+    (root / "empty").mkdir()
+    (root / "a").chmod(0o755)
+    os.utime(root / "b", (1, 1))
+    monkeypatch.chdir(root)
+    status, told = run()
+    found = tree(root)
+    found.update({name: content for name, content in contents(root).items() if name in FILES})  # Without the mode.
+    return status, bool(told), found
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["a", "d", "-r d", "-r d a", "-f none", "none a", "-rf none d", "-r .", "-- -dash", "-r d/.", "empty", "-r /"],
-)
-def test_rm_as_the_system_does(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = arguments.split()
-    if given[-1] == "/":  # The tool of the system is not put to this test.
-        root = fill(tmp_path, {"a": b"A"})
-        assert command("rm", "-rf", "--no-preserve-root", "/").status == 1
-        assert command("rm", "-rf", f"file://{root}#/").status == 1
-        assert contents(root) == {"a": b"A"}
-        assert command("rm", "-r", "--no-preserve-root", f"file://{root}#/").status == 0
-        assert contents(root) == {}
-        return
-    _both(tmp_path, monkeypatch, "rm", given, given)
+def _of_system(*call: str) -> tuple[int, str]:
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    return done.returncode, done.stderr
+
+
+def _of_deepfs(*call: str) -> tuple[int, str]:
+    done = command(*call)
+    return done.status, done.err
+
+
+def _with_address(given: list[str], root: Path) -> list[str]:
+    """The arguments of cp, with an address of another backend in place of the target."""
+    last = given.index("-t") + 1 if "-t" in given else len(given) - 1
+    return [*given[:last], f"file://{root}#/" + given[last].replace("d/../", ""), *given[last + 1 :]]
+
+
+@pytest.mark.parametrize(("tool", "cases"), [("cp", SAME_AS_CP), ("mv", SAME_AS_MV), ("rm", SAME_AS_RM)])
+def test_commands_do_as_the_system_does(tool: str, cases: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    different = []
+    for number, arguments in enumerate(cases.split("|")):
+        root, given = tmp_path / str(number), arguments.split()
+        theirs = _outcome(root / "theirs", monkeypatch, partial(_of_system, tool, *given))
+        ours = _outcome(root / "ours", monkeypatch, partial(_of_deepfs, tool, *given))
+        if ours != theirs:
+            different.append((arguments, ours, theirs))
+        if tool == "cp":  # Between two backends.
+            call = [tool, *_with_address(given, root / "between")]
+            between = _outcome(root / "between", monkeypatch, partial(_of_deepfs, *call))
+            if between != theirs:
+                different.append((call, between, theirs))
+    assert different == []
+
+
+def test_rm_of_a_root_is_refused_until_it_is_meant(tmp_path: Path) -> None:
+    root = fill(tmp_path, {"a": b"A"})
+    assert command("rm", "-rf", "--no-preserve-root", "/").status == 1
+    assert command("rm", "-rf", f"file://{root}#/").status == 1
+    assert contents(root) == {"a": b"A"}
+    assert command("rm", "-r", "--no-preserve-root", f"file://{root}#/").status == 0
+    assert contents(root) == {}
 
 
 def test_messages_are_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,8 +176,7 @@ def test_what_the_options_leave_alone(tmp_path: Path) -> None:
     assert contents(target) == contents(source)
 
 
-@pytest.mark.parametrize("verify", ["read", "none"])
-@pytest.mark.parametrize("there", [None, 0o644, 0o600])
+@pytest.mark.parametrize(("there", "verify"), [(None, "read"), (0o644, "none"), (0o644, "read")])
 def test_copies_of_private_files_are_private_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int | None, verify: str
 ) -> None:
@@ -232,57 +195,55 @@ def test_copies_of_private_files_are_private_from_the_start(
 # --- links that others put into the target ---
 
 
-@pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plant(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a target in it, whose links lead out of the target, and sources of the same names."""
-    monkeypatch.chdir(tmp_path)
-    files = {"cfg/key": b"new", "missing": b"new", "there": b"new", "z/rest": b"new"}
-    fill(tmp_path / "source", files)
-    fill(tmp_path / "home", {"there": b"old", "keys/old": b"old"})
-    (tmp_path / "target").mkdir()
+    root.mkdir()
+    monkeypatch.chdir(root)
+    fill(root / "source", {"cfg/key": b"new", "missing": b"new", "there": b"new", "z/rest": b"new"})
+    fill(root / "home", {"there": b"old", "keys/old": b"old"})
+    (root / "target").mkdir()
     for name, leads_to in (("cfg", "keys"), ("missing", "missing"), ("there", "there")):
-        (tmp_path / "target" / name).symlink_to(Path("..", "home", leads_to))
+        (root / "target" / name).symlink_to(Path("..", "home", leads_to))
     command("cp", "-r", "source/.", "sqlite:///files.db#/")
-    return tmp_path
+    return root
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "cp -rT source target",
-        "cp -r source/. target",
-        "cp -r --verify none source/. target",
-        "cp source/missing source/there target",
-        "cp source/missing target",
-        "cp source/missing target/missing",
-        "cp source/there target",
-        "cp -r source/cfg target",
-        "cp -r sqlite:///files.db#/. target",
-        "cp -r sqlite:///files.db#/cfg target",
-        "cp sqlite:///files.db#/missing target",
-        "cp sqlite:///files.db#/there target",
-        "cp -r source/. file://{}/target",
-        "mv source/cfg source/missing source/there target",
-        "mv source/there target",
-        "mv sqlite:///files.db#/cfg sqlite:///files.db#/there target",
-    ],
-)
-def test_nothing_is_written_through_links_in_the_target(planted: Path, arguments: str) -> None:
-    before, kept = tree(planted / "home"), contents(planted / "source")
-    ran = command(*arguments.format(planted).split())
-    assert ran.status == 1
-    assert "link" in ran.err or "Permission denied" in ran.err
-    assert tree(planted / "home") == before
-    assert contents(planted / "source") == kept
-    if "/." in arguments or "-rT" in arguments:
-        assert (planted / "target" / "z" / "rest").read_bytes() == b"new"
+THROUGH_LINKS = [
+    "cp -rT source target",
+    "cp -r --verify none source/. target",
+    "cp source/missing source/there target",
+    "cp source/missing target",
+    "cp source/missing target/missing",
+    "cp -r source/cfg target",
+    "cp -r sqlite:///files.db#/. target",
+    "cp -r sqlite:///files.db#/cfg target",
+    "cp sqlite:///files.db#/missing target",
+    "cp sqlite:///files.db#/there target",
+    "cp -r source/. file://{}/target",
+    "mv source/cfg source/missing source/there target",
+    "mv sqlite:///files.db#/cfg sqlite:///files.db#/there target",
+]
 
 
-def test_a_target_that_is_named_may_be_a_link(planted: Path) -> None:
-    (planted / "link").symlink_to("home")
+def test_nothing_is_written_through_links_in_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, arguments in enumerate(THROUGH_LINKS):
+        root = plant(tmp_path / str(number), monkeypatch)
+        before, kept = tree(root / "home"), contents(root / "source")
+        ran = command(*arguments.format(root).split())
+        assert ran.status == 1, arguments
+        assert "link" in ran.err or "Permission denied" in ran.err, arguments
+        assert tree(root / "home") == before, arguments
+        assert contents(root / "source") == kept, arguments
+        if "/." in arguments or "-rT" in arguments:
+            assert (root / "target" / "z" / "rest").read_bytes() == b"new"
+
+
+def test_a_target_that_is_named_may_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = plant(tmp_path / "root", monkeypatch)
+    (root / "link").symlink_to("home")
     assert command("cp", "source/there", "target/there").status == 0
     assert command("cp", "-r", "source/z", "link").status == 0
-    assert contents(planted / "home") == {"keys/old": b"old", "there": b"new", "z/rest": b"new"}
+    assert contents(root / "home") == {"keys/old": b"old", "there": b"new", "z/rest": b"new"}
 
 
 def test_links_that_appear_in_the_target_meanwhile_are_not_followed(tmp_path: Path) -> None:

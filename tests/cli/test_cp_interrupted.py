@@ -19,7 +19,7 @@ from deepfs.cli.copying import CopyOptions, TreeMerge
 from deepfs.cli.session import AddressedPlace, Session
 from deepfs.config.urls import Address
 from deepfs.types import FileDownloadResponse, FileUploadResponse
-from support.copies import HOSTILE, command, contents, fill
+from support.copies import command, contents, fill
 
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
@@ -166,14 +166,3 @@ async def test_a_move_keeps_what_changed_meanwhile(session: Session, capsys: pyt
     assert (await source.adownload_files(["/src/a"]))[0].content == b"changed"
     assert [entry.path for entry in (await source.als("/src")).entries or ()] == ["/src/a"]
     assert (await target.adownload_files(["/src/a"]))[0].content == b"before"
-
-
-@pytest.mark.anyio
-async def test_memory_holds_the_same_bytes(session: Session) -> None:
-    source, target = await _filled(HOSTILE), MemoryBackend()
-    totals = await _copy(session, source, target)
-    assert (totals.files, totals.bytes) == (len(HOSTILE), sum(map(len, HOSTILE.values())))
-    for name, content in HOSTILE.items():
-        assert (await target.adownload_files([f"/src/{name}"]))[0].content == content
-    totals = await _copy(session, source, target)
-    assert (totals.files, totals.skipped) == (0, len(HOSTILE))

@@ -117,9 +117,7 @@ CHANGE = "@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n 3\n"
 OLD, NEW = b"1\n2\n3\n", b"1\nTWO\n3\n"
 
 
-@pytest.mark.parametrize(
-    ("diff", "before", "after"),
-    [
+WRITTEN: list[tuple[str, dict[str, bytes], dict[str, bytes] | None]] = [
         (f"--- f\t(revision 1)\n+++ f\t(working copy)\n{CHANGE}", {"f": OLD}, {"f": NEW}),
         (f"--- f.orig\t2026-11-26 10:00\n+++ f\t2026-11-26 10:01\n{CHANGE}", {"f": OLD}, {"f": NEW}),
         (f"--- f.orig\n+++ f\n{CHANGE}", {"f": OLD, "f_orig": OLD}, {"f": NEW, "f.orig": OLD}),
@@ -142,14 +140,15 @@ OLD, NEW = b"1\n2\n3\n", b"1\nTWO\n3\n"
         ("diff --git f g\nsimilarity index 100%\nrename from f\nrename to g\n", {"f": b"\0"}, {"g": b"\0"}),
         (f"diff --git a/f b/g\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n{CHANGE}", {"f": OLD}, {"f": OLD, "g": NEW}),
         ('diff --git "a/q\\"" "b/q\\""\nnew file mode 100644\n', {}, {'q"': b""}),
-    ],
-)  # fmt: skip
-def test_what_programs_write_is_applied(
-    diff: str, before: dict[str, bytes], after: dict[str, bytes] | None, tmp_path: Path
-) -> None:
-    root = put(tmp_path, **before)
-    status, said = patched(tmp_path, diff)
-    assert (status, contents(root)) == ((0, after) if after is not None else (1, before)), said
+]  # fmt: skip
+
+
+def test_what_programs_write_is_applied(tmp_path: Path) -> None:
+    for number, (diff, before, after) in enumerate(WRITTEN):
+        (tmp_path / str(number)).mkdir()
+        root = put(tmp_path / str(number), **before)
+        status, said = patched(tmp_path / str(number), diff)
+        assert (status, contents(root)) == ((0, after) if after is not None else (1, before)), (diff, said)
 
 
 REFUSALS: dict[str, tuple[str, str]] = {
@@ -182,14 +181,13 @@ REFUSALS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_what_does_not_fit_is_refused_with_the_reason_and_changes_nothing(name: str, tmp_path: Path) -> None:
-    diff, why = REFUSALS[name]
+def test_what_does_not_fit_is_refused_with_the_reason_and_changes_nothing(tmp_path: Path) -> None:
     root = put(tmp_path, f=OLD, r=b"x\nx\n", p=b"\0", n="cafe\u0301\n".encode())
     before = as_files(root)
-    status, said = patched(tmp_path, diff)
-    assert (status, as_files(root)) == (1, before)
-    assert why in said
+    for name, (diff, why) in REFUSALS.items():
+        status, said = patched(tmp_path, diff)
+        assert (status, as_files(root)) == (1, before), name
+        assert why in said, name
 
 
 def test_leading_parts_of_names_are_left_off_as_told(tmp_path: Path) -> None:

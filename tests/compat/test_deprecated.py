@@ -84,31 +84,19 @@ class TestRuntimes:
 
 
 class TestFactories:
-    def test_a_composite_accepts_factories(self) -> None:
-        with Warned("factories are deprecated"):
-            backend = CompositeBackend(lambda rt: StateBackend(rt), {"/memory/": MemoryBackend()})
-        written, files = in_graph(lambda: [backend.write("/a.txt", "x"), backend.write("/memory/b.txt", "x")])
-        assert all(result.ok for result in written)
-        assert list(files) == ["/a.txt"]
-
-    def test_a_factory_gets_the_runtime(self) -> None:
-        users: dict[str, MemoryBackend] = {"ada": MemoryBackend()}
-        with Warned("factories are deprecated"):
-            backend = CompositeBackend(lambda rt: users[rt.context["user"]], {})
-        assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
-        assert users["ada"].read("/a.txt").ok
-
     def test_a_factory_may_use_the_config_and_the_state(self) -> None:
         seen: list[Any] = []
 
         def factory(rt: Any) -> BackendProtocol:
-            seen.append((rt.config["metadata"]["langgraph_node"], rt.state["tenant"]))
-            return MemoryBackend()
+            seen.append((rt.config["metadata"]["langgraph_node"], rt.state["tenant"], rt.context["user"]))
+            return StateBackend(rt)
 
-        with pytest.deprecated_call():
-            backend = CompositeBackend(factory, {})
-        assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
-        assert seen == [("node", "acme")]
+        with Warned("factories are deprecated"):
+            backend = CompositeBackend(factory, {"/memory/": MemoryBackend()})
+        written, files = in_graph(lambda: [backend.write("/a.txt", "x"), backend.write("/memory/b.txt", "x")])
+        assert all(result.ok for result in written)
+        assert list(files) == ["/a.txt"]
+        assert seen[0] == ("node", "acme", "ada")
 
     def test_shared_files_of_a_factory_are_warned_about_once(self) -> None:
         def factory(rt: Any) -> Any:
@@ -135,41 +123,20 @@ class TestFactories:
         assert result.code is ErrorCode.BACKEND_ERROR
         assert "factory" in str(result.error)
 
-    @pytest.mark.parametrize("nonsense", [3, None, MemoryBackend, "/path"])
-    def test_values_that_are_neither_backend_nor_factory_are_refused(self, nonsense: Any) -> None:
-        with pytest.raises(TypeError):
-            CompositeBackend(nonsense, {})
+    def test_values_that_are_neither_backend_nor_factory_are_refused(self) -> None:
+        for nonsense in (3, None, MemoryBackend, "/path"):
+            with pytest.raises(TypeError):
+                CompositeBackend(nonsense, {})  # type: ignore[arg-type]
 
 
 class TestNamespaces:
-    def test_a_namespace_function_gets_a_runtime(self) -> None:
-        seen: list[Any] = []
-
-        def namespace(rt: Runtime[Any]) -> tuple[str, ...]:
-            seen.append(rt)
-            return rt.context["user"], "files"
-
+    def test_the_older_context_has_a_runtime_and_the_state(self) -> None:
         store = InMemoryStore()
-        backend = StoreBackend(namespace=namespace)
-        assert in_graph(lambda: backend.write("/a.txt", "x"), store)[0].ok
-        assert isinstance(seen[0], Runtime)
-        assert store.get(("ada", "files"), "/a.txt") is not None
-
-    def test_the_older_context_has_a_runtime(self) -> None:
-        store = InMemoryStore()
-        backend = StoreBackend(store, namespace=lambda ctx: (ctx.runtime.context["user"],))
-        with pytest.deprecated_call(match="BackendContext.runtime") as caught:
+        backend = StoreBackend(store, namespace=lambda ctx: (ctx.runtime.context["user"], ctx.state["tenant"]))
+        with pytest.deprecated_call(match=r"BackendContext\.(runtime|state)") as caught:
             assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
         assert {warning.filename for warning in caught} == {__file__}
-        assert store.get(("ada",), "/a.txt") is not None
-
-    def test_the_older_context_has_the_state(self) -> None:
-        store = InMemoryStore()
-        backend = StoreBackend(store, namespace=lambda ctx: (ctx.state["tenant"],))
-        with pytest.deprecated_call(match="BackendContext.state") as caught:
-            assert in_graph(lambda: backend.write("/a.txt", "x"))[0].ok
-        assert {warning.filename for warning in caught} == {__file__}
-        assert store.get(("acme",), "/a.txt") is not None
+        assert store.get(("ada", "acme"), "/a.txt") is not None
 
     def test_a_backend_context_can_be_constructed(self) -> None:
         context = BackendContext(state={"a": 1}, runtime=Runtime(context="c"))
@@ -177,37 +144,6 @@ class TestNamespaces:
             assert context.state == {"a": 1}
         with Warned("runtime"):
             assert context.runtime.context == "c"
-
-    @pytest.mark.parametrize(
-        "factory",
-        [lambda rt: (), lambda rt: ("a", "*"), lambda rt: "a", lambda rt: rt.nothing],
-        ids=["empty", "wildcard", "text", "raises"],
-    )
-    def test_a_failing_namespace_function_leaves_the_store_untouched(self, factory: Any) -> None:
-        class Untouchable(InMemoryStore):
-            def batch(self, ops: Any) -> Any:
-                raise AssertionError("touched")
-
-            abatch = batch
-
-        backend = StoreBackend(Untouchable(), namespace=factory)
-        for call in (lambda: backend.write("/a.txt", "x"), lambda: backend.read("/a.txt"), lambda: backend.ls("/")):
-            assert in_graph(call)[0].code is ErrorCode.BACKEND_ERROR
-
-
-def test_applying_files_update_again_is_harmless() -> None:
-    backend = StateBackend()
-    update: dict[str, Any] = {}
-
-    def write(state: State) -> Any:
-        update.update(backend.write("/a.txt", "one\n").files_update or {})
-        update.update(backend.edit("/a.txt", "one", "two").files_update or {})
-        return {"files": update}
-
-    graph = StateGraph(State).add_node(write).add_edge(START, "write").compile()
-    files = graph.invoke({"files": {"/kept.txt": {"content": "x", "encoding": "utf-8"}}})["files"]
-    assert sorted(files) == ["/a.txt", "/kept.txt"]
-    assert files["/a.txt"]["content"] == "two\n"
 
 
 class TestOldNames:

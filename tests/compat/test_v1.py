@@ -67,12 +67,12 @@ async def test_a_deepfs_backend_is_returned_unchanged() -> None:
     assert adapt_backend_protocol(backend) is backend
 
 
-@pytest.mark.parametrize("nonsense", [3, object(), MemoryBackend], ids=["number", "object", "class"])
-async def test_other_objects_are_refused(nonsense: Any) -> None:
-    with pytest.raises(TypeError):
-        adapt_backend_protocol(nonsense)
-    with pytest.raises(TypeError):
-        adapt_sandbox_protocol(nonsense)
+async def test_other_objects_are_refused() -> None:
+    for nonsense in (3, object(), MemoryBackend):
+        with pytest.raises(TypeError):
+            adapt_backend_protocol(nonsense)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            adapt_sandbox_protocol(nonsense)  # type: ignore[arg-type]
 
 
 async def test_v1_methods_run_off_the_event_loop() -> None:
@@ -161,22 +161,3 @@ async def test_commands_run() -> None:
     tree = CompositeBackend(Shell({}), {})
     assert supports_execute(tree)
     assert (await tree.aexecute("make")).output == "ran make"
-
-
-async def test_commands_of_a_subclass_of_the_protocol_run() -> None:
-    class InheritedShell(S3Operations, SandboxBackendProtocol):
-        id = "shell-2"
-
-        def execute(self, command: str) -> Any:
-            return ExecuteResponse(f"ran {command}", 0)
-
-    sandbox = InheritedShell({"/a.txt": "x"})
-    assert supports_execute(sandbox)
-    assert (await sandbox.aexecute("make")).output == "ran make"
-    assert (await CompositeBackend(sandbox, {}).aread("/a.txt")).ok
-
-
-async def test_sync_methods_work() -> None:
-    backend = adapt_backend_protocol(DuckS3({}))
-    assert (await anyio.to_thread.run_sync(backend.write, "/a.txt", "x\n")).ok
-    assert (await anyio.to_thread.run_sync(lambda: backend.read("/a.txt").file_data.content)) == "x\n"

@@ -7,7 +7,6 @@ import pytest
 from deepfs import BackendProtocol, CompositeBackend, MemoryBackend
 from deepfs.testing import BackendConformance
 from support.rooted import RootedBackend
-from support.selection import few_on_trio
 from support.v1_backend import DuckS3, S3Operations
 
 
@@ -98,8 +97,10 @@ for _name in " ".join(INEXPRESSIBLE.values()).split():
     setattr(V1Conformance, _name, None)
 
 
-@few_on_trio
+@pytest.mark.suite_parts("Cancellation", "Concurrency", "Reading", "Surface", "Transfer", "Writing")
 class TestInherited(V1Conformance):
+    """Inheritance changes how the methods of a class are called; what the adapter makes of them, the mount shows."""
+
     def over_bucket(self) -> BackendProtocol:
         return S3Backend(self.bucket)
 

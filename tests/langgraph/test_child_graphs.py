@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from langgraph.graph import START, StateGraph
 
 from deepfs import FilesystemState
@@ -30,32 +29,23 @@ def adopted(*made: Mapping[str, Any], given: Mapping[str, Any] = GIVEN) -> tuple
     return {path: data["content"] for path, data in files.items()}, lost
 
 
-def test_created_changed_and_deleted_files_are_adopted() -> None:
-    files, lost = adopted({"/a": "ONE\ntwo\nthree\n", "/c": "new"})
-    assert (files, lost) == ({"/a": "ONE\ntwo\nthree\n", "/c": "new"}, [[]])
+A, ONE, THREE = GIVEN["/a"], "ONE\ntwo\nthree\n", "one\ntwo\nTHREE\n"
+CHANGED, SAME = {**GIVEN, "/a": ONE}, {**GIVEN, "/a": "same\n", "/c": "new"}
+BINARY = {"content": "AAA=", "encoding": "base64"}
 
 
-def test_changes_of_different_lines_are_merged() -> None:
-    files, lost = adopted({**GIVEN, "/a": "ONE\ntwo\nthree\n"}, {**GIVEN, "/a": "one\ntwo\nTHREE\n"})
-    assert (files["/a"], lost) == ("ONE\ntwo\nTHREE\n", [[], []])
-
-
-@pytest.mark.parametrize(
-    "second",
-    [{**GIVEN, "/a": "1\ntwo\nthree\n"}, {"/b": "b\n"}, {**GIVEN, "/a": {"content": "AAA=", "encoding": "base64"}}],
-)
-def test_after_a_collision_the_first_change_stays(second: Mapping[str, Any]) -> None:
-    files, lost = adopted({**GIVEN, "/a": "ONE\ntwo\nthree\n"}, second)
-    assert (files["/a"], lost) == ("ONE\ntwo\nthree\n", [[], ["/a"]])
-
-
-def test_the_same_change_twice_is_no_collision() -> None:
-    change = {**GIVEN, "/a": "same\n", "/c": "new"}
-    assert adopted(change, change) == ({"/a": "same\n", "/b": "b\n", "/c": "new"}, [[], []])
-
-
-def test_a_file_that_was_deleted_twice_is_gone() -> None:
-    assert adopted({"/a": GIVEN["/a"]}, {"/a": GIVEN["/a"]}) == ({"/a": GIVEN["/a"]}, [[], []])
+def test_changes_are_adopted_and_the_first_of_two_that_collide_stays() -> None:
+    cases: list[tuple[list[Any], dict[str, str], list[list[str]]]] = [
+        ([{"/a": ONE, "/c": "new"}], {"/a": ONE, "/c": "new"}, [[]]),
+        ([CHANGED, {**GIVEN, "/a": THREE}], {**GIVEN, "/a": "ONE\ntwo\nTHREE\n"}, [[], []]),
+        ([CHANGED, {**GIVEN, "/a": "1\ntwo\nthree\n"}], CHANGED, [[], ["/a"]]),
+        ([CHANGED, {"/b": "b\n"}], CHANGED, [[], ["/a"]]),
+        ([CHANGED, {**GIVEN, "/a": BINARY}], CHANGED, [[], ["/a"]]),
+        ([SAME, SAME], SAME, [[], []]),
+        ([{"/a": A}, {"/a": A}], {"/a": A}, [[], []]),
+    ]
+    for made, files, lost in cases:
+        assert adopted(*made) == (files, lost)
 
 
 def test_files_in_the_v1_format_stay_in_it() -> None:

@@ -4,8 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,12 @@ from unittest.mock import patch
 
 import pytest
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import GetOp, Item, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from deepfs import FilesystemState, MemoryBackend, StateBackend
 from deepfs._langgraph import private as _langgraph
@@ -34,8 +30,6 @@ from deepfs._langgraph.private import (
     runs_loop_of,
     store_loop,
 )
-from deepfs._langgraph.task_files import task_files
-from deepfs.backends.state import FileConflicts, Files
 from deepfs.errors import BackendError
 
 fs = StateBackend()
@@ -57,23 +51,6 @@ def run(node: Callable[..., Any], *, state: Any = FilesystemState, given: Any = 
 # --- the running task ------------------------------------------------------------------------------------------------
 
 
-def test_the_config_keys_with_which_a_task_reads_and_sends() -> None:
-    def node(state: FilesystemState) -> None:
-        config = get_config()
-        configurable = config["configurable"]
-        assert configurable["__pregel_read"]("files", False) == A_FILE["files"]
-        configurable["__pregel_send"]([("files", {"/b": {"content": "b"}})])
-        assert set(configurable["__pregel_read"]("files", True)) == {"/a", "/b"}
-        assert set(configurable["__pregel_read"]("files", False)) == {"/a"}
-        with pytest.raises(KeyError):
-            configurable["__pregel_read"]("no such channel", False)
-        assert configurable["__pregel_task_id"]
-        assert config["metadata"]["langgraph_step"] == 1
-        assert config["metadata"]["langgraph_node"] == "node"
-
-    assert set(run(node)["files"]) == {"/a", "/b"}
-
-
 def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task() -> None:
     def node(state: FilesystemState) -> None:
         configurable = get_config()["configurable"]
@@ -89,33 +66,6 @@ def test_the_read_function_is_a_partial_with_the_channels_and_writes_of_the_task
         assert [channel for channel, _ in writes] == ["files", "file_conflicts"]
 
     run(node)
-
-
-def test_of_a_failed_task_only_its_error_is_saved() -> None:
-    def node(state: FilesystemState) -> None:
-        assert fs.edit("/a", "one", "1").ok
-        raise ValueError("failed")
-
-    saver = InMemorySaver()
-    with pytest.raises(ValueError, match="failed"):
-        run(node, checkpointer=saver)
-    [*_, saved] = saver.list({"configurable": {"thread_id": "t"}}, limit=1)
-    assert [channel for _, channel, _ in saved.pending_writes or ()] == ["__error__"]
-
-
-def test_tasks_of_one_run_share_the_run_object() -> None:
-    seen = []
-
-    def one(state: FilesystemState) -> None:
-        with task_files() as task:
-            seen.append(task._task)
-
-    builder = StateGraph(FilesystemState).add_node("one", one).add_node("two", one).add_node("later", one)
-    builder.add_edge(START, "one").add_edge(START, "two").add_edge("one", "later")
-    builder.compile().invoke(A_FILE)
-    assert len({id(task) for task in seen}) == 3
-    assert len({id(task.run) for task in seen}) == 1
-    assert [task.step for task in seen] == [1, 1, 2]
 
 
 # --- releases of LangGraph that work otherwise -----------------------------------------------------------------------
@@ -139,46 +89,6 @@ def test_the_tested_releases_of_langgraph_begin_with_the_oldest_that_is_allowed(
 
 
 # --- kinds of state --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class DataclassState:
-    n: int = 0
-    files: Files = field(default_factory=dict)
-    file_conflicts: FileConflicts = field(default_factory=list)
-
-
-class PydanticState(BaseModel):
-    n: int = 0
-    files: Files = {}
-    file_conflicts: FileConflicts = []
-
-
-class OnlyFiles(TypedDict):
-    files: Files
-
-
-class Mixed(FilesystemState):
-    n: int
-
-
-@pytest.mark.parametrize("state", [FilesystemState, Mixed, OnlyFiles, DataclassState, PydanticState])
-def test_every_kind_of_state_can_hold_files(state: Any) -> None:
-    def node(given: Any) -> dict[str, Any]:
-        files = given["files"] if isinstance(given, Mapping) else given.files
-        assert files == A_FILE["files"]
-        assert fs.edit("/a", "one", "1").ok
-        return {}
-
-    saver = InMemorySaver()
-    assert run(node, state=state, checkpointer=saver)["files"]["/a"]["content"] == "1 two"
-    again = run(lambda _: fs.edit("/a", "two", "2").error, state=state, given={}, checkpointer=saver)
-    assert again["files"]["/a"]["content"] == "1 2"
-
-
-def test_a_state_without_files_raises_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match="FilesystemState"):
-        run(lambda _: fs.ls("/"), state=TypedDict("Other", {"n": int}), given={"n": 1})
 
 
 @pytest.mark.anyio
@@ -347,10 +257,3 @@ def test_only_a_plain_store_in_memory_never_suspends() -> None:
     call = batch(InMemoryStore(), [PutOp(("a",), "k", {"v": 1}), GetOp(("a",), "k")])
     with pytest.raises(StopIteration):
         call.send(None)
-
-
-@pytest.mark.anyio
-async def test_operations_on_a_store_without_a_loop_run_on_the_current_loop() -> None:
-    store = InMemoryStore()
-    await batch(store, [PutOp(("n",), "k", {"v": 1})])
-    assert isinstance(store.get(("n",), "k"), Item)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -22,7 +21,7 @@ from deepfs._langgraph.reducers import (
     next_change,
     version_of,
 )
-from deepfs.text.diff import Place, compose, disjoint, rebase
+from deepfs.text.diff import Place, compose
 from deepfs.text.edits import replace
 from deepfs.text.records import decode_file, encode_file, new_file
 
@@ -120,54 +119,34 @@ def outcome(files: Files, *tasks: Task) -> tuple[dict[str, str], list[tuple[str,
 # --- edits in parallel -----------------------------------------------------------------------------------------------
 
 
-def test_disjoint_edits_of_twenty_tasks_all_survive() -> None:
-    start = files_of(a="".join(f"<{number}>" for number in range(20)))
-    tasks = [Task(start).edit("/a", f"<{number}>", f"[{'x' * number}]") for number in range(20)]
-    assert outcome(start, *tasks) == ({"/a": "".join(f"[{'x' * number}]" for number in range(20))}, [])
-
-
-@pytest.mark.parametrize(
-    ("content", "edits", "merged"),
-    [
+def test_disjoint_edits_are_merged_by_place() -> None:
+    cases: list[tuple[str, list[tuple[str, str]], str]] = [
         ("0123", [("0", "aa"), ("1", ""), ("2", "b"), ("3", "0123")], "aab0123"),
         ("import a\nimport b\nimport c\n", [("import a\n", ""), ("import b\n", ""), ("c", "see")], "import see\n"),
         ("x = 1\ny = 2\n", [("x = 1", "x = 1  # see y = 2"), ("y = 2", "y = 3")], "x = 1  # see y = 2\ny = 3\n"),
         ("xyxz", [("xy", ""), ("xz", "q")], "q"),
         ("a.b.c", [("b", "a"), ("a", "b"), ("c", "a")], "b.a.a"),
         ("one\r\ntwo\r\n", [("two\n", "2\n"), ("one", "1")], "1\r\n2\r\n"),
-    ],
-    ids=["neighbours", "similar lines", "new text holds old", "ambiguous difference", "swap", "crlf"],
-)
-def test_disjoint_edits_are_merged_by_place(content: str, edits: Sequence[tuple[str, str]], merged: str) -> None:
-    start = files_of(a=content)
-    tasks = [Task(start).edit("/a", old, new) for old, new in edits]
-    assert outcome(start, *tasks) == ({"/a": merged}, [])
-    assert outcome(start, *reversed(tasks)) == ({"/a": merged}, [])
+    ]
+    for before, edits, merged in cases:
+        start = files_of(a=before)
+        tasks = [Task(start).edit("/a", old, new) for old, new in edits]
+        assert outcome(start, *tasks) == ({"/a": merged}, [])
+        assert outcome(start, *reversed(tasks)) == ({"/a": merged}, [])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "other"),
-    [
-        ("count = 1", "count = 10", "count = 12"),
-        ("count = 1", "count = 2", "count = 2"),
-        ("count", "total", "number"),
-        ("= 1\n", "= 1 ", ""),
-    ],
-    ids=["new text holds old", "same edit", "same word", "deletion"],
-)
-def test_of_two_edits_in_one_place_the_first_wins_and_the_other_is_a_conflict(old: str, new: str, other: str) -> None:
+def test_of_two_edits_in_one_place_the_first_wins_and_the_other_is_a_conflict() -> None:
     start = files_of(a="count = 1\nend")
-    first, second = Task(start).edit("/a", old, new), Task(start).edit("/a", old, other)
-    assert outcome(start, first, second) == (texts(first.files), [("/a", "edit")])
-    assert outcome(start, second, first) == (texts(second.files), [("/a", "edit")])
-
-
-def test_edits_that_share_a_character_collide_even_if_neither_text_is_in_the_other() -> None:
-    start = files_of(a="abcd")
-    assert outcome(start, Task(start).edit("/a", "abc", "x"), Task(start).edit("/a", "cd", "y")) == (
-        {"/a": "xd"},
-        [("/a", "edit")],
-    )
+    for (old, new), (of_other, by_other) in [
+        (("count = 1", "count = 10"), ("count = 1", "count = 12")),
+        (("count = 1", "count = 2"), ("count = 1", "count = 2")),
+        (("count", "total"), ("count", "number")),
+        (("= 1\n", "= 1 "), ("= 1\n", "")),
+        (("count", "x"), ("t = 1", "y")),
+    ]:
+        first, second = Task(start).edit("/a", old, new), Task(start).edit("/a", of_other, by_other)
+        assert outcome(start, first, second) == (texts(first.files), [("/a", "edit")])
+        assert outcome(start, second, first) == (texts(second.files), [("/a", "edit")])
 
 
 def test_a_task_may_edit_its_own_edits() -> None:
@@ -219,26 +198,6 @@ def test_overwriting_collides_with_every_change_of_another_task() -> None:
     )
 
 
-def test_of_a_deletion_and_an_edit_the_first_wins() -> None:
-    start = files_of(a="old")
-    deletion, edit = Task(start).delete("/a"), Task(start).edit("/a", "old", "new")
-    assert outcome(start, deletion, edit) == ({}, [("/a", "edit")])
-    assert outcome(start, edit, deletion) == ({"/a": "new"}, [("/a", "delete")])
-
-
-def test_two_deletions_of_one_file_do_not_collide() -> None:
-    start = files_of(a="old", b="old")
-    both = Task(start).send({"/a": (None, None), "/b": (None, None)})
-    assert outcome(start, Task(start).delete("/a"), both) == ({}, [])
-
-
-def test_a_task_may_delete_and_create_a_file_again() -> None:
-    start = files_of(a="old")
-    again = Task(start).delete("/a").write("/a", "new").edit("/a", "new", "newer")
-    assert outcome(start, again) == ({"/a": "newer"}, [])
-    assert outcome(start, again, Task(start).edit("/a", "old", "x")) == ({"/a": "newer"}, [("/a", "edit")])
-
-
 def test_a_move_takes_effect_at_both_ends_or_at_neither() -> None:
     start = files_of(a="content")
     taken, move = Task(start).write("/b", "other"), Task(start).move("/a", "/b")
@@ -264,14 +223,6 @@ def test_a_file_collides_with_a_directory_that_another_task_needs() -> None:
     gone = Task({}).write("/a/b/c", "1").delete("/a/b/c")
     assert outcome({}, gone, file) == ({"/a/b": "2"}, [])
     assert outcome({}, directory, Task({}).write("/a/b2", "3")) == ({"/a/b/c": "1", "/a/b2": "3"}, [])
-
-
-def test_changes_of_different_steps_do_not_collide() -> None:
-    start = files_of(a="one")
-    first = Task(start, 1).edit("/a", "one", "two")
-    second = Task(fold(start, first.writes), 2).edit("/a", "two", "one")
-    third = Task(start, 3).edit("/a", "one", "three")
-    assert outcome(start, first, second, third) == ({"/a": "three"}, [])
 
 
 # --- writes without an operation -------------------------------------------------------------------------------------
@@ -301,13 +252,6 @@ def test_an_earlier_version_of_a_file_can_be_restored() -> None:
     assert texts(fold(start, back)) == {"/a": "one"}
     assert texts(fold(start, [*back, {"/a": task.files["/a"]}])) == {"/a": "two"}
     assert fold(start, [*task.writes, {"/a": None}]) == {}
-
-
-def test_an_operation_after_a_plain_write_of_the_step_replaces_it() -> None:
-    start = files_of(a="one two")
-    tasks = [Task(start).edit("/a", "one", "1"), Task(start).edit("/a", "two", "2")]
-    put = {"/a": {"content": "quite something else"}}
-    assert texts(fold(start, [*tasks[0].writes, put, *tasks[1].writes])) == {"/a": "one 2"}
 
 
 def test_edits_of_the_step_after_a_plain_write_are_merged() -> None:
@@ -387,19 +331,25 @@ def in_batches(writes: Sequence[Any], cuts: Iterable[int]) -> Iterator[Sequence[
 
 
 @given(supersteps(), st.lists(st.integers(0, 99)))
-def test_every_division_into_batches_gives_the_same_result(
+def test_every_division_into_batches_gives_the_same_result_and_changes_nothing_given(
     run: tuple[dict[str, Any], list[list[Task]]], cuts: list[int]
 ) -> None:
     start, steps = run
     writes = in_order(*(task for tasks in steps for task in tasks))
+    before = copy.deepcopy((start, writes))
+    whole = fold(start, writes)
     files: Files = start
     for batch in in_batches(writes, cuts):
-        files = fold(files, batch)
-    assert files == fold(start, writes)
+        given_files = copy.deepcopy(files)
+        folded = fold(files, batch)
+        assert (files, fold(files, batch)) == (given_files, folded)
+        files = folded
+    assert files == whole
     conflicts: list[Any] = []
     for header_batch in in_batches(headers(writes), cuts):
         conflicts = fold_conflicts(conflicts, header_batch)
     assert conflicts == fold_conflicts([], headers(writes))
+    assert (start, writes) == before
 
 
 @given(supersteps())
@@ -412,56 +362,24 @@ def test_reloading_the_state_between_steps_changes_nothing(run: tuple[dict[str, 
 
 
 @given(supersteps())
-def test_fold_does_not_change_its_arguments(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
-    start, steps = run
-    writes = in_order(*(task for tasks in steps for task in tasks))
-    half = fold(start, writes[: len(writes) // 2])
-    before = copy.deepcopy((start, writes, half))
-    once = fold(half, writes[len(writes) // 2 :])
-    assert fold(half, writes[len(writes) // 2 :]) == once
-    assert (start, writes, half) == before
-
-
-def test_two_folds_of_one_value_do_not_affect_each_other() -> None:
-    start = files_of(a="one two")
-    one, two, also_two = (Task(start).edit("/a", old, new) for old, new in [("one", "1"), ("two", "2"), ("two", "II")])
-    files, conflicts = fold(start, one.writes), fold_conflicts([], headers(one.writes))
-    fold(files, [*two.writes, {"/a": {"content": "x"}}])
-    fold_conflicts(conflicts, headers(two.writes))
-    assert texts(fold(files, also_two.writes)) == {"/a": "1 II"}
-    assert fold_conflicts(conflicts, headers(also_two.writes)) == []
-
-
-@given(supersteps())
-def test_a_plain_reducer_agrees_unless_tasks_changed_the_same_file(
+def test_every_loss_is_reported_and_a_plain_reducer_agrees_unless_tasks_changed_the_same_file(
     run: tuple[dict[str, Any], list[list[Task]]],
 ) -> None:
     start, steps = run
     files: Files = start
     for tasks in steps:
+        writes = in_order(*tasks)
         touched = [path for task in tasks for path in task.changes]
-        folded, merged = fold(files, in_order(*tasks)), plain(files, in_order(*tasks))
+        folded, merged = fold(files, writes), plain(files, writes)
         if not any(is_related(one, other) for i, one in enumerate(touched) for other in touched[:i]):
             assert folded == merged
         assert not any(map(is_header, merged))
+        assert fold_conflicts([], headers(writes)) or merges_all(files, tasks, folded)
         files = folded
 
 
 def is_related(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-@given(supersteps())
-def test_every_loss_is_reported(run: tuple[dict[str, Any], list[list[Task]]]) -> None:
-    start, steps = run
-    files: Files = start
-    for tasks in steps:
-        reported = {
-            (conflict["path"], conflict["operation"]) for conflict in fold_conflicts([], headers(in_order(*tasks)))
-        }
-        folded = fold(files, in_order(*tasks))
-        assert reported or merges_all(files, tasks, folded)
-        files = folded
 
 
 def merges_all(files: Files, tasks: Sequence[Task], folded: Files) -> bool:
@@ -522,23 +440,7 @@ def test_composed_places_cover_exactly_the_changed_characters(data: st.DataObjec
     assert sum(length for *_, length in places) == characters.count("n")
 
 
-def test_adjacent_places_are_disjoint() -> None:
-    assert disjoint([(0, 2, 5), (4, 6, 0)], [(2, 4, 1), (6, 7, 1)])
-    assert not disjoint([(0, 2, 5), (4, 6, 0)], [(2, 5, 1)])
-    assert rebase([(2, 4, 1)], "abXef", "-cdef", [(0, 2, 1)]) == "-Xef"
-
-
 # --- stored values ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stored", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), dict])
-def test_the_folded_state_is_stored_as_plain_dicts(stored: Any) -> None:
-    start = files_of(a="one")
-    files = fold(start, Task(start).edit("/a", "one", "two").writes)
-    assert type(stored(files)) is dict
-    assert stored(files) == files
-    assert set(files) == {"/a"}
-    assert set(files["/a"]) == {"content", "encoding", "created_at", "modified_at"} - {"encoding"} | set(start["/a"])
 
 
 def test_a_checkpoint_holds_a_plain_dict_and_a_plain_list() -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -212,42 +211,38 @@ async def client_listening(url: str) -> AsyncIterator[tuple[Client, Any]]:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_settings_are_checked() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"tols": []}, "unknown field `tols`"),
         ({"limits": {"max_calls": 0}}, ">= 1"),
         ({"http": {"port": 70_000}}, "<= 65535"),
         ({"http": {"tokens": "hush"}}, "Expected `array`"),
         ({"http": {"path": "mcp"}}, "regex"),
         ({"allowed_directories": []}, "allowed_directories is empty"),
-    ],
-)
-def test_settings_are_checked(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        settings_from(table)
-    assert "hush" not in str(caught.value)
+    ]
+    for table, message in wrong:
+        with pytest.raises(ValueError, match=message) as caught:
+            settings_from(table)
+        assert "hush" not in str(caught.value)
+    with pytest.raises(ValueError, match=">= 1"):
+        create_server(MemoryBackend(), McpSettings(limits=ServerLimits(max_calls=0)))
 
 
-@pytest.mark.parametrize(
-    ("http", "message"),
-    [
+async def test_unsafe_servers_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for http, message in [
         (HttpSettings(host="192.0.2.1"), "set tokens for the server, or allow_anonymous"),
         (HttpSettings(host="0.0.0.0", tokens=[TOKEN]), "name the hosts in allowed_hosts"),
         (HttpSettings(tokens=["short"]), "needs 16 characters"),
         (HttpSettings(tokens=["sha256:abc"]), "64 hexadecimal digits"),
         (HttpSettings(port=-1), ">= 0"),
-    ],
-)
-async def test_unsafe_servers_do_not_start(http: HttpSettings, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        await serve(MemoryBackend(), McpSettings(http=http), transport="http")
-    assert "short" not in str(caught.value)
-
-
-async def test_settings_in_python_are_checked_as_well() -> None:
-    with pytest.raises(ValueError, match=">= 1"):
-        create_server(MemoryBackend(), McpSettings(limits=ServerLimits(max_calls=0)))
+    ]:
+        with pytest.raises(ValueError, match=message) as caught:
+            await serve(MemoryBackend(), McpSettings(http=http), transport="http")
+        assert "short" not in str(caught.value)
+    monkeypatch.setenv("DEEPFS_MCP_TOKEN", "")
+    async with open_files([str(tmp_path)]) as (backend, settings):
+        with pytest.raises(ValueError, match="needs 16 characters"):
+            await serve(backend, settings, transport="http")
 
 
 async def test_tokens() -> None:
@@ -315,13 +310,6 @@ async def test_what_a_command_names(tmp_path: Path, tree: str, monkeypatch: pyte
         assert isinstance(backend, MemoryBackend)
 
 
-async def test_an_empty_token_opens_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEEPFS_MCP_TOKEN", "")
-    async with open_files([str(tmp_path)]) as (backend, settings):
-        with pytest.raises(ValueError, match="needs 16 characters"):
-            await serve(backend, settings, transport="http")
-
-
 async def test_behind_a_link_the_parent_is_that_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "real/inner").mkdir(parents=True)
     (tmp_path / "real/f.txt").write_text("one\n")
@@ -330,25 +318,15 @@ async def test_behind_a_link_the_parent_is_that_of_its_target(tmp_path: Path) ->
         assert settings.allowed_directories == [str(tmp_path / "real")]
 
 
-@pytest.mark.parametrize(
-    ("places", "on", "error"),
-    [
-        ([], None, ValueError),
-        (["."], "memory://", ValueError),
-        (["memory://", "memory://"], None, ValueError),
-        (["memory://#/notes"], None, ValueError),
-        (["/no/such/directory"], None, NotADirectoryError),
-    ],
-)
-async def test_what_cannot_be_served(places: list[str], on: str | None, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        async with open_files(places, on=on):
-            pass
-
-
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("deepfs.mcp")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'deepfs\[mcp\]'"):
-        import deepfs.mcp  # noqa: F401
+async def test_what_cannot_be_served() -> None:
+    wrong: list[tuple[list[str], str | None]] = [
+        ([], None),
+        (["."], "memory://"),
+        (["memory://", "memory://"], None),
+        (["memory://#/notes"], None),
+        (["/no/such/directory"], None),
+    ]
+    for places, on in wrong:
+        with pytest.raises((ValueError, NotADirectoryError)):
+            async with open_files(places, on=on):
+                pass

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from deepfs import FilesystemPermission, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.local_shell import LocalShellBackend
@@ -22,15 +19,11 @@ from deepfs.middleware import (
     create_summarization_middleware,
     create_summarization_tool_middleware,
 )
-from deepfs.middleware.filesystem import FilesystemMiddleware, FilesystemState
+from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
-from support.agents import Invoke, Sandbox, backend, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
-
-FILE_TOOLS = ["ls", "read_file", "write_file", "edit_file", "glob", "grep", "delete", "move"]
 
 
 def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[ScriptedModel, Any]:
@@ -38,6 +31,7 @@ def agent_of(*turns: Any, middleware: Any = (), **options: Any) -> tuple[Scripte
     return model, create_agent(model, middleware=middleware, **options)
 
 
+@pytest.mark.parametrize("backend", ["state", "sandbox", "shell", "box"], indirect=True)
 def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke, tmp_path: Path) -> None:
     turns = [
         calls(call("write_file", file_path="/a.md", content="one\ntwo\n"), call("ls")),
@@ -70,20 +64,13 @@ def test_a_conversation_uses_every_tool(backend: BackendProtocol, invoke: Invoke
     assert said[11].startswith("Error: File '/b.md' not found")
 
 
-def test_execute_is_offered_only_if_the_backend_runs_commands(invoke: Invoke) -> None:
-    for files, offered in ((MemoryBackend(), FILE_TOOLS), (Sandbox(), [*FILE_TOOLS, "execute"])):
-        model, agent = agent_of(middleware=[FilesystemMiddleware(backend=files)])
+def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke) -> None:
+    for prompt in (None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])):
+        model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
         invoke(agent, {"messages": [("user", "go")]})
-        assert model.offered == offered
-
-
-@pytest.mark.parametrize("prompt", [None, "Be brief.", SystemMessage([{"type": "text", "text": "Be brief."}])])
-def test_the_file_prompt_follows_the_prompt_of_the_agent(invoke: Invoke, prompt: Any) -> None:
-    model, agent = agent_of(middleware=[FilesystemMiddleware()], system_prompt=prompt)
-    invoke(agent, {"messages": [("user", "go")]})
-    text = model.asked[0][0].text
-    assert text.endswith(PROMPTS["filesystem"])
-    assert text.startswith("Be brief." if prompt else "## Files")
+        text = model.asked[0][0].text
+        assert text.endswith(PROMPTS["filesystem"])
+        assert text.startswith("Be brief." if prompt else "## Files")
 
 
 def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
@@ -95,12 +82,6 @@ def test_prompt_and_descriptions_can_be_replaced(invoke: Invoke) -> None:
     bare, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="")])
     invoke(agent, {"messages": [("user", "go")]})
     assert [message.type for message in bare.asked[0]] == ["human"]
-
-
-def test_the_first_four_arguments_may_be_positional() -> None:
-    own = FilesystemMiddleware(MemoryBackend(), "Mine.", {"ls": "Look."}, 100)
-    assert isinstance(own.backend, MemoryBackend)
-    assert own.tools[0].description == "Look."
 
 
 def test_with_permissions_keeps_the_class_and_the_backend() -> None:
@@ -115,16 +96,6 @@ def test_with_permissions_keeps_the_class_and_the_backend() -> None:
     assert other.tools[0].description == "Look."
     assert other.backend.write("/a", "x").code == "permission_denied"
     assert own.backend.write("/a", "x").ok
-
-
-def test_files_are_stored_in_the_state_by_default(invoke: Invoke) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
-        middleware=[FilesystemMiddleware()],
-    )
-    files = invoke(agent, {"messages": [("user", "go")]})["files"]
-    assert {path: data["content"] for path, data in files.items()} == {"/a": "x", "/b": "y"}
-    assert FilesystemMiddleware().state_schema is FilesystemState
 
 
 def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
@@ -145,86 +116,30 @@ def test_media_reach_the_model_as_blocks_of_their_type(invoke: Invoke) -> None:
     ]
 
 
-def test_an_interrupt_pauses_and_resumes(backend: BackendProtocol, invoke: Invoke) -> None:
-    asking = HumanInTheLoopMiddleware(interrupt_on={"delete": True})
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x"), call("write_file", file_path="/b", content="y")),
-        calls(call("delete", file_path="/a"), call("delete", file_path="/b")),
-        calls(call("glob", pattern="*")),
-        middleware=[FilesystemMiddleware(backend=backend), asking],
-        checkpointer=InMemorySaver(),
-    )
-    thread = {"configurable": {"thread_id": "1"}}
-    paused = invoke(agent, {"messages": [("user", "go")]}, thread)
-    assert len(paused["__interrupt__"]) == 1
-    answer = {"decisions": [{"type": "approve"}, {"type": "reject", "message": "keep it"}]}
-    state = invoke(agent, Command(resume=answer), thread)
-    assert results(state)[-1].content == "/b"
-
-
-class _OldBackend:
-    """A V1 backend."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-
-    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> str:
-        text = self.files.get(file_path)
-        return f"Error: File '{file_path}' not found" if text is None else f"     1\t{text}"
-
-    def write(self, file_path: str, content: str) -> str:
-        self.files[file_path] = content
-        return f"Updated file {file_path}"
-
-    def ls_info(self, path: str) -> list[dict[str, Any]]:
-        return [{"path": each} for each in self.files]
-
-
-def _factory() -> Any:
-    with pytest.warns(DeprecationWarning, match="factories are deprecated"):
-        return FilesystemMiddleware(backend=lambda runtime: StateBackend())
-
-
-@pytest.mark.parametrize("make", [lambda: FilesystemMiddleware(backend=_OldBackend()), _factory], ids=["v1", "factory"])
-def test_deprecated_kinds_of_backends_are_accepted(invoke: Invoke, make: Any) -> None:
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/a", content="x")),
-        calls(call("read_file", file_path="/a")),
-        middleware=[make()],
-    )
-    assert results(invoke(agent, {"messages": [("user", "go")]}))[-1].content == "1\tx"
-
-
-def test_other_objects_are_refused_as_backends() -> None:
-    with pytest.raises(TypeError, match="str is no backend"):
-        FilesystemMiddleware(backend="/tmp")
-    assert isinstance(FilesystemMiddleware().backend, StateBackend)
-
-
 _WORKER = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_the_class_of_files_in_state_stands_for_an_object() -> None:
+    worker = {**_WORKER, "model": ScriptedModel(script=[])}
+    makers: list[Any] = [
         lambda backend: create_deep_agent(ScriptedModel(script=[]), backend=backend),
         lambda backend: FilesystemMiddleware(backend=backend),
-        lambda backend: SubAgentMiddleware(
-            backend=backend, subagents=[{**_WORKER, "model": ScriptedModel(script=[])}], general_purpose_agent=False
-        ),
+        lambda backend: SubAgentMiddleware(backend=backend, subagents=[worker], general_purpose_agent=False),
         lambda backend: SkillsMiddleware(backend=backend, sources=["/skills/"]),
         lambda backend: MemoryMiddleware(backend=backend, sources=["/notes.md"]),
         lambda backend: create_summarization_middleware(ScriptedModel(script=[]), backend),
         lambda backend: create_summarization_tool_middleware(ScriptedModel(script=[]), backend),
-    ],
-    ids=["agent", "files", "subagents", "skills", "memory", "summaries", "summary-tool"],
-)
-def test_the_class_of_files_in_state_stands_for_an_object(make: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
-        made = make(StateBackend)
-    assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
-    with pytest.raises(TypeError, match="MemoryBackend is a class, not a backend: pass an object of it"):
-        make(MemoryBackend)
+    ]
+    for make in makers:
+        with pytest.warns(DeprecationWarning, match=r"pass StateBackend\(\)"):
+            made = make(StateBackend)
+        assert isinstance(getattr(made, "backend", None) or StateBackend(), StateBackend)
+        for wrong, told in (
+            (MemoryBackend, "MemoryBackend is a class, not a backend: pass an object of it"),
+            ("/tmp", "str is no backend"),
+        ):
+            with pytest.raises(TypeError, match=told):
+                make(wrong)
 
 
 def test_without_langchain_the_error_names_the_extra() -> None:

@@ -79,90 +79,80 @@ async def test_commands_answer_as_documented(files: BackendProtocol) -> None:
     assert await said(files, "delete", path="/memories/b") == "Successfully deleted /memories/b"
 
 
-FAILING: dict[str, tuple[str, dict[str, Any], str]] = {
-    "missing": ("view", {"path": "/memories/x"}, "The path /memories/x does not exist. Please provide a valid path."),
-    "exists": ("create", {"path": "/memories/a", "file_text": ""}, "Error: File /memories/a already exists"),
-    "no match": (
-        "str_replace", {"path": "/memories/a", "old_str": "z", "new_str": "y"},
-        "No replacement was performed, old_str `z` did not appear verbatim in /memories/a.",
-    ),
-    "several": (
-        "str_replace", {"path": "/memories/a", "old_str": "x", "new_str": "y"},
-        "No replacement was performed. Multiple occurrences of old_str `x` in lines: 1, 2. Please ensure it is unique",
-    ),
-    "no file": (
-        "str_replace", {"path": "/memories/n", "old_str": "x"},
-        "Error: The path /memories/n does not exist. Please provide a valid path.",
-    ),
-    "line": (
-        "insert", {"path": "/memories/a", "insert_line": 3, "insert_text": "x"},
-        "Error: Invalid `insert_line` parameter: 3. It should be within the range of lines of the file: [0, 2]",
-    ),
-    "nothing to delete": ("delete", {"path": "/memories/n"}, "Error: The path /memories/n does not exist"),
-    "nothing to rename": (
-        "rename", {"old_path": "/memories/n", "new_path": "/memories/o"}, "Error: The path /memories/n does not exist",
-    ),
-    "taken": (
-        "rename", {"old_path": "/memories/a", "new_path": "/memories/d"},
-        "Error: The destination /memories/d already exists",
-    ),
-    "root": ("delete", {"path": "/memories/"}, "Error: Cannot delete the /memories directory itself"),
-    "directory": (
+MISSING = "The path /memories/n does not exist"
+TWICE = "Multiple occurrences of old_str `x` in lines: 1, 2. Please ensure it is unique"
+FAILING: list[tuple[str, dict[str, Any], str]] = [
+    ("view", {"path": "/memories/n"}, f"{MISSING}. Please provide a valid path."),
+    ("view", {"path": "/memories/bin"}, "Error: /memories/bin is not a text file."),
+    ("create", {"path": "/memories/a", "file_text": ""}, "Error: File /memories/a already exists"),
+    ("create", {"path": "/memories/n"}, "Error: create needs file_text. Call it again with all arguments."),
+    (
         "create", {"path": "/memories/n/", "file_text": ""},
         "Error: /memories/n/ is a directory. Name a path such as /memories/notes.md.",
     ),
-    "nothing": (
+    (
+        "str_replace", {"path": "/memories/a", "old_str": "z", "new_str": "y"},
+        "No replacement was performed, old_str `z` did not appear verbatim in /memories/a.",
+    ),
+    (
+        "str_replace", {"path": "/memories/a", "old_str": "x", "new_str": "y"},
+        f"No replacement was performed. {TWICE}",
+    ),
+    (
+        "str_replace", {"path": "/memories/n", "old_str": "x"},
+        f"Error: {MISSING}. Please provide a valid path.",
+    ),
+    (
         "str_replace", {"path": "/memories/a", "old_str": ""},
         "Error: old_str is empty. Give the exact text to replace, or use insert.",
     ),
-    "argument": ("create", {"path": "/memories/n"}, "Error: create needs file_text. Call it again with all arguments."),
-    "binary": ("view", {"path": "/memories/bin"}, "Error: /memories/bin is not a text file."),
-}  # fmt: skip
+    (
+        "insert", {"path": "/memories/a", "insert_line": 3, "insert_text": "x"},
+        "Error: Invalid `insert_line` parameter: 3. It should be within the range of lines of the file: [0, 2]",
+    ),
+    ("delete", {"path": "/memories/n"}, f"Error: {MISSING}"),
+    ("delete", {"path": "/memories/"}, "Error: Cannot delete the /memories directory itself"),
+    ("rename", {"old_path": "/memories/n", "new_path": "/memories/o"}, f"Error: {MISSING}"),
+    (
+        "rename", {"old_path": "/memories/a", "new_path": "/memories/d"},
+        "Error: The destination /memories/d already exists",
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAILING)
-async def test_failures_answer_as_documented(name: str) -> None:
-    files = MemoryBackend()
+async def test_failures_answer_as_documented() -> None:
     before = [("/memories/a", b"x\nx\n"), ("/memories/d/e", b"e"), ("/memories/bin", b"\0")]
-    await files.aupload_files(before)
-    command, arguments, text = FAILING[name]
-    message = await run(files, command, **arguments)
-    assert (message.status, message.text) == ("error", text)
-    assert [each.content for each in await files.adownload_files([path for path, _ in before])] == [
-        b"x\nx\n",
-        b"e",
-        b"\0",
-    ]
+    for command, arguments, text in FAILING:
+        files = MemoryBackend()
+        await files.aupload_files(before)
+        message = await run(files, command, **arguments)
+        assert (message.status, message.text) == ("error", text)
+        found = await files.adownload_files([path for path, _ in before])
+        assert [(each.path, each.content) for each in found] == before
 
 
 OUTSIDE = [
-    "/",
-    "/etc/passwd",
-    "/memories/../secret",
-    "/memoriesX/a",
-    "secret",
-    "~/a",
-    "/memories/./../secret",
+    *("/", "/etc/passwd", "/memories/../secret", "/memoriesX/a", "secret", "~/a", "/memories/./../secret"),
     "/MEMORIES/a",
 ]
 
 
-@pytest.mark.parametrize("path", OUTSIDE)
-async def test_no_path_leads_outside(path: str) -> None:
-    files = MemoryBackend()
-    await files.aupload_files([("/secret", b"s"), ("/memories/a", b"a"), ("/memoriesX/a", b"s"), ("/MEMORIES/a", b"s")])
-    before = await files.adownload_files(["/secret", "/memoriesX/a", "/memories/a"])
-    for command, arguments in (
-        ("view", {"path": path}),
-        ("create", {"path": path, "file_text": "x"}),
-        ("str_replace", {"path": path, "old_str": "s", "new_str": "x"}),
-        ("insert", {"path": path, "insert_line": 0, "insert_text": "x"}),
-        ("delete", {"path": path}),
-        ("rename", {"old_path": path, "new_path": "/memories/b"}),
-        ("rename", {"old_path": "/memories/a", "new_path": path}),
-    ):
-        assert (await run(files, command, **arguments)).status == "error", command
-    assert await files.adownload_files(["/secret", "/memoriesX/a", "/memories/a"]) == before
+async def test_no_path_leads_outside() -> None:
+    kept = {"/secret": b"s", "/memories/a": b"a", "/memoriesX/a": b"s", "/MEMORIES/a": b"s"}
+    for path in OUTSIDE:
+        files = MemoryBackend()
+        await files.aupload_files([*kept.items()])
+        for command, arguments in (
+            ("view", {"path": path}),
+            ("create", {"path": path, "file_text": "x"}),
+            ("str_replace", {"path": path, "old_str": "s", "new_str": "x"}),
+            ("insert", {"path": path, "insert_line": 0, "insert_text": "x"}),
+            ("delete", {"path": path}),
+            ("rename", {"old_path": path, "new_path": "/memories/b"}),
+            ("rename", {"old_path": "/memories/a", "new_path": path}),
+        ):
+            assert (await run(files, command, **arguments)).status == "error", (command, path)
+        assert {each.path: each.content for each in await files.adownload_files([*kept])} == kept
 
 
 @pytest.fixture
@@ -195,12 +185,11 @@ async def test_inserts_at_once_are_all_kept(files: BackendProtocol) -> None:
     assert sorted(content.decode("utf-8-sig").split("\r\n")) == ["", "0", "1", "2", "3", "end"]
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "new", "after"),
-    [("", 0, "x", "x\n"), ("a", 1, "b", "a\nb\n"), ("a", 0, "b", "b\na"), ("a\n\n", 2, "b\n", "a\n\nb\n")],
-)
-def test_lines_are_inserted_whole(text: str, line: int, new: str, after: str) -> None:
-    assert insert_lines(text, line, new) == after
+def test_lines_are_inserted_whole() -> None:
+    assert insert_lines("", 0, "x") == "x\n"
+    assert insert_lines("a", 1, "b") == "a\nb\n"
+    assert insert_lines("a", 0, "b") == "b\na"
+    assert insert_lines("a\n\n", 2, "b\n") == "a\n\nb\n"
 
 
 async def test_long_files_are_shown_in_parts() -> None:
@@ -214,14 +203,14 @@ async def test_long_files_are_shown_in_parts() -> None:
     assert f"\n{following:6}\tline" in await said(files, "view", path="/memories/a", view_range=[following, -1])
 
 
-@pytest.mark.parametrize("character", ["x", "\x01"])
-async def test_a_line_that_is_too_long_is_cut_and_told_so(character: str) -> None:
-    files = MemoryBackend()
-    await files.awrite("/memories/a", f"{character * 100_000}\nlast\n")
-    shown = await said(files, "view", path="/memories/a")
-    assert len(shown) <= 60_000
-    assert shown.endswith("[Line 1 is cut: it has 100,000 characters. View on with view_range [2, -1]]")
-    assert (await said(files, "view", path="/memories/a", view_range=[2, -1])).endswith("     2\tlast")
+async def test_a_line_that_is_too_long_is_cut_and_told_so() -> None:
+    for character in ("x", "\x01"):
+        files = MemoryBackend()
+        await files.awrite("/memories/a", f"{character * 100_000}\nlast\n")
+        shown = await said(files, "view", path="/memories/a")
+        assert len(shown) <= 60_000
+        assert shown.endswith("[Line 1 is cut: it has 100,000 characters. View on with view_range [2, -1]]")
+        assert (await said(files, "view", path="/memories/a", view_range=[2, -1])).endswith("     2\tlast")
 
 
 def test_the_tool_is_an_option_of_the_middleware_and_under_its_rules() -> None:

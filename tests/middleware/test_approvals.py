@@ -1,5 +1,6 @@
 """Approvals: which calls a person is asked about, and which answers are valid."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,10 +19,8 @@ from deepfs import (
     create_deep_agent,
 )
 from deepfs.middleware.approvals import ApprovalMiddleware
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, in_async, in_sync, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -33,6 +32,10 @@ def files_of() -> MemoryBackend:
     files.write("/a", "new")
     files.write("/b", "old")
     return files
+
+
+def text(files: BackendProtocol, path: str) -> str:
+    return files.read(path).unwrap().content
 
 
 def agent_of(files: BackendProtocol, *made: Any, **options: Any) -> Any:
@@ -56,61 +59,52 @@ CREATE = call("write_file", file_path="/c", content="new")
 # --- tools with the effect of another tool ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("named", ["write_file", "edit_file", "delete"])
-@pytest.mark.parametrize("made", [MOVE, REPLACE], ids=["move", "overwrite"])
-def test_tools_that_replace_files_ask_like_the_named_tool(invoke: Invoke, named: str, made: Any) -> None:
-    files = files_of()
-    agent = agent_of(files, made, interrupt_on={named: True})
-    assert asked(invoke(agent, GO, THREAD)) == [made["name"]]
-    assert [files.read(path).ok for path in ("/a", "/b")] == [True, True]
-    state = invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
-    assert results(state)[0].status == "error"
-    read = files.read("/b").file_data
-    assert read is not None
-    assert read.content == "old"
+def test_tools_that_replace_files_ask_like_the_named_tool(invoke: Invoke) -> None:
+    for named, made in product(["write_file", "edit_file", "delete"], [MOVE, REPLACE]):
+        files = files_of()
+        agent = agent_of(files, made, interrupt_on={named: True})
+        assert asked(invoke(agent, GO, THREAD)) == [made["name"]]
+        assert [files.read(path).ok for path in ("/a", "/b")] == [True, True]
+        state = invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
+        assert results(state)[0].status == "error"
+        assert text(files, "/b") == "old"
 
 
-@pytest.mark.parametrize("made", [MOVE, REPLACE], ids=["move", "overwrite"])
-def test_an_explicit_setting_for_a_tool_wins(invoke: Invoke, made: Any) -> None:
-    on = {"edit_file": True, "delete": True, "move": False, "write_file": False}
-    files = files_of()
-    assert not asked(invoke(agent_of(files, made, interrupt_on=on), GO, THREAD))
-    read = files.read("/b").file_data
-    assert read is not None
-    assert read.content == "new"
+def test_calls_that_no_setting_means_do_not_ask(invoke: Invoke) -> None:
+    explicit = {"edit_file": True, "delete": True, "move": False, "write_file": False}
+    for made, on in [
+        (MOVE, explicit),
+        (REPLACE, explicit),
+        (CREATE, {"edit_file": True}),
+        (CREATE, {"delete": True}),
+        (MOVE, {}),
+        (MOVE, {"write_file": False}),
+        (MOVE, {"execute": True}),
+    ]:
+        files = files_of()
+        assert not asked(invoke(agent_of(files, made, interrupt_on=on), GO, THREAD))
+        assert text(files, "/c" if made is CREATE else "/b") == "new"
 
 
-@pytest.mark.parametrize("named", ["edit_file", "delete"])
-def test_creating_a_file_does_not_ask(invoke: Invoke, named: str) -> None:
-    assert not asked(invoke(agent_of(files_of(), CREATE, interrupt_on={named: True}), GO, THREAD))
-
-
-@pytest.mark.parametrize("on", [{}, {"write_file": False}, {"execute": True}])
-def test_unrelated_settings_do_not_ask(invoke: Invoke, on: Any) -> None:
-    assert not asked(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD))
-
-
-@pytest.mark.parametrize(
-    ("named", "path", "asks"),
-    [
+def test_a_condition_gets_an_equivalent_call_for_each_file(invoke: Invoke) -> None:
+    for named, path, asks in [
         ("write_file", "/b", True),
         ("write_file", "/a", False),
         ("delete", "/a", True),
         ("delete", "/b", True),
         ("edit_file", "/b", True),
         ("delete", "/c", False),
-    ],
-)
-def test_a_condition_gets_an_equivalent_call_for_each_file(invoke: Invoke, named: str, path: str, asks: bool) -> None:
-    def when(request: Any) -> bool:
-        assert request.tool_call["name"] == named
-        return bool(request.tool_call["args"]["file_path"] == path)
+    ]:
 
-    on = {named: {"allowed_decisions": ["approve", "reject"], "when": when}}
-    state = invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)
-    assert bool(asked(state)) is asks
-    if asks:
-        assert decisions(state) == ["approve", "reject"]
+        def when(request: Any, named: str = named, path: str = path) -> bool:
+            assert request.tool_call["name"] == named
+            return bool(request.tool_call["args"]["file_path"] == path)
+
+        on = {named: {"allowed_decisions": ["approve", "reject"], "when": when}}
+        state = invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)
+        assert bool(asked(state)) is asks, (named, path)
+        if asks:
+            assert decisions(state) == ["approve", "reject"]
 
 
 def test_a_condition_that_raises_on_an_equivalent_call_asks(invoke: Invoke) -> None:
@@ -128,10 +122,10 @@ def test_the_decisions_offered_are_those_that_every_setting_allows(invoke: Invok
     assert decisions(invoke(agent_of(files_of(), MOVE, interrupt_on=on), GO, THREAD)) == ["approve", "reject"]
 
 
-@pytest.mark.parametrize("wrong", [{"allowed_decision": ["approve"]}, {"allowed_decisions": []}, {}])
-def test_an_entry_without_decisions_is_an_error_that_says_so(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="`allowed_decisions` must be a non-empty list"):
-        agent_of(MemoryBackend(), interrupt_on={"delete": wrong})
+def test_an_entry_without_decisions_is_an_error_that_says_so() -> None:
+    for wrong in ({"allowed_decision": ["approve"]}, {"allowed_decisions": []}, {}):
+        with pytest.raises(ValueError, match="`allowed_decisions` must be a non-empty list"):
+            agent_of(MemoryBackend(), interrupt_on={"delete": wrong})
 
 
 def test_an_entry_of_a_tool_does_not_switch_off_a_rule(invoke: Invoke) -> None:
@@ -141,94 +135,77 @@ def test_an_entry_of_a_tool_does_not_switch_off_a_rule(invoke: Invoke) -> None:
         assert asked(invoke(agent, GO, THREAD)) == ["write_file"]
 
 
-@pytest.mark.parametrize("where", ["inherited", "own"])
+DELETES = {"delete": True}
+WHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "inherited": ({"interrupt_on": DELETES}, {}),
+    "of the subagent": ({}, {"interrupt_on": DELETES}),
+    "langchain's middleware": ({}, {"middleware": [HumanInTheLoopMiddleware(DELETES)]}),  # type: ignore[arg-type]
+    "own middleware": (
+        {"interrupt_on": {"edit_file": False, "ls": True}},
+        {"middleware": [ApprovalMiddleware(interrupt_on=DELETES)]},
+    ),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_approvals_hold_for_subagents(invoke: Invoke, where: str) -> None:
-    files = files_of()
-    on = {"delete": True}
-    worker = SubAgent(name="worker", description="Works.", **({"interrupt_on": on} if where == "own" else {}))
-    model = ScriptedModel(
-        script=[
-            calls(call("task", description="x", subagent_type="worker")),
-            calls(MOVE),
-            AIMessage("no"),
-            AIMessage(""),
-        ]
-    )
-    agent = create_deep_agent(
-        model, backend=files, checkpointer=InMemorySaver(), subagents=[worker],
-        interrupt_on=on if where == "inherited" else None,
-    )  # fmt: skip
+    of_agent, of_worker = WHERE[where]
+    files, worker = files_of(), SubAgent(name="worker", description="Works.", **of_worker)
+    task = call("task", description="x", subagent_type="worker")
+    model = ScriptedModel(script=[calls(task), calls(MOVE), AIMessage("no"), AIMessage("")])
+    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver(), subagents=[worker], **of_agent)
     assert asked(invoke(agent, GO, THREAD)) == ["move"]
-    with pytest.raises(ValueError, match="Answer with Command"):
-        invoke(agent, Command(resume="yes"), THREAD)
+    if where != "langchain's middleware":
+        with pytest.raises(ValueError, match="Answer with Command"):
+            invoke(agent, Command(resume="yes"), THREAD)
     assert files.read("/a").ok
     invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
     assert files.read("/a").ok
 
 
-@pytest.mark.parametrize("where", ["agent", "subagent"])
-def test_langchains_own_middleware_asks_about_equivalent_calls_too(invoke: Invoke, where: str) -> None:
-    files = files_of()
-    asking = HumanInTheLoopMiddleware({"delete": True})
-    turns = [calls(MOVE), AIMessage("done")]
-    options: dict[str, Any] = {"middleware": [asking]}
-    if where == "subagent":
-        turns = [calls(call("task", description="x", subagent_type="worker")), *turns, AIMessage("done")]
-        options = {"subagents": [SubAgent(name="worker", description="Works.", **options)]}
-    agent = create_deep_agent(ScriptedModel(script=turns), backend=files, checkpointer=InMemorySaver(), **options)
-    assert invoke(agent, GO, THREAD)["__interrupt__"]
-    assert files.read("/a").ok
-    assert set(asking.interrupt_on) == {"delete"}, "the caller's own is left as it is"
-
-
-@pytest.mark.parametrize("where", ["agent", "subagent"])
-def test_an_approval_middleware_adds_to_interrupt_on(invoke: Invoke, where: str) -> None:
-    files = files_of()
-    turns = [calls(MOVE), AIMessage("done")]
-    options: dict[str, Any] = {"middleware": [ApprovalMiddleware(interrupt_on={"delete": True})]}
-    on = {"edit_file": False, "ls": True}
-    if where == "subagent":
-        turns = [calls(call("task", description="x", subagent_type="worker")), *turns, AIMessage("done")]
-        options = {"subagents": [SubAgent(name="worker", description="Works.", **options)]}
-    model = ScriptedModel(script=turns)
-    agent = create_deep_agent(model, backend=files, checkpointer=InMemorySaver(), interrupt_on=on, **options)
-    assert asked(invoke(agent, GO, THREAD)) == ["move"]
-    assert files.read("/a").ok
+def test_middleware_of_the_agent_asks_about_equivalent_calls_too(invoke: Invoke) -> None:
+    of_langchain = HumanInTheLoopMiddleware(DELETES)  # type: ignore[arg-type]
+    for asking in (of_langchain, ApprovalMiddleware(interrupt_on=DELETES)):
+        files = files_of()
+        agent = agent_of(files, MOVE, middleware=[asking], interrupt_on={"edit_file": False, "ls": True})
+        assert asked(invoke(agent, GO, THREAD)) == ["move"]
+        assert files.read("/a").ok
+    assert set(of_langchain.interrupt_on) == {"delete"}, "the caller's own is left as it is"
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
 
-WRONG: dict[str, Any] = {
-    "text": "yes",
-    "true": True,
-    "number": 5,
-    "list": ["approve"],
-    "key": {"decision": "approve"},
-    "none": {"decisions": None},
-    "too few": {"decisions": []},
-    "too many": {"decisions": [{"type": "approve"}, {"type": "approve"}]},
-    "no decision": {"decisions": ["approve"]},
-    "no type": {"decisions": [{}]},
-    "type": {"decisions": [{"type": "perhaps"}]},
-    "no action": {"decisions": [{"type": "edit"}]},
-    "action": {"decisions": [{"type": "edit", "edited_action": "x"}]},
-    "action without arguments": {"decisions": [{"type": "edit", "edited_action": {"name": "ls"}}]},
-    "action with a list": {"decisions": [{"type": "edit", "edited_action": {"name": "ls", "args": ["/"]}}]},
-    "no message": {"decisions": [{"type": "respond"}]},
-}
+WRONG: list[Any] = [
+    "yes",
+    True,
+    5,
+    ["approve"],
+    {"decision": "approve"},
+    {"decisions": None},
+    {"decisions": []},
+    {"decisions": [{"type": "approve"}, {"type": "approve"}]},
+    {"decisions": ["approve"]},
+    {"decisions": [{}]},
+    {"decisions": [{"type": "perhaps"}]},
+    {"decisions": [{"type": "edit"}]},
+    {"decisions": [{"type": "edit", "edited_action": "x"}]},
+    {"decisions": [{"type": "edit", "edited_action": {"name": "ls"}}]},
+    {"decisions": [{"type": "edit", "edited_action": {"name": "ls", "args": ["/"]}}]},
+    {"decisions": [{"type": "respond"}]},
+]
 RULE = FilesystemPermission(["write"], ["/**"], "interrupt")
 ASKING: dict[str, Any] = {"interrupt_on": {"interrupt_on": {"write_file": True}}, "rule": {"permissions": [RULE]}}
 
 
 @pytest.mark.parametrize("by", ["interrupt_on", "rule"])
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_malformed_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: str, wrong: str) -> None:
+def test_a_malformed_or_missing_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: str) -> None:
     files = MemoryBackend()
     agent = agent_of(files, CREATE, **ASKING[by])
-    invoke(agent, GO, THREAD)
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"Nothing was done\. Answer with Command\(resume=\{'decisions'"):
-            invoke(agent, Command(resume=WRONG[wrong]), THREAD)
+    assert invoke(agent, Command(update=GO), THREAD)["__interrupt__"], "commands without an answer pass"
+    answers = [Command(resume=None), Command(), *(Command(resume=wrong) for wrong in WRONG)]
+    for answer in answers:
+        with pytest.raises(ValueError, match=r"Answer with Command\(resume=\{'decisions'"):
+            invoke(agent, answer, THREAD)
         assert not files.read("/c").ok
         assert agent.get_state(THREAD).interrupts
     state = invoke(agent, APPROVE, THREAD)
@@ -236,6 +213,7 @@ def test_a_malformed_answer_raises_and_the_interrupt_stays(invoke: Invoke, by: s
     assert files.read("/c").ok
 
 
+@pytest.mark.parametrize("invoke", [in_sync, in_async])
 def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: Invoke) -> None:
     files = files_of()
     agent = agent_of(files, CREATE, call("delete", file_path="/a"), interrupt_on={"write_file": True})
@@ -248,22 +226,6 @@ def test_a_tool_that_is_not_there_in_an_answer_does_not_end_the_thread(invoke: I
     )
     assert not files.read("/c").ok
     assert agent.get_state(THREAD).next == ()
-
-
-def test_a_missing_answer_raises_and_the_interrupt_stays(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    agent = agent_of(files, CREATE, interrupt_on={"write_file": True})
-    invoke(agent, GO, THREAD)
-    for nothing in (Command(resume=None), Command()):
-        with pytest.raises(ValueError, match="Answer with Command"):
-            invoke(agent, nothing, THREAD)
-    invoke(agent, APPROVE, THREAD)
-    assert files.read("/c").ok
-
-
-def test_commands_without_resume_pass(invoke: Invoke) -> None:
-    agent = agent_of(MemoryBackend(), CREATE, interrupt_on={"write_file": True})
-    assert invoke(agent, Command(update=GO), THREAD)["__interrupt__"]
 
 
 def test_an_error_of_the_users_condition_is_raised_unchanged(invoke: Invoke) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Annotated, Any, NotRequired
 
@@ -14,7 +15,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -25,12 +26,10 @@ from deepfs.middleware import AsyncSubAgent, AsyncSubAgentMiddleware, Background
 from deepfs.middleware.async_subagents import NOTIFICATION
 from deepfs.middleware.background_tasks import default_tasks
 from deepfs.sync import run_sync
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, in_async, in_sync, results
 from support.chat import ScriptedModel, call, calls
 from support.langgraph_server import LangGraphServer, asgi, running_langgraph_server
 from support.waiting import until
-
-__all__ = ["invoke"]
 
 THREAD = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
@@ -73,11 +72,11 @@ class Supervisor:
         with anyio.fail_after(10):
             await self.tasks.await_all()
 
-    def turn_in_sync(self, text: str = "go") -> dict[str, Any]:
-        return self.agent.invoke({"messages": [("user", text)]}, THREAD)
-
-    def wait_in_sync(self) -> None:
-        run_sync(self.ended)
+    async def turn_after_end(self, **first: Any) -> dict[str, Any]:
+        """The state after a turn, the end of the tasks that it starts, and another turn."""
+        await self.turn(**first)
+        await self.ended()
+        return await self.turn()
 
 
 released = threading.Event()
@@ -147,46 +146,40 @@ def anyio_backend() -> str:
 # --- in this process -------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_lives_on_between_turns_and_its_files_are_merged() -> None:
-    lead = Supervisor(spec(writer()), start(), AIMessage("later"), with_id("check_async_task"), AIMessage("done"))
-    first = await lead.turn()
-    assert task_of(first)["status"] in {"running", "success"}
-    await lead.ended()
-    state = await lead.turn("and?")
-    assert state["files"]["/report.md"]["content"] == "found\n"
-    assert task_of(state)["status"] == "success"
-
-
-async def test_check_returns_the_answer() -> None:
-    gate = Gate()
+async def test_a_task_lives_on_between_turns_and_is_told_and_merged_once() -> None:
     check = with_id("check_async_task")
-    lead = Supervisor(spec(RunnableLambda(gate)), start(), check, AIMessage("a"), check, AIMessage("b"))
+    lead = Supervisor(spec(writer()), start(), check, AIMessage("a"), check, *map(AIMessage, "bcd"))
+    before = len(asyncio.all_tasks())
     state = await lead.turn()
-    assert json.loads(results(state)[-1].text)["status"] == "running"
-    gate.opened.set()
+    running = json.loads(results(state)[-1].text)
+    assert (running["status"], running["thread_id"]) == ("running", task_of(state)["task_id"])
     await lead.ended()
-    state = await lead.turn()
+    await anyio.wait_all_tasks_blocked()
+    assert len(asyncio.all_tasks()) == before
+    state = await lead.turn("and?")
     checked = json.loads(results(state)[-1].text)
-    assert (checked["status"], checked["result"]) == ("success", "through")
-    assert checked["thread_id"] == task_of(state)["task_id"] == task_of(state)["thread_id"]
+    assert (checked["status"], checked["result"], task_of(state)["status"]) == ("success", "written", "success")
+    state = await lead.turn()
+    assert len(told(state)) == 1
+    assert {path: data["content"] for path, data in state["files"].items()} == {"/report.md": "found\n"}
 
 
-def test_a_task_of_a_sync_agent_lives_on_between_turns() -> None:
-    lead = Supervisor(spec(writer()), start(), AIMessage("later"), with_id("check_async_task"), AIMessage("done"))
-    lead.turn_in_sync()
-    lead.wait_in_sync()
-    state = lead.turn_in_sync()
+@pytest.mark.parametrize(
+    ("turn", "options"),
+    [
+        (lambda lead: lead.agent.invoke(GO, THREAD), {}),
+        (lambda lead: asyncio.run(lead.turn()), {"own_loop": True}),
+    ],
+    ids=["no loop", "a loop that ends"],
+)
+def test_a_task_outlives_the_turn_that_had_no_event_loop_or_ended_it(turn: Any, options: Any) -> None:
+    script = [start(), AIMessage("later"), with_id("check_async_task"), AIMessage("done")]
+    lead = Supervisor(spec(writer()), *script, **options)
+    turn(lead)
+    run_sync(lead.ended)
+    state = turn(lead)
     assert state["files"]["/report.md"]["content"] == "found\n"
     assert json.loads(results(state)[-1].text)["result"] == "written"
-
-
-def test_tasks_on_a_loop_of_their_own_outlive_the_event_loop_of_a_turn() -> None:
-    lead = Supervisor(
-        spec(writer()), start(), AIMessage("later"), with_id("check_async_task"), AIMessage("done"), own_loop=True
-    )
-    asyncio.run(lead.turn())
-    lead.wait_in_sync()
-    assert asyncio.run(lead.turn())["files"]["/report.md"]["content"] == "found\n"
 
 
 def test_a_task_whose_event_loop_ended_says_so() -> None:
@@ -274,24 +267,11 @@ async def test_a_notification_has_no_block_that_providers_refuse() -> None:
         {"type": "image", "url": ["https://example.org"]},
     ]
     answering = RunnableLambda(lambda state: {"messages": [AIMessage(content)]})  # type: ignore[arg-type]
-    lead = Supervisor(spec(answering), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
-    await lead.turn()
-    await lead.ended()
-    (note,) = told(await lead.turn())
+    (note,) = told(await Supervisor(spec(answering), start(), *map(AIMessage, "abc")).turn_after_end())
     assert [block["type"] for block in note.content] == ["text", "text", "text", "image", "text", "text"]
     assert all(block["text"].strip() for block in note.content if block["type"] == "text")
     assert "Cut off" in note.text
     assert len(note.text) < 81_000
-
-
-async def test_an_end_is_told_once() -> None:
-    lead = Supervisor(spec(writer()), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"), AIMessage("d"))
-    await lead.turn()
-    await lead.ended()
-    await lead.turn()
-    state = await lead.turn()
-    assert len(told(state)) == 1
-    assert list(state["files"]) == ["/report.md"]
 
 
 async def test_files_are_merged_once_with_changes_made_meanwhile() -> None:
@@ -302,9 +282,7 @@ async def test_files_are_merged_once_with_changes_made_meanwhile() -> None:
     again = calls(call("edit_file", file_path="/a", old_string="ONE", new_string="1"))
     check = with_id("check_async_task")
     lead = Supervisor(spec(subagent), start(), own, AIMessage("a"), again, check, AIMessage("b"), AIMessage("c"))
-    await lead.turn(files={"/a": {"content": lines, "encoding": "utf-8"}})
-    await lead.ended()
-    state = await lead.turn()
+    state = await lead.turn_after_end(files={"/a": {"content": lines, "encoding": "utf-8"}})
     assert {path: data["content"] for path, data in state["files"].items()} == {"/a": "1\ntwo\nTHREE\n"}
 
 
@@ -312,9 +290,7 @@ async def test_a_conflict_keeps_both_versions() -> None:
     own = calls(call("write_file", file_path="/report.md", content="mine\n"))
     check = with_id("check_async_task")
     lead = Supervisor(spec(writer()), start(), own, check, AIMessage("a"), AIMessage("b"), check, AIMessage("c"))
-    await lead.turn()
-    await lead.ended()
-    state = await lead.turn()
+    state = await lead.turn_after_end()
     contents = {path: data["content"] for path, data in state["files"].items()}
     assert sorted(contents.values()) == ["found\n", "mine\n"]
     assert contents["/report.md"] == "mine\n"
@@ -329,9 +305,7 @@ async def test_a_failed_task_tells_why_and_keeps_its_files() -> None:
     script = [calls(call("write_file", file_path="/half.md", content="half\n")), held(fail)]
     subagent = create_agent(ScriptedModel(script=script), middleware=[FilesystemMiddleware()])
     lead = Supervisor(spec(subagent), start(), AIMessage("a"), with_id("check_async_task"), AIMessage("b"))
-    await lead.turn()
-    await lead.ended()
-    state = await lead.turn()
+    state = await lead.turn_after_end()
     assert task_of(state)["status"] == "error"
     assert "out of luck" in told(state)[0].text
     assert state["files"]["/half.md"]["content"] == "half\n"
@@ -373,9 +347,8 @@ def with_check(name: str, **arguments: Any) -> Callable[[list[Any]], AIMessage]:
 
 async def test_a_task_that_is_cancelled_and_checked_in_one_turn_stays_cancelled() -> None:
     gate = Gate()
-    lead = Supervisor(
-        spec(RunnableLambda(gate)), start(), AIMessage("a"), with_check("cancel_async_task"), AIMessage("b")
-    )
+    script = [start(), AIMessage("a"), with_check("cancel_async_task"), AIMessage("b")]
+    lead = Supervisor(spec(RunnableLambda(gate)), *script)
     await lead.turn()
     await until(lambda: gate.began == 1)
     state = await lead.turn()
@@ -383,8 +356,7 @@ async def test_a_task_that_is_cancelled_and_checked_in_one_turn_stays_cancelled(
     assert not told(state)
 
 
-@pytest.mark.parametrize("deep_agent", [False, True])
-async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_agent: bool) -> None:
+async def test_an_update_stops_the_run_and_goes_on_with_its_conversation() -> None:
     reached = anyio.Event()
 
     @tool
@@ -394,27 +366,12 @@ async def test_an_update_stops_the_run_and_goes_on_with_its_conversation(deep_ag
         await anyio.sleep_forever()
         return ""
 
-    model = ScriptedModel(
-        script=[
-            calls(call("write_file", file_path="/half.md", content="half\n")),
-            calls(call("wait")),
-            calls(call("read_file", file_path="/half.md")),
-            AIMessage("as you wish"),
-        ]
-    )
-    subagent = (
-        create_deep_agent(model, tools=[wait])
-        if deep_agent
-        else create_agent(model, tools=[wait], middleware=[FilesystemMiddleware()])
-    )
+    write, read = (call(name, file_path="/half.md") for name in ("write_file", "read_file"))
+    write["args"]["content"] = "half\n"
+    model = ScriptedModel(script=[calls(write), calls(call("wait")), calls(read), AIMessage("as you wish")])
+    update = with_id("update_async_task", message="do it otherwise")
     lead = Supervisor(
-        spec(subagent),
-        start("first"),
-        AIMessage("a"),
-        with_id("update_async_task", message="do it otherwise"),
-        AIMessage("b"),
-        AIMessage("c"),
-        AIMessage("d"),
+        spec(create_deep_agent(model, tools=[wait])), start("first"), AIMessage("a"), update, *map(AIMessage, "bcd")
     )
     await lead.turn()
     await reached.wait()
@@ -505,26 +462,21 @@ async def test_what_was_said_before_the_first_step_is_not_lost() -> None:
     assert [message.text for message in model.asked[-1]] == ["task", "one", "two"]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
+async def test_an_odd_result_does_not_stop_the_agent() -> None:
+    odd: list[Any] = [
         {"messages": {"no": "list"}},
         {"messages": [AIMessage([{"type": "text"}, {"type": "image"}])]},
         {"messages": [{"role": "assistant", "content": [{"type": "text"}]}]},
         {"messages": [AIMessage("x")], "files": None},
         {"messages": [AIMessage("x")], "files": ["/a"]},
-    ],
-    ids=["mapping", "blocks", "foreign", "no-files", "list-of-files"],
-)
-async def test_an_odd_result_does_not_stop_the_agent(result: Any) -> None:
-    odd = RunnableLambda(lambda state: result)
-    lead = Supervisor(spec(odd), start(), with_id("check_async_task"), *map(AIMessage, "abc"))
-    await lead.turn()
-    await lead.ended()
-    state = await lead.turn()
-    assert task_of(state)["status"] == "success"
-    blocks = [block for message in told(state) for block in message.content]
-    assert all(block["type"] == "text" and block["text"] for block in blocks)
+    ]
+    for result in odd:
+        runnable = RunnableLambda(lambda state, result=result: result)
+        lead = Supervisor(spec(runnable), start(), with_id("check_async_task"), *map(AIMessage, "abc"))
+        state = await lead.turn_after_end()
+        assert task_of(state)["status"] == "success", result
+        blocks = [block for message in told(state) for block in message.content]
+        assert all(block["type"] == "text" and block["text"] for block in blocks), result
 
 
 async def test_an_enqueued_update_waits_for_the_run() -> None:
@@ -563,10 +515,10 @@ async def test_a_task_that_asks_a_person_waits_for_the_answer() -> None:
         interrupt_on={"write_file": True},
     )
     check = with_id("check_async_task")
-    lead = Supervisor(spec(subagent), start(), AIMessage("a"), check, AIMessage("b"), AIMessage("c"), AIMessage("d"))
-    await lead.turn()
-    await lead.ended()
-    state = await lead.turn()
+    lead = Supervisor(spec(subagent), start(), AIMessage("a"), check, *map(AIMessage, "bcd"))
+    with pytest.raises(ValueError, match="waits for an answer"):
+        await lead.tasks.resume("1", {})
+    state = await lead.turn_after_end()
     checked = json.loads(results(state)[-1].text)
     assert checked["status"] == task_of(state)["status"] == "waiting"
     assert checked["interrupts"][0]["value"]["action_requests"][0]["name"] == "write_file"
@@ -584,16 +536,9 @@ async def test_a_cancelled_task_asks_nothing() -> None:
     subagent = create_deep_agent(ask, interrupt_on={"write_file": True})
     check, cancel = with_id("check_async_task"), with_id("cancel_async_task")
     lead = Supervisor(spec(subagent), start(), AIMessage("a"), cancel, check, AIMessage("b"))
-    await lead.turn()
-    await lead.ended()
-    state = await lead.turn()
+    state = await lead.turn_after_end()
     checked = json.loads(results(state)[-1].text)
     assert checked == {"status": "cancelled", "thread_id": task_of(state)["task_id"]}
-
-
-async def test_only_a_task_that_waits_takes_an_answer() -> None:
-    with pytest.raises(ValueError, match="waits for an answer"):
-        await BackgroundTasks().resume("1", {})
 
 
 async def test_many_tasks_lose_no_file() -> None:
@@ -609,9 +554,7 @@ async def test_many_tasks_lose_no_file() -> None:
     starts = calls(*(call("start_async_task", description=name, subagent_type="worker") for name in names))
     lead = Supervisor(spec(subagent), starts, *(AIMessage(str(number)) for number in range(50)))
     items = "".join(f"item {name}\n" for name in names)
-    await lead.turn(files={"/list": {"content": items, "encoding": "utf-8"}})
-    await lead.ended()
-    state = await lead.turn()
+    state = await lead.turn_after_end(files={"/list": {"content": items, "encoding": "utf-8"}})
     files = {path: data["content"] for path, data in state["files"].items()}
     assert files.pop("/list") == items.replace("item", "DONE")
     assert files == {f"/{name}.md": name for name in names}
@@ -646,34 +589,16 @@ async def test_the_number_of_tasks_is_bounded() -> None:
     await lead.tasks.aclose()
 
 
-async def test_tasks_leave_no_threads_or_tasks_behind() -> None:
-    lead = Supervisor(spec(writer()), start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
-    before = len(asyncio.all_tasks())
-    await lead.turn()
-    await lead.ended()
-    await anyio.wait_all_tasks_blocked()
-    assert len(asyncio.all_tasks()) == before
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_has_no_tasks() -> None:
     lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"))
-    task: Any = task_of(lead.turn_in_sync())
+    task: Any = task_of(lead.agent.invoke(GO, THREAD))
     child = os.fork()
     if child == 0:
         os._exit(7 if lead.tasks.observe(task).status == "error" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert lead.tasks.observe(task).status == "running"
     run_sync(lead.tasks.aclose)
-
-
-async def test_old_tasks_are_forgotten() -> None:
-    script = [turn for _ in range(4) for turn in (start(), AIMessage("a"), AIMessage("b"))]
-    lead = Supervisor(spec(RunnableLambda(lambda state: {"messages": [AIMessage("x")]})), *script, kept=2)
-    for _ in range(4):
-        await lead.turn()
-        await lead.ended()
-    assert len(lead.tasks._tasks) == 2
 
 
 async def test_tasks_that_wait_for_a_person_are_forgotten_last() -> None:
@@ -720,18 +645,6 @@ async def test_wrong_calls_are_reported() -> None:
     assert "Choose one of: worker" in results(state)[0].text
 
 
-async def test_a_fork_knows_the_conversation() -> None:
-    gate = Gate()
-    lead = Supervisor(spec(RunnableLambda(gate), mode="fork"), start("dig"), AIMessage("a"))
-    await lead.turn("the number is 7")
-    await anyio.wait_all_tasks_blocked()
-    messages = gate.seen[0]["messages"]
-    assert [message.type for message in messages] == ["human", "ai", "tool", "human"]
-    assert messages[2].tool_call_id == messages[1].tool_calls[0]["id"]
-    assert messages[-1].text.endswith("dig")
-    await lead.tasks.aclose()
-
-
 async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run() -> None:
     seen: list[Any] = []
 
@@ -740,45 +653,34 @@ async def test_a_task_has_the_store_and_the_context_of_its_agent_and_not_its_run
             config = get_config()
             seen.append((runtime.context, config["configurable"], config["metadata"]))
 
+    def last(messages: list[Any]) -> AIMessage:
+        threading.Event().wait(0.1)  # Meanwhile the task speaks.
+        return AIMessage("done")
+
     files = CompositeBackend(StateBackend(), {"/memories/": StoreBackend(namespace=("m",))})
-    model = ScriptedModel(script=[calls(call("write_file", file_path="/memories/a", content="x")), AIMessage("ok")])
+    write = call("write_file", file_path="/memories/a", content="x")
+    model = ScriptedModel(script=[calls(write), AIMessage("whispered")])
     subagent = create_deep_agent(model, middleware=[Looking()], backend=files, context_schema=dict)
     store, tasks = InMemoryStore(), BackgroundTasks()
-    middleware = AsyncSubAgentMiddleware(async_subagents=[spec(subagent)], tasks=tasks)
     lead = create_agent(
-        ScriptedModel(script=[start(), AIMessage("a")]),
-        middleware=[middleware],
+        ScriptedModel(script=[start(), last, AIMessage("again")]),
+        middleware=[AsyncSubAgentMiddleware(async_subagents=[spec(subagent)], tasks=tasks)],
         store=store,
         context_schema=dict,
         checkpointer=InMemorySaver(),
     )
-    events = [part async for part in lead.astream(GO, THREAD, context={"user": "ada"}, subgraphs=True)]
+    modes: Any = ["values", "messages"]
+    stream = lead.astream(GO, THREAD, context={"user": "ada"}, subgraphs=True, stream_mode=modes)
+    events = [part async for part in stream]
     await tasks.await_all()
-    assert {namespace for namespace, _ in events} == {()}
+    assert {namespace for namespace, *_ in events} == {()}
+    assert "whispered" not in [message.text for _, mode, (message, *_) in events if mode == "messages"]
     ((context, configurable, metadata),) = seen
     assert context == {"user": "ada"}
     assert configurable["thread_id"] != "1"
     assert "|" not in configurable["checkpoint_ns"]
     assert (metadata["lc_agent_name"], metadata["parent_thread_id"]) == ("worker", "1")
     assert len(store.search(("m",))) == 1
-
-
-async def test_a_task_does_not_speak_in_the_stream_of_its_agent() -> None:
-    seen: list[Any] = []
-
-    async def answer(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        seen.append(config)
-        return {"messages": [await ScriptedModel(script=[AIMessage("whispered")]).ainvoke("x", config)]}
-
-    def last(messages: list[Any]) -> AIMessage:
-        threading.Event().wait(0.1)
-        return AIMessage("done")
-
-    lead = Supervisor(spec(RunnableLambda(answer)), start(), last, AIMessage("again"))
-    heard = [message.text async for message, _ in lead.agent.astream(GO, THREAD, stream_mode="messages")]
-    await lead.ended()
-    assert "whispered" not in heard
-    assert not [key for key in seen[0]["configurable"] if key.startswith("__pregel")]
 
 
 async def test_private_keys_are_not_given_to_a_task() -> None:
@@ -800,20 +702,6 @@ async def test_private_keys_are_not_given_to_a_task() -> None:
     assert {"secret", "shared"} & gate.seen[0].keys() == {"shared"}
     gate.opened.set()
     await default_tasks().await_all()
-
-
-async def test_create_deep_agent_builds_subagents_of_the_mode_async() -> None:
-    model = ScriptedModel(script=[held(calls(call("write_file", file_path="/a", content="x"))), AIMessage("ok")])
-    worker = SubAgent(name="worker", description="Works.", system_prompt="Work.", model=model, mode="async")
-    lead = ScriptedModel(script=[start(), AIMessage("a"), AIMessage("b")])
-    agent = create_deep_agent(lead, subagents=[worker], checkpointer=InMemorySaver())
-    await agent.ainvoke(GO, THREAD)
-    released.set()
-    await default_tasks().await_all()
-    state = await agent.ainvoke(GO, THREAD)
-    assert state["files"]["/a"]["content"] == "x"
-    assert model.asked[0][0].text.startswith("Work.")
-    assert "start_async_task" in lead.offered
 
 
 # --- on a server -----------------------------------------------------------------------------------------------------
@@ -848,43 +736,27 @@ async def ended(server: LangGraphServer) -> None:
     await until(lambda: all(run["status"] not in {"running", "pending"} for run in server.runs.values()))
 
 
-def test_a_graph_on_a_server_is_started_and_checked(work: Any, invoke: Invoke) -> None:
-    server = work(held(AIMessage("from afar")))
-    check = with_id("check_async_task")
-    agent = deep(server, start("look around"), AIMessage("a"), check, AIMessage("b"), AIMessage("c"))
+@pytest.mark.parametrize("invoke", [in_sync, in_async])
+def test_a_graph_on_a_server_is_started_checked_and_told_of(work: Any, invoke: Invoke) -> None:
+    server = work(held(AIMessage("from <b>afar</b>")))
+    script = [start("look around"), AIMessage("a"), with_id("check_async_task"), AIMessage("b"), AIMessage("c")]
+    agent = deep(server, *script, headers={"x-key": "k"}, webhook="http://localhost/h")
     state = invoke(agent, GO, THREAD)
     assert task_of(state)["status"] in {"running", "success"}
     run_sync(ended, server)
     state = invoke(agent, GO, THREAD)
     checked = json.loads(results(state)[-1].text)
-    assert (checked["status"], checked["result"]) == ("success", "from afar")
+    assert (checked["status"], checked["result"]) == ("success", "from <b>afar</b>")
+    if invoke is in_async:  # Without an event loop, no server is asked but by a call of a tool.
+        (note,) = told(state)
+        assert "from <b>afar</b>" in note.text
+        assert note.additional_kwargs[NOTIFICATION]["task_id"] == task_of(state)["task_id"]
     (created,) = server.bodies("/runs")
-    assert created["assistant_id"] == "agent"
+    assert (created["assistant_id"], created["webhook"]) == ("agent", "http://localhost/h")
     assert created["input"]["messages"] == [{"role": "user", "content": "look around"}]
     assert created["config"]["configurable"]["deepagents_parent"] == {"thread_id": "1"}
     assert server.bodies("/threads")[0]["metadata"] == {"subagent_name": "worker", "parent_thread_id": "1"}
-
-
-async def test_headers_and_webhook_reach_the_server(work: Any) -> None:
-    server = work(held(AIMessage("x")))
-    agent = deep(server, start(), AIMessage("a"), AIMessage("b"), headers={"x-key": "k"}, webhook="http://localhost/h")
-    await agent.ainvoke(GO, THREAD)
-    assert {headers["x-key"] for *_, headers in server.requests} == {"k"}
-    assert {headers["x-auth-scheme"] for *_, headers in server.requests} == {"langsmith"}
-    assert server.bodies("/runs")[0]["webhook"] == "http://localhost/h"
-    await ended(server)
-
-
-async def test_an_agent_is_told_of_the_end_on_a_server(work: Any) -> None:
-    server = work(held(AIMessage("from <b>afar</b>")))
-    agent = deep(server, start(), AIMessage("a"), AIMessage("b"), AIMessage("c"))
-    await agent.ainvoke(GO, THREAD)
-    await ended(server)
-    state = await agent.ainvoke(GO, THREAD)
-    (note,) = told(state)
-    assert "from <b>afar</b>" in note.text
-    assert note.additional_kwargs[NOTIFICATION]["task_id"] == task_of(state)["task_id"]
-    assert task_of(state)["status"] == "success"
+    assert {(sent["x-key"], sent["x-auth-scheme"]) for *_, sent in server.requests} == {("k", "langsmith")}
 
 
 async def test_a_failure_on_a_server_is_told(work: Any) -> None:
@@ -898,16 +770,6 @@ async def test_a_failure_on_a_server_is_told(work: Any) -> None:
     state = await agent.ainvoke(GO, THREAD)
     assert task_of(state)["status"] == "error"
     assert json.loads(results(state)[-1].text)["error"] == "RuntimeError: broken there"
-
-
-async def test_a_task_on_a_server_is_cancelled(work: Any) -> None:
-    server = work(held(AIMessage("x")))
-    agent = deep(server, start(), with_id("cancel_async_task"), with_id("check_async_task"), AIMessage("b"))
-    state = await agent.ainvoke(GO, THREAD)
-    released.set()
-    assert task_of(state)["status"] == "cancelled"
-    assert json.loads(results(state)[-1].text)["status"] == "cancelled"
-    assert told(state) == []
 
 
 @pytest.mark.parametrize("strategy", ["interrupt", "enqueue"])
@@ -935,13 +797,14 @@ async def test_a_follow_up_that_is_checked_in_one_turn_is_not_lost(work: Any) ->
     assert (task["run_id"], task["superseded_run_ids"]) == (second, [first])
 
 
-async def test_cancelling_stops_enqueued_runs_as_well(work: Any) -> None:
+async def test_cancelling_a_task_on_a_server_stops_its_enqueued_runs_as_well(work: Any) -> None:
     server = work(held(AIMessage("first")), held(AIMessage("second")))
-    send = with_id("update_async_task", message="more")
-    agent = deep(server, start(), send, with_id("cancel_async_task"), AIMessage("a"), update_strategy="enqueue")
+    script = [start(), with_id("update_async_task", message="more"), with_id("cancel_async_task")]
+    agent = deep(server, *script, with_id("check_async_task"), AIMessage("a"), update_strategy="enqueue")
     state = await agent.ainvoke(GO, THREAD)
     assert [run["status"] for run in server.runs.values()] == ["interrupted", "interrupted"]
-    assert task_of(state)["status"] == "cancelled"
+    assert task_of(state)["status"] == json.loads(results(state)[-1].text)["status"] == "cancelled"
+    assert told(state) == []
     released.set()
 
 
@@ -971,20 +834,20 @@ async def test_a_task_that_its_server_lost_has_failed(work: Any) -> None:
     assert results(state)[-1].text.endswith("(worker), error")
 
 
-@pytest.mark.parametrize("status", ["odd", None, {"a": 1}])
-async def test_a_status_that_is_not_known_changes_nothing(work: Any, status: Any) -> None:
+async def test_a_status_that_is_not_known_changes_nothing(work: Any) -> None:
     server = work(held(AIMessage("x")))
-    listing = calls(call("list_async_tasks"))
-    agent = deep(server, start(), AIMessage("a"), with_id("check_async_task"), listing, AIMessage("b"))
+    turns = [(with_id("check_async_task"), calls(call("list_async_tasks")), AIMessage(text)) for text in "bcd"]
+    agent = deep(server, start(), AIMessage("a"), *chain(*turns))
     await agent.ainvoke(GO, THREAD)
     await ended(server)
-    for run in server.runs.values():
-        run["status"] = status
-    state = await agent.ainvoke(GO, THREAD)
-    failed, shown = results(state)[-2:]
-    assert (failed.status, task_of(state)["status"]) == ("error", "running")
-    assert shown.text.endswith("running when last seen: it cannot be reached now")
-    assert told(state) == []
+    for status in ("odd", None, {"a": 1}):
+        for run in server.runs.values():
+            run["status"] = status
+        state = await agent.ainvoke(GO, THREAD)
+        failed, shown = results(state)[-2:]
+        assert (failed.status, task_of(state)["status"]) == ("error", "running")
+        assert shown.text.endswith("running when last seen: it cannot be reached now")
+        assert told(state) == []
 
 
 async def test_a_server_that_answers_nothing_is_not_waited_for(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1035,11 +898,10 @@ async def test_a_fork_sends_the_conversation_to_the_server(work: Any) -> None:
     assert sent[-1]["content"].endswith("dig")
 
 
-def test_a_refusal_of_the_server_is_an_error_of_the_tool(invoke: Invoke) -> None:
+def test_a_refusal_of_the_server_is_an_error_of_the_tool() -> None:
     with running_langgraph_server({}) as empty:
         empty.refusal = "no such\ngraph " * 100_000
-        agent = deep(empty, start(), AIMessage("a"))
-        (failed,) = results(invoke(agent, GO, THREAD))
+        (failed,) = results(deep(empty, start(), AIMessage("a")).invoke(GO, THREAD))
     assert failed.status == "error"
     assert "Could not start the background task of 'worker'" in failed.text
     assert len(failed.text) < 2_000
@@ -1145,14 +1007,15 @@ async def test_an_agent_that_is_woken_knows_the_status(work: Any) -> None:
     await ended(server)
 
 
-@pytest.mark.parametrize("event", [{}, {"status": "odd"}, {"status": ["error"]}, "text"], ids=str)
-async def test_a_forged_notification_is_a_message_like_others(event: Any) -> None:
-    lead = Supervisor(spec(RunnableLambda(Gate())), start(), AIMessage("a"), AIMessage("b"))
+async def test_a_forged_notification_is_a_message_like_others() -> None:
+    lead = Supervisor(spec(RunnableLambda(Gate())), start(), *map(AIMessage, "abcde"))
     task = task_of(await lead.turn())
-    forged = {"task_id": task["task_id"], **event} if isinstance(event, dict) else event
-    message = HumanMessage("x", additional_kwargs={NOTIFICATION: forged})
-    state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
-    assert task_of(state)["status"] == "running"
+    events: list[Any] = [{}, {"status": "odd"}, {"status": ["error"]}, "text"]
+    for event in events:
+        forged = {"task_id": task["task_id"], **event} if isinstance(event, dict) else event
+        message = HumanMessage("x", additional_kwargs={NOTIFICATION: forged})
+        state = await lead.agent.ainvoke({"messages": [message]}, THREAD)
+        assert task_of(state)["status"] == "running"
     await lead.tasks.aclose()
 
 
@@ -1174,30 +1037,14 @@ async def test_the_notification_of_an_earlier_run_says_so(work: Any) -> None:
 
 
 def test_wrong_subagents_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        AsyncSubAgentMiddleware(async_subagents=[])
-    with pytest.raises(ValueError, match="several subagents have the name 'worker'"):
-        AsyncSubAgentMiddleware(async_subagents=[spec(writer()), spec(writer())])
-    with pytest.raises(ValueError, match="needs either graph_id"):
-        AsyncSubAgentMiddleware(async_subagents=[AsyncSubAgent(name="a", description="b")])
-    with pytest.raises(ValueError, match="lacks description"):
-        AsyncSubAgentMiddleware(async_subagents=[{"name": "a", "graph_id": "b"}])
-    with pytest.raises(ValueError, match="update_strategy 'rollback'"):
-        AsyncSubAgentMiddleware(async_subagents=[spec(writer(), update_strategy="rollback")])
-    with pytest.raises(ValueError, match="mode 'odd'"):
-        AsyncSubAgentMiddleware(async_subagents=[spec(writer(), mode="odd")])
-
-
-def test_the_prompt_is_appended() -> None:
-    from langchain.agents.middleware.types import ModelRequest
-
-    middleware = AsyncSubAgentMiddleware(async_subagents=[spec(writer())], system_prompt="Delegate.")
-    request = ModelRequest(model=ScriptedModel(script=[]), messages=[HumanMessage("x")])
-    assert middleware.wrap_model_call(request, lambda request: request).system_message.text == "Delegate."
-    assert [each.name for each in middleware.tools] == [
-        "start_async_task",
-        "check_async_task",
-        "update_async_task",
-        "cancel_async_task",
-        "list_async_tasks",
+    refused: list[tuple[list[Any], str]] = [
+        ([], "at least one"),
+        ([spec(writer()), spec(writer())], "several subagents have the name 'worker'"),
+        ([AsyncSubAgent(name="a", description="b")], "needs either graph_id"),
+        ([{"name": "a", "graph_id": "b"}], "lacks description"),
+        ([spec(writer(), update_strategy="rollback")], "update_strategy 'rollback'"),
+        ([spec(writer(), mode="odd")], "mode 'odd'"),
     ]
+    for subagents, told in refused:
+        with pytest.raises(ValueError, match=told):
+            AsyncSubAgentMiddleware(async_subagents=subagents)

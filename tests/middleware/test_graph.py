@@ -1,6 +1,5 @@
 """create_deep_agent with all its parts together."""
 
-import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,8 @@ from deepfs.graph import DEFAULT_MODEL
 from deepfs.middleware.filesystem import FilesystemMiddleware
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -34,6 +31,7 @@ def agent_of(*turns: Any, **options: Any) -> tuple[ScriptedModel, Any]:
     return model, create_deep_agent(model, **options)
 
 
+@pytest.mark.parametrize("backend", ["state", "composite", "shell"], indirect=True)
 def test_an_agent_plans_works_and_delegates(backend: BackendProtocol, invoke: Invoke) -> None:
     @tool
     def ping() -> str:
@@ -56,6 +54,7 @@ def test_an_agent_plans_works_and_delegates(backend: BackendProtocol, invoke: In
     assert PROMPTS["general_purpose"] in model.asked[2][0].text
 
 
+@pytest.mark.parametrize("backend", ["state", "composite"], indirect=True)
 def test_memory_is_shown_at_every_turn(backend: BackendProtocol, invoke: Invoke) -> None:
     model, agent = agent_of(
         calls(call("write_file", file_path="/memories/AGENTS.md", content="Be kind.")),
@@ -86,10 +85,17 @@ def test_unreadable_memory_is_not_shown_as_empty(invoke: Invoke) -> None:
     ]
 
 
-@pytest.mark.parametrize("sources", ["/AGENTS.md", 5, [None], [b"/a"]])
-def test_memory_must_be_a_list_of_paths(sources: Any) -> None:
-    with pytest.raises(TypeError, match=r"of paths, not|a path of sources must be a string"):
-        agent_of(memory=sources)
+def test_arguments_of_wrong_types_are_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        *(({"memory": given}, "of paths, not|a path of sources") for given in ("/AGENTS.md", 5, [None], [b"/a"])),
+        *(({"subagents": given}, "list of SubAgent and Compiled") for given in ([5], ["worker"], [None])),
+    ]
+    for given in (5, FilesystemPermission(["read"]), [None], ["/a"]):
+        worker = SubAgent(name="w", description="d", system_prompt="p", permissions=given)  # type: ignore[typeddict-item]
+        wrong += [({"permissions": given}, "rules is a list of"), ({"subagents": [worker]}, "rules is a list of")]
+    for options, told in wrong:
+        with pytest.raises(TypeError, match=told):
+            agent_of(**options)
 
 
 def test_the_response_has_the_requested_format(invoke: Invoke) -> None:
@@ -98,13 +104,6 @@ def test_the_response_has_the_requested_format(invoke: Invoke) -> None:
 
     _, agent = agent_of(calls(call("Answer", number=42)), response_format=Answer)
     assert invoke(agent, GO)["structured_response"] == Answer(number=42)
-
-
-def test_middleware_of_the_same_name_replaces_the_default(invoke: Invoke) -> None:
-    model, agent = agent_of(middleware=[FilesystemMiddleware(system_prompt="Mine.")])
-    invoke(agent, GO)
-    assert "Mine." in model.asked[0][0].text
-    assert PROMPTS["filesystem"] not in model.asked[0][0].text
 
 
 def test_a_conversation_goes_on_without_an_answer_to_an_interrupt(invoke: Invoke) -> None:
@@ -133,6 +132,7 @@ def rules_agent(*turns: Any, files: BackendProtocol | None = None, **options: An
     return agent_of(*turns, backend=files, permissions=[DENY, ASK], checkpointer=InMemorySaver(), **options)[1]
 
 
+@pytest.mark.parametrize("backend", ["state", "composite"], indirect=True)
 def test_a_rule_asks_for_approval_and_then_allows_the_call(backend: BackendProtocol, invoke: Invoke) -> None:
     agent = rules_agent(
         calls(
@@ -149,23 +149,19 @@ def test_a_rule_asks_for_approval_and_then_allows_the_call(backend: BackendProto
     assert results(state)[-1].content == "1\tx"
 
 
-def test_a_rejected_call_is_not_carried_out(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
-    invoke(agent, GO, THREAD)
-    state = invoke(agent, Command(resume={"decisions": [{"type": "reject"}]}), THREAD)
-    assert results(state)[0].status == "error"
-    assert not files.read("/secret/a").ok
-
-
-def test_an_edited_call_is_checked_again(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
-    invoke(agent, GO, THREAD)
-    edited = {"name": "write_file", "args": {"file_path": "/private/a", "content": "x"}}
-    state = invoke(agent, Command(resume={"decisions": [{"type": "edit", "edited_action": edited}]}), THREAD)
-    assert "permission denied" in results(state)[0].content
-    assert not files.read("/private/a").ok
+def test_an_edited_call_is_checked_again_and_a_rejected_one_is_not_carried_out(invoke: Invoke) -> None:
+    private = {"name": "write_file", "args": {"file_path": "/private/a", "content": "x"}}
+    for decision, told in (
+        ({"type": "edit", "edited_action": private}, "permission denied"),
+        ({"type": "reject"}, "reject"),
+    ):
+        files = MemoryBackend()
+        agent = rules_agent(calls(call("write_file", file_path="/secret/a", content="x")), files=files)
+        invoke(agent, GO, THREAD)
+        state = invoke(agent, Command(resume={"decisions": [decision]}), THREAD)
+        assert results(state)[0].status == "error"
+        assert told in results(state)[0].content
+        assert not files.glob("**").matches
 
 
 def test_a_symlink_does_not_bypass_approval(invoke: Invoke, tmp_path: Path) -> None:
@@ -187,22 +183,18 @@ def test_searches_omit_files_that_need_approval(invoke: Invoke) -> None:
     assert "private" not in listed
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
+def test_a_tree_that_contains_protected_files_needs_approval(invoke: Invoke) -> None:
+    for made in (
         call("move", source="/top", destination="/open"),
         call("move", source="/other", destination="/top"),
         call("delete", file_path="/top"),
-    ],
-    ids=["move", "move over", "delete"],
-)
-def test_a_tree_that_contains_protected_files_needs_approval(invoke: Invoke, made: dict[str, Any]) -> None:
-    files = MemoryBackend()
-    files.write("/top/secret/a", "x")
-    files.write("/other/secret/a", "x")
-    rule = FilesystemPermission(operations=["write"], paths=["/top/secret/**"], mode="interrupt")
-    _, agent = agent_of(calls(made), backend=files, permissions=[rule], checkpointer=InMemorySaver())
-    assert invoke(agent, GO, THREAD)["__interrupt__"]
+    ):
+        files = MemoryBackend()
+        files.write("/top/secret/a", "x")
+        files.write("/other/secret/a", "x")
+        rule = FilesystemPermission(operations=["write"], paths=["/top/secret/**"], mode="interrupt")
+        _, agent = agent_of(calls(made), backend=files, permissions=[rule], checkpointer=InMemorySaver())
+        assert invoke(agent, GO, THREAD)["__interrupt__"]
 
 
 def test_approval_is_asked_for_even_if_a_path_beneath_could_be_denied(invoke: Invoke) -> None:
@@ -222,29 +214,24 @@ def test_approval_is_asked_for_even_if_a_path_beneath_could_be_denied(invoke: In
 def test_rules_apply_to_middleware_that_replaces_the_default(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.write("/private/a", "x")
-    own = FilesystemMiddleware(backend=files)
+    own = FilesystemMiddleware(backend=files, system_prompt="Mine.")
     worker = SubAgent(name="worker", description="Works.", middleware=[own])
-    agent = rules_agent(
-        calls(call("read_file", file_path="/private/a"), call("task", description="x", subagent_type="worker")),
-        calls(call("read_file", file_path="/private/a")),
+    read = call("read_file", file_path="/private/a")
+    model, agent = agent_of(
+        calls(read, call("task", description="x", subagent_type="worker")),
+        calls(read),
         lambda messages: AIMessage(messages[-1].content),
-        files=files,
+        backend=files,
+        permissions=iter([DENY, ASK]),
         middleware=[own],
         subagents=[worker],
+        checkpointer=InMemorySaver(),
     )
     state = invoke(agent, GO, THREAD)
     assert ["permission denied" in message.content for message in results(state)] == [True, True]
     assert not own.permissions
-
-
-def test_rules_of_middleware_that_replaces_the_default_are_kept(invoke: Invoke) -> None:
-    own = FilesystemMiddleware(backend=MemoryBackend(), permissions=[DENY])
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/private/a", content="x"), call("write_file", file_path="/b", content="x")),
-        middleware=[own],
-        permissions=[DENY],
-    )
-    assert [message.status for message in results(invoke(agent, GO))] == ["error", "success"]
+    assert "Mine." in model.asked[0][0].text
+    assert PROMPTS["filesystem"] not in model.asked[0][0].text
 
 
 def test_rules_of_middleware_hold_for_subagents_and_skills(invoke: Invoke) -> None:
@@ -345,34 +332,6 @@ def test_rules_hold_for_subagents(invoke: Invoke) -> None:
     assert files.read("/secret/a").ok
 
 
-def test_rules_may_be_an_iterator(invoke: Invoke) -> None:
-    rules: Any = iter([FilesystemPermission(["write"], ["/no/**"], "deny")])
-    _, agent = agent_of(
-        calls(call("write_file", file_path="/no/a", content="x")),
-        calls(call("task", description="write it", subagent_type="general-purpose")),
-        calls(call("write_file", file_path="/no/b", content="x")),  # The subagent's turn.
-        AIMessage("not written"),
-        permissions=rules,
-    )
-    state = invoke(agent, GO)
-    assert "permission denied" in results(state)[0].content
-    assert not state.get("files")
-
-
-@pytest.mark.parametrize("given", [5, FilesystemPermission(["read"]), [None], ["/a"]])
-def test_wrong_types_of_rules_are_refused(given: Any) -> None:
-    worker = SubAgent(name="w", description="d", system_prompt="p", permissions=given)
-    for options in ({"permissions": given}, {"subagents": [worker]}):
-        with pytest.raises(TypeError, match="rules is a list of FilesystemPermission"):
-            agent_of(**options)
-
-
-@pytest.mark.parametrize("given", [[5], ["worker"], [None]])
-def test_wrong_types_of_subagents_are_refused(given: Any) -> None:
-    with pytest.raises(TypeError, match="subagents is a list of SubAgent and CompiledSubAgent"):
-        agent_of(subagents=given)
-
-
 def test_conditions_of_interrupt_on_are_kept_beside_rules(invoke: Invoke) -> None:
     ask_for_b = {
         "allowed_decisions": ["approve"],
@@ -407,13 +366,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langchain_anthropic", None)
     with pytest.raises(ModuleNotFoundError, match="pip install langchain-anthropic"):
         create_deep_agent()
-
-
-def test_the_signature() -> None:
-    parameters = inspect.signature(create_deep_agent).parameters
-    positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
-    assert positional == ["model", "tools"]
-    assert set(parameters) - set(positional) == {
-        "system_prompt", "middleware", "subagents", "skills", "memory", "permissions", "backend", "interrupt_on",
-        "response_format", "state_schema", "context_schema", "checkpointer", "store", "debug", "name", "cache",
-    }  # fmt: skip

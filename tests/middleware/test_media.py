@@ -18,7 +18,6 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from deepfs import (
-    CompositeBackend,
     FilesystemBackend,
     MemoryBackend,
     StateBackend,
@@ -36,10 +35,8 @@ from deepfs.middleware.offloading import Blobs
 from deepfs.middleware.unsupported_content import UnsupportedContentMiddleware, acceptable
 from deepfs.policy.rules import FilesystemPermission
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 PAYLOAD = base64.b64encode(PNG).decode()
@@ -98,6 +95,7 @@ def images(messages: list[Any]) -> list[Any]:
 # --- storing and filling ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["state", "store", "composite"], indirect=True)
 def test_media_of_people_and_tools_are_stored_once_and_shown_at_each_request(
     backend: BackendProtocol, invoke: Invoke
 ) -> None:
@@ -109,14 +107,14 @@ def test_media_of_people_and_tools_are_stored_once_and_shown_at_each_request(
     assert list(state.get("files") or [f"/blobs/{DIGEST}"]) == [f"/blobs/{DIGEST}"]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=map(str, range(len(FORMS))))
-def test_blocks_of_every_form_come_back_as_they_were(form: dict[str, Any]) -> None:
-    store = Blobs(MemoryBackend())
-    message = HumanMessage([form, {"type": "text", "text": "x"}], id="1")
-    (kept,) = run_sync(store.store, [message])
-    assert PAYLOAD not in str(kept)
-    assert kept.content[0]["deepagents_blob"] == DIGEST
-    assert run_sync(store.fill, [kept]) == [message]
+def test_blocks_of_every_form_come_back_as_they_were() -> None:
+    for form in FORMS:
+        store = Blobs(MemoryBackend())
+        message = HumanMessage([form, {"type": "text", "text": "x"}], id="1")
+        (kept,) = run_sync(store.store, [message])
+        assert PAYLOAD not in str(kept)
+        assert kept.content[0]["deepagents_blob"] == DIGEST
+        assert run_sync(store.fill, [kept]) == [message]
 
 
 def test_blocks_without_a_payload_stay() -> None:
@@ -167,23 +165,12 @@ def test_media_in_an_answer_are_stored_when_the_next_run_begins(invoke: Invoke) 
     assert made.model.asked[-1][2].content == answer.content
 
 
-def test_media_stay_in_the_messages_without_offloading(invoke: Invoke) -> None:
-    made = agent(MemoryBackend(), calls(call("show", how="plain")), offload_binary_content=False)
-    state = invoke(made, said(IMAGE), THREAD)
-    assert [state["messages"][0].content[1], results(state)[0].content[1]] == [IMAGE, IMAGE]
-
-
-def test_media_that_cannot_be_stored_stay_in_the_messages(invoke: Invoke) -> None:
+def test_media_stay_in_the_messages_where_they_shall_not_or_cannot_be_stored(invoke: Invoke) -> None:
     broken = FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: The disk is full")})
-    state = invoke(agent(broken, calls(call("show", how="plain"))), said(IMAGE), THREAD)
-    assert [state["messages"][0].content[1], results(state)[0].content[1]] == [IMAGE, IMAGE]
-
-
-def test_blobs_lie_beneath_the_artifacts_root() -> None:
-    work = MemoryBackend()
-    tree = CompositeBackend(MemoryBackend(), {"/work/": work}, artifacts_root="/work/")
-    run_sync(Blobs(tree).store, [HumanMessage([IMAGE])])
-    assert [info.path for info in work.ls("/blobs").entries or ()] == [f"/blobs/{DIGEST}"]
+    for files, options in ((MemoryBackend(), {"offload_binary_content": False}), (broken, {})):
+        made = agent(files, calls(call("show", how="plain")), **options)
+        state = invoke(made, said(IMAGE), THREAD)
+        assert [state["messages"][0].content[1], results(state)[0].content[1]] == [IMAGE, IMAGE]
 
 
 @pytest.mark.anyio
@@ -314,15 +301,13 @@ class Profiled(ScriptedModel):
     profile: Any = None
 
 
-@pytest.mark.parametrize("content", [[IMAGE], FORMS[:1]], ids=["standard", "openai"])
-@pytest.mark.parametrize("kind", [HumanMessage, lambda content: ToolMessage(content, tool_call_id="1")])
-def test_media_that_a_profile_refuses_are_notes(content: Any, kind: Any) -> None:
-    refusing = Profiled(script=[], profile={"image_inputs": False})
-    (message,) = acceptable([kind(content)], refusing)
-    assert message.content[0]["text"] == "[The image (image/png) is left out: this model does not take it]"
-    taking = Profiled(script=[], profile={"image_inputs": True})
-    assert acceptable([kind(content)], taking)[0].content == content
-    other = acceptable([kind([{"type": "file", "url": "https://example.org/a.pdf"}])], refusing)
+def test_media_that_a_profile_refuses_are_notes() -> None:
+    refusing, taking = (Profiled(script=[], profile={"image_inputs": taken}) for taken in (False, True))
+    for content, kind in ([IMAGE], HumanMessage), (FORMS[:1], lambda given: ToolMessage(given, tool_call_id="1")):
+        (message,) = acceptable([kind(content)], refusing)  # type: ignore[operator]
+        assert message.content[0]["text"] == "[The image (image/png) is left out: this model does not take it]"
+        assert acceptable([kind(content)], taking)[0].content == content  # type: ignore[operator]
+    other = acceptable([HumanMessage([{"type": "file", "url": "https://example.org/a.pdf"}])], refusing)
     assert other[0].content[0]["type"] == "file"
 
 
@@ -349,22 +334,19 @@ def test_images_have_the_type_of_their_content() -> None:
     assert acceptable([HumanMessage([other])], ScriptedModel(script=[]))[0].content == [other]
 
 
-@pytest.mark.parametrize("kind", ["audio/mpeg", "video/mp4"])
-def test_json_that_langgraph_makes_of_media_becomes_blocks_again(invoke: Invoke, kind: str) -> None:
-    block = {**IMAGE, "type": kind.partition("/")[0], "mime_type": kind}
+def test_json_that_langgraph_makes_of_media_becomes_blocks_again(invoke: Invoke) -> None:
+    media = [{**IMAGE, "type": kind.partition("/")[0], "mime_type": kind} for kind in ("audio/mpeg", "video/mp4")]
 
     @tool
     def play() -> Any:
         """Play."""
-        return ["so", block]
+        return ["so", *media]
 
-    made = create_agent(
-        ScriptedModel(script=[calls(call("play")), AIMessage("done")]),
-        tools=[play],
-        middleware=[FilesystemMiddleware(MemoryBackend())],
-    )
+    model = ScriptedModel(script=[calls(call("play")), AIMessage("done")])
+    made = create_agent(model, tools=[play], middleware=[FilesystemMiddleware(MemoryBackend())])
     (message,) = results(invoke(made, said()))
-    assert message.content == [{"type": "text", "text": "so"}, {**REFERENCE, "type": block["type"], "mime_type": kind}]
+    stored = [{**REFERENCE, "type": each["type"], "mime_type": each["mime_type"]} for each in media]
+    assert message.content == [{"type": "text", "text": "so"}, *stored]
 
 
 def test_text_that_only_looks_like_media_stays() -> None:

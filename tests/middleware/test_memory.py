@@ -10,11 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
 
 from deepfs import MemoryBackend
-from deepfs.middleware.memory import MEMORY_SYSTEM_PROMPT, MemoryMiddleware
-from support.agents import invoke
+from deepfs.middleware.memory import MemoryMiddleware
 from support.scripted import ScriptedModel, calls
-
-__all__ = ["invoke"]
 
 
 class Listener(ScriptedModel):
@@ -59,28 +56,21 @@ def test_the_files_take_the_place_in_the_template(heard: Any) -> None:
     assert "memory_contents" not in state
 
 
-def test_the_default_is_exported(heard: Any) -> None:
-    assert heard("tea\n")[0] == heard("tea\n", system_prompt=MEMORY_SYSTEM_PROMPT)[0]
-
-
 def test_without_a_template_the_texts_are_in_the_state_only(heard: Any) -> None:
     system, state = heard("likes tea\n", system_prompt=None)
     assert system == "Be brief."
     assert state["memory_contents"] == {"/AGENTS.md": "likes tea\n"}
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_comments_are_left_out(heard: Any) -> None:
+    for text, shown in [
         ("a<!-- note -->b", "ab"),
         ("a<!-- one\ntwo -->b<!---->c", "abc"),
         ("a<!-- no end", "a<!-- no end"),
         ("a-->b", "a-->b"),
         ("<!-->", "<!-->"),
-    ],
-)
-def test_comments_are_left_out(heard: Any, text: str, shown: str) -> None:
-    assert f"\n{shown}\n" in heard(text)[0]
+    ]:
+        assert f"\n{shown}\n" in heard(text)[0]
 
 
 def test_a_cache_breakpoint_ends_the_message_for_anthropic_only(heard: Any) -> None:
@@ -96,16 +86,10 @@ def test_a_file_that_cannot_be_read_is_an_error_where_the_state_needs_it() -> No
     memory = MemoryMiddleware(backend=MemoryBackend(), sources=["/../x"], system_prompt=None)
     with pytest.raises(ValueError, match="invalid_path"):
         memory.before_agent({}, None, None)
+    assert memory.before_agent({"memory_contents": {}}, None) is None, "it is not read again"
 
 
-def test_texts_in_the_state_are_not_read_again() -> None:
-    memory = MemoryMiddleware(backend=MemoryBackend(), sources=["/../x"], system_prompt=None)
-    assert memory.before_agent({"memory_contents": {}}, None) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "error"), [("no place", ValueError), ("{agent_memory} {other}", ValueError), (3, TypeError)]
-)
-def test_wrong_templates(given: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        MemoryMiddleware(sources=[], system_prompt=given)
+def test_wrong_templates() -> None:
+    for given in ("no place", "{agent_memory} {other}", 3):
+        with pytest.raises((ValueError, TypeError)):
+            MemoryMiddleware(sources=[], system_prompt=given)  # type: ignore[arg-type]

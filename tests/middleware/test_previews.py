@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -19,17 +18,14 @@ from deepfs import (
     MemoryBackend,
     SqliteBackend,
     StateBackend,
-    SubAgent,
     create_deep_agent,
     run_sync,
 )
-from deepfs.middleware import ApprovalMiddleware, preview_call
+from deepfs.middleware import preview_call
 from deepfs.middleware.approvals import asks_first
 from deepfs.types import ReadResult, replace_fields
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -66,11 +62,6 @@ def text(files: BackendProtocol, path: str) -> str | None:
     return None if data is None else data.content
 
 
-def text_start(files: BackendProtocol, path: str) -> str | None:
-    data = files.read(path, 0, 1).file_data
-    return None if data is None else data.content
-
-
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 OVER = call("write_file", file_path="/d/x", content="2", overwrite=True)
@@ -102,11 +93,10 @@ SHOWN: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_the_question_carries_what_would_change(invoke: Invoke, name: str) -> None:
-    made, rows = SHOWN[name]
-    [description] = shown(invoke(agent_of(files_of(), made), GO, THREAD))
-    assert [row for row in rows if row not in description.split("\n")] == []
+def test_the_question_carries_what_would_change(invoke: Invoke) -> None:
+    for name, (made, rows) in SHOWN.items():
+        [description] = shown(invoke(agent_of(files_of(), made), GO, THREAD))
+        assert [row for row in rows if row not in description.split("\n")] == [], name
 
 
 def test_escapes_and_forged_rows_are_shown_as_text(invoke: Invoke) -> None:
@@ -137,45 +127,44 @@ def test_large_changes_are_cut_and_say_so(invoke: Invoke) -> None:
 
 
 DROP = FilesystemPermission(["read"], ["/drop/**"], "deny")
-UNSEEN: dict[str, tuple[Any, list[str]]] = {
-    "replace": (call("write_file", file_path="/drop/a", content="x\n", overwrite=True), ["+x"]),
-    "create": (call("write_file", file_path="/drop/n", content="x\n"), ["+x"]),
-    "delete": (call("delete", file_path="/drop/a"), ["/drop/a is deleted"]),
-    "move over": (
-        call("move", source="/a", destination="/drop/a", overwrite=True),
-        ["/a (14 bytes) is moved to /drop/a"],
-    ),
-    "replace a large one": (call("write_file", file_path="/large", content="x\n", overwrite=True), ["+x"]),
-    "delete a large one": (call("delete", file_path="/large"), ["/large is deleted"]),
-    "move a large one": (call("move", source="/large", destination="/b"), ["/large is moved to /b"]),
-    "edit a long text": (call("edit_file", file_path="/long", old_string="FIRST", new_string="1"), []),
-}
+EDIT_LONG = call("edit_file", file_path="/long", old_string="FIRST", new_string="1")
+MOVE_UNSEEN = call("move", source="/a", destination="/drop/a", overwrite=True)
+UNSEEN: list[tuple[Any, list[str]]] = [
+    (call("write_file", file_path="/drop/a", content="x\n", overwrite=True), ["+x"]),
+    (call("write_file", file_path="/drop/n", content="x\n"), ["+x"]),
+    (call("delete", file_path="/drop/a"), ["/drop/a is deleted"]),
+    (MOVE_UNSEEN, ["/a (14 bytes) is moved to /drop/a"]),
+    (call("write_file", file_path="/large", content="x\n", overwrite=True), ["+x"]),
+    (call("delete", file_path="/large"), ["/large is deleted"]),
+    (call("move", source="/large", destination="/b"), ["/large is moved to /b"]),
+    (EDIT_LONG, []),
+]
 
 
-@pytest.mark.parametrize("name", UNSEEN)
-def test_a_call_that_succeeds_is_not_said_to_fail(invoke: Invoke, name: str) -> None:
-    made, rows = UNSEEN[name]
-    files = files_of()
-    files.write("/drop/a", "secret\n")
-    files.upload_files([("/large", bytes(11_000_000)), ("/long", b"FIRST\n" + b"line\n" * 2_200_000)])
-    agent = agent_of(files, made, permissions=[DROP])
-    [description] = shown(invoke(agent, GO, THREAD))
-    assert "fail" not in description
-    assert "cannot be shown: " in description
-    assert "secret" not in description
-    assert [row for row in rows if row not in description.split("\n")] == []
-    assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
+def test_a_call_that_succeeds_is_not_said_to_fail(invoke: Invoke) -> None:
+    for made, rows in UNSEEN:
+        files = files_of()
+        files.write("/drop/a", "secret\n")
+        files.upload_files([("/large", bytes(11_000_000)), ("/long", b"FIRST\n" + b"line\n" * 2_200_000)])
+        agent = agent_of(files, made, permissions=[DROP])
+        [description] = shown(invoke(agent, GO, THREAD))
+        assert "fail" not in description
+        assert "cannot be shown: " in description
+        assert "secret" not in description
+        assert [row for row in rows if row not in description.split("\n")] == []
+        assert [each.status for each in results(invoke(agent, answers(APPROVED), THREAD))] == ["success"]
 
 
 def test_a_long_text_that_changed_after_the_question_stays(invoke: Invoke) -> None:
     files = MemoryBackend()
     files.upload_files([("/long", b"FIRST\n" + b"line\n" * 2_200_000)])
-    agent = agent_of(files, UNSEEN["edit a long text"][0])
+    agent = agent_of(files, EDIT_LONG)
     invoke(agent, GO, THREAD)
-    files.upload_files([("/long", b"FIRST\n" + b"other\n" * 2_200_000)])
+    other = b"FIRST\n" + b"other\n" * 2_200_000
+    files.upload_files([("/long", other)])
     [result] = results(invoke(agent, answers(APPROVED), THREAD))
     assert "changed after a person was asked" in result.text
-    assert text_start(files, "/long") == "FIRST\n"
+    assert files.download_files(["/long"])[0].content == other
 
 
 def test_a_move_onto_a_file_is_said_to_fail_without_overwrite(invoke: Invoke) -> None:
@@ -249,15 +238,6 @@ def test_a_storage_that_fails_does_not_prevent_the_question(invoke: Invoke) -> N
     assert "\x1b" not in description
 
 
-def test_a_description_of_the_user_comes_first(invoke: Invoke) -> None:
-    for given in ("Look here.", lambda tool_call, state, runtime: f"Look at {tool_call['name']}."):
-        on = {"edit_file": {"allowed_decisions": ["approve"], "description": given}}
-        state = invoke(agent_of(files_of(), EDIT, interrupt_on=on), GO, THREAD)
-        description = state["__interrupt__"][0].value["action_requests"][0]["description"]
-        assert description.startswith("Look ")
-        assert "\n+2\n" in description
-
-
 class Redirecting(AgentMiddleware):
     """Lets calls delete another file than the model said."""
 
@@ -281,30 +261,22 @@ def test_a_preview_of_another_call_than_the_one_asked_about_is_not_shown(invoke:
 
 
 @pytest.mark.parametrize("kind", [StateBackend, SqliteBackend, FilesystemBackend])
-def test_every_kind_of_backend_is_shown(invoke: Invoke, kind: Callable[..., Any], tmp_path: Path) -> None:
-    files = kind() if kind is StateBackend else kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
-    given = {"files": {"/a": {"content": "two\n", "encoding": "utf-8"}}} if kind is StateBackend else {}
-    if not given:
-        files.write("/a", "two\n")
-    agent = agent_of(files, EDIT)
-    assert "\n-two\n+2" in shown(invoke(agent, {**GO, **given}, THREAD))[0]
-    state = invoke(agent, answers(APPROVED), THREAD)
-    assert [message.status for message in results(state)] == ["success"]
-    run_sync(files.aclose)
-
-
-@pytest.mark.parametrize("kind", [SqliteBackend, FilesystemBackend])
-def test_every_kind_of_backend_is_held_to_what_was_shown(
+def test_every_kind_of_backend_is_shown_and_held_to_it(
     invoke: Invoke, kind: Callable[..., Any], tmp_path: Path
 ) -> None:
-    files = kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
-    files.write("/a", "one\ntwo\n")
-    agent = agent_of(files, EDIT)
-    invoke(agent, GO, THREAD)
-    files.edit("/a", "one", "1")
-    [message] = results(invoke(agent, answers(APPROVED), THREAD))
-    assert "changed after a person was asked" in message.text
-    assert text(files, "/a") == "1\ntwo\n"
+    files = kind() if kind is StateBackend else kind(tmp_path / "files" if kind is SqliteBackend else tmp_path)
+    given = {"files": {"/a": {"content": "one\ntwo\n", "encoding": "utf-8"}}} if kind is StateBackend else {}
+    for is_changed in (False, *([] if given else [True])):
+        if not given:
+            files.write("/a", "one\ntwo\n", overwrite=True)
+        agent = agent_of(files, EDIT)
+        assert "\n-two\n+2" in shown(invoke(agent, {**GO, **given}, THREAD))[0]
+        if is_changed:
+            files.edit("/a", "one", "1")
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert ("changed after a person was asked" in message.text) is is_changed
+        if not given:
+            assert text(files, "/a") == ("1\ntwo\n" if is_changed else "one\n2\n")
     run_sync(files.aclose)
 
 
@@ -316,25 +288,17 @@ class WithoutVersionsOfParts(MemoryBackend):
         return read if read.next_offset is None else replace_fields(read, version=None)
 
 
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke, is_changed: bool) -> None:
-    files = WithoutVersionsOfParts()
-    files.write("/a", "one\ntwo\n")
-    agent = agent_of(files, call("move", source="/a", destination="/b"))
-    invoke(agent, GO, THREAD)
-    if is_changed:
-        files.edit("/a", "two", "2")
-    [message] = results(invoke(agent, answers(APPROVED), THREAD))
-    assert ("changed after a person was asked" in message.text) is is_changed
-    assert files.read("/b").ok is not is_changed
-
-
-@pytest.mark.anyio
-async def test_a_preview_can_be_computed_for_another_interface() -> None:
-    preview = await preview_call(files_of(), "edit_file", EDIT["args"])
-    assert preview is not None
-    assert "+2" in preview.text
-    assert await preview_call(files_of(), "ls", {}) is None
+def test_moves_are_held_where_parts_have_no_versions(invoke: Invoke) -> None:
+    for is_changed in (False, True):
+        files = WithoutVersionsOfParts()
+        files.write("/a", "one\ntwo\n")
+        agent = agent_of(files, call("move", source="/a", destination="/b"))
+        invoke(agent, GO, THREAD)
+        if is_changed:
+            files.edit("/a", "two", "2")
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert ("changed after a person was asked" in message.text) is is_changed
+        assert files.read("/b").ok is not is_changed
 
 
 # --- what happens then -----------------------------------------------------------------------------------------------
@@ -362,39 +326,32 @@ CHANGING: dict[str, tuple[Any, Callable[[BackendProtocol], Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGING)
-def test_a_file_that_changed_after_the_question_stays(invoke: Invoke, name: str) -> None:
-    made, change, is_done = CHANGING[name]
-    files = files_of()
-    agent = agent_of(files, made)
-    invoke(agent, GO, THREAD)
-    assert change(files).ok
-    before = {path: text(files, path) for path in ("/a", "/b", "/n", "/d/x", "/d/new")}
-    [message] = results(invoke(agent, answers(APPROVED), THREAD))
-    assert (message.status == "success") is is_done
-    if not is_done:
-        assert {path: text(files, path) for path in before} == before
-        assert "changed after a person was asked" in message.text or name == "edit, gone"
+def test_a_file_that_changed_after_the_question_stays(invoke: Invoke) -> None:
+    for name, (made, change, is_done) in CHANGING.items():
+        files = files_of()
+        agent = agent_of(files, made)
+        invoke(agent, GO, THREAD)
+        assert change(files).ok
+        before = {path: text(files, path) for path in ("/a", "/b", "/n", "/d/x", "/d/new")}
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert (message.status == "success") is is_done, name
+        if not is_done:
+            assert {path: text(files, path) for path in before} == before
+            assert "changed after a person was asked" in message.text or name == "edit, gone"
 
 
-def test_several_edits_of_one_file_in_a_turn_are_all_made(invoke: Invoke) -> None:
-    files = files_of()
+def test_edits_of_one_file_in_a_turn_are_made_where_their_lines_are_as_shown(invoke: Invoke) -> None:
     made = [EDIT, call("edit_file", file_path="/a", old_string="three", new_string="3")]
-    agent = agent_of(files, *made)
-    invoke(agent, GO, THREAD)
-    state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
-    assert [message.status for message in results(state)] == ["success", "success"]
-    assert text(files, "/a") == "one\n2\n3\n"
-
-
-def test_an_edit_beside_others_stays_out_where_its_lines_differ(invoke: Invoke) -> None:
-    files = files_of()
-    agent = agent_of(files, EDIT, call("edit_file", file_path="/a", old_string="three", new_string="3"))
-    invoke(agent, GO, THREAD)
-    files.edit("/a", "two", "two, too")
-    first, second = results(invoke(agent, answers(APPROVED, APPROVED), THREAD))
-    assert (first.status, second.status) == ("error", "success")
-    assert text(files, "/a") == "one\ntwo, too\n3\n"
+    for is_changed, left in ((False, "one\n2\n3\n"), (True, "one\ntwo, too\n3\n")):
+        files = files_of()
+        agent = agent_of(files, *made)
+        invoke(agent, GO, THREAD)
+        if is_changed:
+            files.edit("/a", "two", "two, too")
+        state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
+        assert [each.status for each in results(state)] == ["error" if is_changed else "success", "success"]
+        assert text(files, "/a") == left
+        assert not agent.get_state(THREAD).values.get("approval_previews"), "it does not stay in the thread"
 
 
 def test_an_edited_call_is_held_to_the_file_and_to_the_rules(invoke: Invoke) -> None:
@@ -450,49 +407,15 @@ def test_calls_that_nobody_was_asked_about_are_not_held(invoke: Invoke) -> None:
     def when(request: Any) -> bool:
         return bool(request.tool_call["args"]["file_path"] == "/b")
 
-    on = {"edit_file": {"allowed_decisions": ["approve"], "when": when}, "write_file": True}
+    writes = {"allowed_decisions": ["approve"], "description": "Look here."}
+    on = {"edit_file": {"allowed_decisions": ["approve"], "when": when}, "write_file": writes}
     agent = agent_of(files, EDIT, call("write_file", file_path="/b", content="x"), interrupt_on=on)
-    invoke(agent, GO, THREAD)
+    [request] = invoke(agent, GO, THREAD)["__interrupt__"][0].value["action_requests"]
+    assert request["description"].startswith("Look here.")
+    assert request["description"].endswith("\n+x\n\\ No newline at end of file")
     files.edit("/a", "one", "1")
     state = invoke(agent, answers(APPROVED), THREAD)
     assert [message.status for message in results(state)] == ["success", "success"]
-    assert "approval_previews" not in state
-
-
-def test_what_was_shown_does_not_stay_in_the_thread(invoke: Invoke) -> None:
-    agent = agent_of(files_of(), EDIT)
-    invoke(agent, GO, THREAD)
-    invoke(agent, answers(APPROVED), THREAD)
-    assert not agent.get_state(THREAD).values.get("approval_previews")
-
-
-def test_subagents_are_asked_about_by_id_and_with_diffs(invoke: Invoke) -> None:
-    files = files_of()
-    made = [EDIT, call("write_file", file_path="/b", content="x\n")]
-    workers = [
-        SubAgent(name=f"w{i}", description="Works.", model=ScriptedModel(script=[calls(each), AIMessage("did")]))
-        for i, each in enumerate(made)
-    ]
-    tasks = [call("task", description="x", subagent_type=f"w{i}") for i in range(2)]
-    agent = agent_of(files, *tasks, subagents=workers)
-    state = invoke(agent, GO, THREAD)
-    answer = {}
-    for asked, description in zip(state["__interrupt__"], shown(state), strict=True):
-        is_edit = "-two" in description
-        answer[asked.id] = {"decisions": [APPROVED if is_edit else {"type": "reject"}]}
-    assert len(answer) == 2
-    invoke(agent, Command(resume=answer), THREAD)
-    assert (text(files, "/a"), text(files, "/b")) == ("one\n2\nthree\n", None)
-
-
-def test_agents_of_langchain_show_diffs_of_the_backend_that_they_name(invoke: Invoke) -> None:
-    files = files_of()
-    middleware = [FilesystemMiddleware(files), ApprovalMiddleware(interrupt_on=ALL, backend=files)]
-    model = ScriptedModel(script=[calls(EDIT), AIMessage("done")])
-    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
-    assert "-two" in shown(invoke(agent, GO, THREAD))[0]
-    invoke(agent, answers(APPROVED), THREAD)
-    assert text(files, "/a") == "one\n2\nthree\n"
 
 
 # --- tools that do what the file tools do ----------------------------------------------------------------------------
@@ -506,76 +429,57 @@ def patching(files: BackendProtocol, *made: Any, **options: Any) -> Any:
     return agent_of(files, *made, middleware=[tools], **options)
 
 
-@pytest.mark.parametrize(
-    ("named", "asks"), [("write_file", False), ("edit_file", True), ("delete", True), ("move", False)]
-)
-def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke, named: str, asks: bool) -> None:
-    files = files_of()
-    state = invoke(patching(files, PATCHING, interrupt_on={named: True}), GO, THREAD)
-    assert ("__interrupt__" in state) is asks
-    assert (text(files, "/a") == "one\ntwo\nthree\n") is asks
-    if asks:
-        assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
+def test_a_patch_is_asked_about_as_what_it_does(invoke: Invoke) -> None:
+    for named, asks in [("write_file", False), ("edit_file", True), ("delete", True), ("move", False)]:
+        files = files_of()
+        state = invoke(patching(files, PATCHING, interrupt_on={named: True}), GO, THREAD)
+        assert ("__interrupt__" in state) is asks
+        assert (text(files, "/a") == "one\ntwo\nthree\n") is asks
+        if asks:
+            assert {"-two", "+2", "-1"} <= set(shown(state)[0].split("\n"))
 
 
-@pytest.mark.parametrize(
-    ("lines", "asks"),
-    [
+def test_rules_ask_about_the_files_of_a_patch() -> None:
+    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
+    for lines, asks in [
         ("*** Update File: a\n-two\n+2", True),
         ("*** Delete File: /a", True),
         ("*** Add File: /a/b\n+x", False),
         ("*** Update File: /d/x\n*** Move to: a", True),
         ("*** Update File: /d/x\n-1\n+2", False),
         ("*** Rename File: a", False),
-    ],
-)
-def test_rules_ask_about_the_files_of_a_patch(lines: str, asks: bool) -> None:
-    rules = [FilesystemPermission(["write"], ["/a"], "interrupt")]
-    assert asks_first(rules, "apply_patch", {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}) is asks
+    ]:
+        patch = {"input": f"*** Begin Patch\n{lines}\n*** End Patch"}
+        assert asks_first(rules, "apply_patch", patch) is asks, lines
 
 
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke, is_changed: bool) -> None:
-    files = files_of()
-    agent = patching(files, PATCHING)
-    invoke(agent, GO, THREAD)
-    if is_changed:
-        files.edit("/a", "one", "1")
-    [message] = results(invoke(agent, answers(APPROVED), THREAD))
-    assert (message.status, text(files, "/d/x")) == (("error", "1") if is_changed else ("success", None))
-    assert ("changed after a person was asked" in message.text) is is_changed
+def test_an_approved_patch_is_held_to_what_was_shown(invoke: Invoke) -> None:
+    for is_changed in (False, True):
+        files = files_of()
+        agent = patching(files, PATCHING)
+        invoke(agent, GO, THREAD)
+        if is_changed:
+            files.edit("/a", "one", "1")
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert (message.status, text(files, "/d/x")) == (("error", "1") if is_changed else ("success", None))
+        assert ("changed after a person was asked" in message.text) is is_changed
 
 
-def test_patches_of_one_file_in_a_turn_are_all_made(invoke: Invoke) -> None:
-    files = files_of()
-    made = [
-        call("apply_patch", input=PATCH),
-        call("apply_patch", input=PATCH.replace("two", "three").replace("/d/x", "/d/y/z")),
-    ]
-    agent = patching(files, *made)
-    invoke(agent, GO, THREAD)
-    state = invoke(agent, answers(APPROVED, APPROVED), THREAD)
-    assert [message.status for message in results(state)] == ["success", "success"]
-    assert text(files, "/a") == "one\n2\n2\n"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"command": "create", "path": "/memories/n", "file_text": "x\n"},
-        {"command": "str_replace", "path": "/memories/m", "old_str": "old", "new_str": "x"},
-        {"command": "insert", "path": "/memories/m", "insert_line": 0, "insert_text": "x"},
-        {"command": "delete", "path": "/memories/m"},
-        {"command": "rename", "old_path": "/memories/m", "new_path": "/memories/x"},
-    ],
-)
-def test_rules_ask_about_the_memory_tool(invoke: Invoke, arguments: dict[str, Any]) -> None:
-    files = files_of()
-    files.write("/memories/m", "old\n")
+def test_rules_ask_about_the_memory_tool(invoke: Invoke) -> None:
     rules = [FilesystemPermission(["write"], ["/memories/**"], "interrupt")]
     assert not asks_first(rules, "memory", {"command": "view", "path": "/memories/m"})
-    agent = patching(files, call("memory", **arguments), interrupt_on=None, permissions=rules)
-    [description] = shown(invoke(agent, GO, THREAD))
-    assert any(row in description for row in ("+x", "-old", "is moved to /memories/x"))
-    [message] = results(invoke(agent, answers(APPROVED), THREAD))
-    assert message.status == "success"
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"command": "create", "path": "/memories/n", "file_text": "x\n"}, "+x"),
+        ({"command": "str_replace", "path": "/memories/m", "old_str": "old", "new_str": "x"}, "-old"),
+        ({"command": "insert", "path": "/memories/m", "insert_line": 0, "insert_text": "x"}, "+x"),
+        ({"command": "delete", "path": "/memories/m"}, "-old"),
+        ({"command": "rename", "old_path": "/memories/m", "new_path": "/memories/x"}, "is moved to /memories/x"),
+    ]
+    for arguments, row in changes:
+        files = files_of()
+        files.write("/memories/m", "old\n")
+        agent = patching(files, call("memory", **arguments), interrupt_on=None, permissions=rules)
+        [description] = shown(invoke(agent, GO, THREAD))
+        assert row in description
+        [message] = results(invoke(agent, answers(APPROVED), THREAD))
+        assert message.status == "success"

@@ -10,6 +10,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware, TodoListMiddle
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.tools import tool
+from pydantic import Field
 
 import deepfs.profiles.registry as registry
 from deepfs import (
@@ -28,10 +29,8 @@ from deepfs.middleware.memory import MemoryMiddleware
 from deepfs.middleware.subagents import GENERAL_PURPOSE_SUBAGENT, SubAgentMiddleware
 from deepfs.profiles import apply_provider_profile, get_provider_profile
 from deepfs.profiles.registry import harness_profile_of
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 
@@ -51,12 +50,14 @@ class Model(ScriptedModel):
     model: str = "one"
     provider: str = "acme"
     tools: list[Any] = []  # noqa: RUF012
+    offers: list[Any] = Field(default_factory=list)
 
     def _get_ls_params(self, **options: Any) -> Any:
         return {"ls_provider": self.provider}
 
     def bind_tools(self, tools: Any, **options: Any) -> Any:
         self.tools = list(tools)
+        self.offers.append(str(tools))
         return super().bind_tools([each for each in tools if not isinstance(each, dict)], **options)
 
     def description(self, name: str) -> str:
@@ -78,18 +79,12 @@ def task(to: str) -> AIMessage:
 # --- the registry ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["", " acme", "acme ", ":", "acme:", ":one", "acme :one", "acme: one"])
-def test_keys_of_another_form_are_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
-        register_harness_profile(key, HarnessProfile())
-    with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
-        register_provider_profile(key, ProviderProfile())
-
-
-def test_only_the_first_colon_counts() -> None:
-    register_harness_profile("ollama:glm:cloud", HarnessProfile(system_prompt_suffix="Cloud."))
-    assert harness_profile_of(None, "ollama:glm:cloud").system_prompt_suffix == "Cloud."
-    assert harness_profile_of(Model(script=[], provider="ollama", model="glm:cloud")).system_prompt_suffix == "Cloud."
+def test_keys_of_another_form_are_refused() -> None:
+    for key in ("", " acme", "acme ", ":", "acme:", ":one", "acme :one", "acme: one"):
+        with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+            register_harness_profile(key, HarnessProfile())
+        with pytest.raises(ValueError, match="'provider' or 'provider:model'"):
+            register_provider_profile(key, ProviderProfile())
 
 
 def test_a_model_inherits_from_its_provider() -> None:
@@ -135,14 +130,20 @@ def test_a_model_inherits_from_its_provider() -> None:
     assert harness_profile_of(Model(script=[], provider="other")) == HarnessProfile()
 
 
-@pytest.mark.parametrize(
-    ("provider", "name", "suffix"),
-    [("acme", "one", "1"), ("acme", "two", "all"), ("", "acme:one", "1"), ("", "acme:two", "all"), ("", "acme", None)],
-)
-def test_a_model_object_is_found_by_what_it_reports(provider: str, name: str, suffix: str | None) -> None:
+def test_a_model_object_is_found_by_what_it_reports() -> None:
     register_harness_profile("acme", HarnessProfile(system_prompt_suffix="all"))
     register_harness_profile("acme:one", HarnessProfile(system_prompt_suffix="1"))
-    assert harness_profile_of(Model(script=[], provider=provider, model=name)).system_prompt_suffix == suffix
+    register_harness_profile("ollama:glm:cloud", HarnessProfile(system_prompt_suffix="Cloud."))
+    for provider, name, suffix in [
+        ("acme", "one", "1"),
+        ("acme", "two", "all"),
+        ("", "acme:one", "1"),
+        ("", "acme:two", "all"),
+        ("", "acme", None),
+        ("ollama", "glm:cloud", "Cloud."),  # Only the first colon counts.
+    ]:
+        assert harness_profile_of(Model(script=[], provider=provider, model=name)).system_prompt_suffix == suffix
+    assert harness_profile_of(None, "ollama:glm:cloud").system_prompt_suffix == "Cloud."
 
 
 def test_profiles_do_not_change_after_registration() -> None:
@@ -189,16 +190,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("data", [{}, SETTINGS, {"general_purpose_subagent": {}}])
-def test_a_config_survives_json(data: dict[str, Any]) -> None:
-    config = HarnessProfileConfig.from_dict(json.loads(json.dumps(data)))
-    assert config.to_dict() == data
-    assert HarnessProfileConfig.from_harness_profile(config.to_harness_profile()) == config
+def test_a_config_survives_json() -> None:
+    for data in ({}, SETTINGS, {"general_purpose_subagent": {}}):
+        config = HarnessProfileConfig.from_dict(json.loads(json.dumps(data)))
+        assert config.to_dict() == data
+        assert HarnessProfileConfig.from_harness_profile(config.to_harness_profile()) == config
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
+def test_a_config_of_another_form_is_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"prompt": "x"}, "prompt"),
         ({"system_prompt_suffix": 5}, "system_prompt_suffix"),
         ({"tool_description_overrides": ["ls"]}, "tool_description_overrides"),
@@ -208,17 +208,16 @@ def test_a_config_survives_json(data: dict[str, Any]) -> None:
         ({"general_purpose_subagent": True}, "general_purpose_subagent"),
         ({"general_purpose_subagent": {"enabled": "yes"}}, "enabled"),
         ({"general_purpose_subagent": {"prompt": "x"}}, "prompt"),
-    ],
-)
-def test_a_config_of_another_form_is_refused(data: dict[str, Any], expected: str) -> None:
-    with pytest.raises(TypeError, match=expected):
-        HarnessProfileConfig.from_dict(data)
+    ]
+    for data, told in wrong:
+        with pytest.raises(TypeError, match=told):
+            HarnessProfileConfig.from_dict(data)
 
 
-@pytest.mark.parametrize("entry", ["", " ", "module:Class", "_Private", "FilesystemMiddleware", SubAgentMiddleware])
-def test_middleware_that_cannot_be_excluded(entry: Any) -> None:
-    with pytest.raises(ValueError, match="excluded_middleware"):
-        HarnessProfile(excluded_middleware=frozenset({entry}))
+def test_middleware_that_cannot_be_excluded() -> None:
+    for entry in ("", " ", "module:Class", "_Private", "FilesystemMiddleware", SubAgentMiddleware):
+        with pytest.raises(ValueError, match="excluded_middleware"):
+            HarnessProfile(excluded_middleware=frozenset({entry}))
 
 
 def test_what_a_file_cannot_hold_is_not_exported() -> None:
@@ -309,26 +308,20 @@ def test_cache_control_in_a_system_message_is_kept() -> None:
     assert blocks[:2] == [cached, {"type": "text", "text": "\n\nSuffix."}]
 
 
-@pytest.mark.parametrize(
-    ("profile", "prompt"),
-    [
-        (HarnessProfile(base_system_prompt="Base."), "Base."),
-        (HarnessProfile(system_prompt_suffix="Suffix."), GENERAL_PURPOSE_SUBAGENT["system_prompt"] + "\n\nSuffix."),
-        (
-            HarnessProfile(
-                base_system_prompt="Base.",
-                system_prompt_suffix="Suffix.",
-                general_purpose_subagent=GeneralPurposeSubagentProfile(system_prompt="General."),
-            ),
-            "General.\n\nSuffix.",
-        ),
-    ],
-)
-def test_the_prompt_of_the_general_purpose_subagent(profile: HarnessProfile, prompt: str) -> None:
-    register_harness_profile("acme", profile)
-    model, agent = agent_of(task("general-purpose"), AIMessage("worked"))
-    agent.invoke(GO)
-    assert model.asked[1][0].text.startswith(prompt)
+def test_the_prompt_of_the_general_purpose_subagent() -> None:
+    general = GeneralPurposeSubagentProfile(system_prompt="General.")
+    base, suffix = {"base_system_prompt": "Base."}, {"system_prompt_suffix": "Suffix."}
+    for number, (profile, prompt) in enumerate(
+        [
+            (HarnessProfile(**base), "Base."),
+            (HarnessProfile(**suffix), GENERAL_PURPOSE_SUBAGENT["system_prompt"] + "\n\nSuffix."),
+            (HarnessProfile(**base, **suffix, general_purpose_subagent=general), "General.\n\nSuffix."),
+        ]
+    ):
+        register_harness_profile(f"acme:{number}", profile)
+        model, agent = agent_of(task("general-purpose"), AIMessage("worked"), model=str(number))
+        agent.invoke(GO)
+        assert model.asked[1][0].text.startswith(prompt)
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------
@@ -426,50 +419,27 @@ def test_extra_middleware_follows_that_of_the_user_and_precedes_memory() -> None
     assert notes == ["user: 0", "extra: 0", "extra: 0", "user: 0", "extra: 0"]
 
 
-@pytest.mark.parametrize("entry", ["TodoListMiddleware", TodoListMiddleware], ids=["name", "class"])
-def test_excluded_middleware_is_left_out_of_the_agent_and_its_subagents(entry: Any) -> None:
-    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
-    model, agent = agent_of(task("general-purpose"), lambda messages: AIMessage(" ".join(model.offered)))
-    state = agent.invoke(GO)
-    assert "write_todos" not in model.offered
-    assert "write_todos" not in results(state)[0].content
-    assert "read_file" in results(state)[0].content
+def test_excluded_middleware_is_left_out_of_the_agent_and_its_subagents() -> None:
+    for name, entry in (("name", "TodoListMiddleware"), ("class", TodoListMiddleware)):
+        register_harness_profile(f"acme:{name}", HarnessProfile(excluded_middleware=frozenset({entry})))
+        model, agent = agent_of(task("general-purpose"), AIMessage("worked"), model=name)
+        agent.invoke(GO)
+        assert {"write_todos", "read_file"} & set(model.offered) == {"read_file"}
+        assert ["write_todos" in names for names in model.offers] == [False] * 3
 
 
-def test_a_subclass_of_an_excluded_class_stays() -> None:
-    class Mine(TodoListMiddleware[Any, Any]):
-        pass
-
-    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({TodoListMiddleware})))
-    model, agent = agent_of(middleware=[Mine()])
-    agent.invoke(GO)
-    assert "write_todos" in model.offered
+def test_an_exclusion_that_matches_nothing_is_refused() -> None:
+    for number, entry in enumerate(("MemoryMiddleware", MemoryMiddleware, "Unknown")):
+        register_harness_profile(f"acme:{number}", HarnessProfile(excluded_middleware=frozenset({entry})))
+        with pytest.raises(ValueError, match=r"excluded_middleware of the profile: the agent has no \w+"):
+            agent_of(model=str(number))
 
 
-@pytest.mark.parametrize("entry", ["MemoryMiddleware", MemoryMiddleware, "Unknown"], ids=["name", "class", "unknown"])
-def test_an_exclusion_that_matches_nothing_is_refused(entry: Any) -> None:
-    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
-    with pytest.raises(ValueError, match=r"excluded_middleware of the profile: the agent has no \w+"):
-        agent_of()
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "HumanInTheLoopMiddleware",
-        "PatchToolCallsMiddleware",
-        "SummarizationMiddleware",
-        "UnsupportedContentMiddleware",
-    ],
-)
-def test_names_that_deepagents_has_exclude_as_well(entry: str) -> None:
-    register_harness_profile("acme", HarnessProfile(excluded_middleware=frozenset({entry})))
-    agent_of(interrupt_on={"write_file": True})
-
-
-def test_a_middleware_of_langchain_is_excluded_by_its_own_name() -> None:
-    excluded = HarnessProfile(excluded_middleware=frozenset({"HumanInTheLoopMiddleware"}))
+def test_names_that_deepagents_and_langchain_have_exclude_as_well() -> None:
+    names = {"HumanInTheLoopMiddleware", "PatchToolCallsMiddleware", "SummarizationMiddleware"}
+    excluded = HarnessProfile(excluded_middleware=frozenset(names | {"UnsupportedContentMiddleware"}))
     register_harness_profile("acme", excluded)
+    agent_of(interrupt_on={"write_file": True})
     agent_of(middleware=[HumanInTheLoopMiddleware({"write_file": True})])
 
 

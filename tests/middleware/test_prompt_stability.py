@@ -19,11 +19,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import FilesystemPermission, MemoryBackend, SubAgent, create_deep_agent
 from deepfs.middleware.provider_caching import ProviderCaching
-from support.agents import Invoke, invoke
+from support.agents import Invoke
 from support.chat import ScriptedModel, call, calls
 from support.scripts import run_script
-
-__all__ = ["invoke"]
 
 THREAD = {"configurable": {"thread_id": "1"}}
 SKILL = "---\nname: review\ndescription: Reviews texts.\n---\nRead, then judge.\n"
@@ -123,21 +121,6 @@ def test_requests_are_the_same_in_another_process(monkeypatch: pytest.MonkeyPatc
     assert run_script(_SCRIPT).strip() == digest()
 
 
-def test_memory_that_changes_leaves_what_comes_before_it() -> None:
-    def change(text: str) -> AIMessage:
-        return calls(call("write_file", file_path="/memory/AGENTS.md", content=text, overwrite=True))
-
-    model = Recording(script=[change("Be brief."), AIMessage("done")])
-    files = MemoryBackend()
-    files.upload_files([("/memory/AGENTS.md", b"Be kind.\n")])
-    agent = create_deep_agent(model, backend=files, memory=["/memory/AGENTS.md"], system_prompt="You write.")
-    agent.invoke({"messages": [("user", "go")]})
-    before, after = (json.loads(request[1])["content"] for request in model.requests)
-    assert "Be brief." in after
-    assert before.partition("<file ")[0] == after.partition("<file ")[0] != ""
-    assert model.requests[0][2:] == model.requests[1][2 : len(model.requests[0])]
-
-
 # --- middleware of a package ------------------------------------------------------------------------------------------
 
 
@@ -163,26 +146,31 @@ class _Settled(ScriptedModel):
         return super().bind_tools(tools)
 
 
-@pytest.mark.parametrize("has_middleware", [True, False])
-def test_the_middleware_of_a_package_is_used_for_its_models_only(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, has_middleware: bool
-) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, middleware: type[_Caching] | None) -> ProviderCaching:
+    """Make a package `acme_models` importable; return deepfs's middleware that uses the one of the package."""
     module = ModuleType("acme_models.middleware.prompt_caching")
-    if has_middleware:
-        module.AcmeCaching = _Caching  # type: ignore[attr-defined]
+    if middleware:
+        module.AcmeCaching = middleware  # type: ignore[attr-defined]
     for name in ("acme_models", "acme_models.middleware"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    caching = ProviderCaching("acme_models", "AcmeCaching")
-    assert caching.name == "AcmeCaching"
+    return ProviderCaching("acme_models", "AcmeCaching")
 
-    class Acme(_Settled):
-        __module__ = "acme_models.chat"
 
-    for kind, cached in ((Acme, has_middleware or None), (_Settled, None)):
-        model = kind(script=[AIMessage("done")])
-        invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
-        assert model.settings == [cached]
+class Acme(_Settled):
+    __module__ = "acme_models.chat"
+
+
+def test_the_middleware_of_a_package_is_used_for_its_models_only(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for middleware in (_Caching, None):
+        caching = install(monkeypatch, middleware)
+        assert caching.name == "AcmeCaching"
+        for kind, cached in ((Acme, True if middleware else None), (_Settled, None)):
+            model = kind(script=[AIMessage("done")])
+            invoke(create_deep_agent(model, middleware=[caching]), {"messages": [("user", "go")]})
+            assert model.settings == [cached]
 
 
 def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,14 +181,8 @@ def test_a_package_is_imported_once_even_by_parallel_requests(monkeypatch: pytes
             made.append(1)
             super().__init__(**options)
 
-    module = ModuleType("acme_models.middleware.prompt_caching")
-    module.AcmeCaching = Slow  # type: ignore[attr-defined]
-    for name in ("acme_models", "acme_models.middleware"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    caching = ProviderCaching("acme_models", "AcmeCaching")
-    acme = type("Acme", (_Settled,), {"__module__": "acme_models.chat"})
-    models = [acme(script=[AIMessage("done")]) for _ in range(4)]
+    caching = install(monkeypatch, Slow)
+    models = [Acme(script=[AIMessage("done")]) for _ in range(4)]
     agents = [create_deep_agent(model, middleware=[caching]) for model in models]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda agent: asyncio.run(agent.ainvoke({"messages": [("user", "go")]})), agents))

@@ -13,10 +13,7 @@ from langgraph.types import Command, interrupt
 from pydantic import Field
 
 from deepfs.middleware import RUBRIC_GRADER_MESSAGE_SOURCE, GraderResponse, RubricMiddleware, RubricState
-from support.agents import invoke
 from support.scripted import ScriptedModel
-
-__all__ = ["invoke"]
 
 RUBRIC = "The answer names a source. The answer is short."
 
@@ -177,20 +174,18 @@ def test_evaluations_are_streamed() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_wrong_arguments() -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"model": None}, ValueError),
         ({"max_iterations": 0}, ValueError),
         ({"max_iterations": True}, TypeError),
         ({"max_iterations": "3"}, TypeError),
         ({"build_grader_state": lambda state, number: {}}, ValueError),
         ({"on_evaluation": "x"}, TypeError),
-    ],
-)
-def test_wrong_arguments(options: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        RubricMiddleware(**{"model": answers(0), **options})
+    ]
+    for options, error in wrong:
+        with pytest.raises(error):
+            RubricMiddleware(**{"model": answers(0), **options})
 
 
 def test_verdicts_that_contradict_themselves_are_refused() -> None:

@@ -17,10 +17,9 @@ from deepfs.middleware import Blobs, memory_function
 from deepfs.middleware.delegation import fork_messages
 from deepfs.middleware.prompts import PROMPTS
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 
-__all__ = ["invoke"]
 GO = {"messages": [("user", "go")]}
 T = {"configurable": {"thread_id": "1"}}
 PNGS = [b"\x89PNG\r\n\x1a\n" + each * 300 for each in (b"x", b"y")]
@@ -31,48 +30,21 @@ def _agent(files: Any, script: list[Any], **o: Any) -> Any:
     return m, create_deep_agent(m, backend=files, checkpointer=InMemorySaver(), **o)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
+def test_renamed_arguments_have_previews_and_preconditions(invoke: Invoke) -> None:
+    for made in (
         call("write_file", path="/a", content="X", overwrite=True),
         call("edit_file", path="/a", old_str="one", new_str="1"),
         call("delete", path="/a"),
-    ],
-    ids=lambda c: c["name"],
-)
-def test_renamed_arguments_have_previews_and_preconditions(invoke: Invoke, made: Any) -> None:
-    files = MemoryBackend()
-    files.write("/a", "one\n")
-    _, agent = _agent(files, [calls(made), AIMessage("d")], interrupt_on={made["name"]: True})
-    state = invoke(agent, GO, T)
-    assert "-one" in state["__interrupt__"][0].value["action_requests"][0]["description"]
-    files.write("/a", "one, and more\n", overwrite=True)
-    state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
-    assert "changed after a person was asked" in results(state)[0].content
-    assert files.read("/a").file_data.content == "one, and more\n"
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"command": "delete", "path": "/memories/a"},
-        {"command": "create", "path": "/memories/b", "file_text": "x"},
-        {"command": "str_replace", "path": "/memories/a", "old_str": "one", "new_str": "1"},
-        {"command": "rename", "old_path": "/memories/a", "new_path": "/memories/c"},
-        {"command": "view", "path": "/memories/a"},
-    ],
-    ids=lambda g: g["command"],
-)
-def test_memory_is_asked_about(invoke: Invoke, given: Any) -> None:
-    files = MemoryBackend()
-    files.write("/memories/a", "one\n")
-    _, agent = _agent(
-        files,
-        [calls(call("memory", **given)), AIMessage("d")],
-        interrupt_on={"write_file": True, "edit_file": True, "delete": True},
-        middleware=[FilesystemMiddleware(files, model_tools=["memory"])],
-    )
-    assert ("__interrupt__" in invoke(agent, GO, T)) == (given["command"] != "view")
+    ):
+        files = MemoryBackend()
+        files.write("/a", "one\n")
+        _, agent = _agent(files, [calls(made), AIMessage("d")], interrupt_on={made["name"]: True})
+        state = invoke(agent, GO, T)
+        assert "-one" in state["__interrupt__"][0].value["action_requests"][0]["description"]
+        files.write("/a", "one, and more\n", overwrite=True)
+        state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
+        assert "changed after a person was asked" in results(state)[0].content
+        assert files.read("/a").file_data.content == "one, and more\n"
 
 
 def test_model_tools_are_hidden_where_changes_are_refused() -> None:
@@ -89,20 +61,18 @@ def test_model_tools_are_hidden_where_changes_are_refused() -> None:
         assert ("apply_patch" in m.offered, "memory" in m.offered) == (offered, offered)
 
 
-def test_a_fork_with_its_own_files_sees_the_media_of_the_conversation(invoke: Invoke) -> None:
-    image = {
-        "type": "image",
-        "base64": base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"x" * 300).decode(),
-        "mime_type": "image/png",
-    }
-    m, agent = _agent(
-        MemoryBackend(),
-        [calls(call("task", description="look", subagent_type="s")), AIMessage("sub"), AIMessage("d")],
-        subagents=[{"name": "s", "description": "s", "system_prompt": "p", "backend": MemoryBackend(), "mode": "fork"}],
-    )
-    invoke(agent, {"messages": [HumanMessage([image])]}, T)
-    (shown,) = [each.content for each in m.asked[1] if isinstance(each.content, list) and each.type == "human"]
-    assert shown == [image]
+def test_a_fork_with_its_own_files_sees_the_media_of_the_conversation_and_is_told(invoke: Invoke) -> None:
+    image = {"type": "image", "base64": base64.b64encode(PNGS[0]).decode(), "mime_type": "image/png"}
+    for own in ({"backend": MemoryBackend()}, {}):
+        m, agent = _agent(
+            MemoryBackend(),
+            [calls(call("task", description="look", subagent_type="s")), AIMessage("sub"), AIMessage("d")],
+            subagents=[{"name": "s", "description": "s", "mode": "fork", **own}],
+        )
+        invoke(agent, {"messages": [HumanMessage([image])]}, T)
+        (shown,) = [each.content for each in m.asked[1] if isinstance(each.content, list) and each.type == "human"]
+        assert shown == [image]
+        assert (PROMPTS["fork_files"] in m.asked[1][-1].text) == bool(own)
 
 
 def test_a_fork_sees_all_that_the_summary_leaves_after_messages_were_removed() -> None:
@@ -140,50 +110,29 @@ def test_a_call_that_rules_and_the_middleware_of_langchain_ask_about_is_asked_ab
     assert [files.read(path).file_data.content for path in ("/ask/a", "/b")] == ["Y\n", "X\n"]
 
 
-def test_compiled_subagents_see_no_private_state_of_the_last_middleware(invoke: Invoke) -> None:
+def test_subagents_have_the_model_tools_of_the_agent_and_no_private_state_of_its_last_middleware(
+    invoke: Invoke,
+) -> None:
     seen: list[Any] = []
-
-    def run(state: Any) -> Any:
-        seen.append(state)
-        return {"messages": [AIMessage("d")]}
-
-    files = MemoryBackend()
+    echo = RunnableLambda(lambda state: seen.append(sorted(state)) or {"messages": [AIMessage("d")]})
+    files, worker = MemoryBackend(), ScriptedModel(script=[AIMessage("d")])
     files.write("/AGENTS.md", "Be kind.\n")
-    both = calls(call("write_file", file_path="/a", content="x"), call("task", description="t", subagent_type="s"))
+    tasks = [call("task", description="t", subagent_type=name) for name in ("compiled", "own")]
     _, agent = _agent(
         files,
-        [both, AIMessage("d")],
+        [calls(call("write_file", file_path="/a", content="x"), *tasks), AIMessage("d")],
         interrupt_on={"write_file": True},
         memory=["/AGENTS.md"],
-        subagents=[{"name": "s", "description": "s", "runnable": RunnableLambda(run)}],
+        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
+        subagents=[
+            {"name": "compiled", "description": "c", "runnable": echo},
+            {"name": "own", "description": "o", "model": worker, "backend": MemoryBackend()},
+        ],
     )
     invoke(agent, GO, T)
     invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), T)
-    assert [sorted(each) for each in seen] == [["files", "messages"]]
-
-
-def test_subagents_have_the_model_tools_of_the_agent(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    worker = ScriptedModel(script=[AIMessage("d")])
-    _, agent = _agent(
-        files,
-        [calls(call("task", description="t", subagent_type="s")), AIMessage("d")],
-        subagents=[{"name": "s", "description": "s", "model": worker, "backend": MemoryBackend()}],
-        middleware=[FilesystemMiddleware(files, model_tools=["apply_patch"])],
-    )
-    invoke(agent, GO, T)
+    assert seen == [["files", "messages"]]
     assert "apply_patch" in worker.offered
-
-
-def test_a_fork_with_its_own_files_is_told_that_they_are_others(invoke: Invoke) -> None:
-    for own in ({"backend": MemoryBackend()}, {}):
-        m, agent = _agent(
-            MemoryBackend(),
-            [calls(call("task", description="look", subagent_type="s")), AIMessage("sub"), AIMessage("d")],
-            subagents=[{"name": "s", "description": "s", "mode": "fork", **own}],
-        )
-        invoke(agent, GO, T)
-        assert (PROMPTS["fork_files"] in m.asked[1][-1].text) == bool(own)
 
 
 def test_an_id_that_a_model_uses_again_does_not_leave_a_call_without_an_answer(invoke: Invoke) -> None:
@@ -239,15 +188,6 @@ def test_calls_of_one_turn_without_ids_of_their_own_have_previews_and_preconditi
     state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}] * 2}), T)
     assert [each.status for each in results(state)] == ["error", "success"]
     assert files.read("/a").file_data.content == "one, and more\n"
-
-
-def test_an_unknown_argument_of_task_is_named(invoke: Invoke) -> None:
-    made = call("task", prompt="look", subagent_type="s")
-    subagent = {"name": "s", "description": "s", "model": ScriptedModel(script=[])}
-    _, agent = _agent(MemoryBackend(), [calls(made), AIMessage("d")], subagents=[subagent])
-    (refused,) = results(invoke(agent, GO, T))
-    assert refused.status == "error"
-    assert "there is no argument prompt, did you mean description?" in refused.content
 
 
 def test_a_bug_of_a_backend_is_raised_as_it_is(invoke: Invoke) -> None:

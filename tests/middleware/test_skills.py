@@ -40,11 +40,9 @@ from deepfs.sandboxes import mirror
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 from deepfs.testing import FaultyBackend
 from deepfs.types import FileDownloadResponse, LsResult
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.sandboxes import LocalSandbox
-
-__all__ = ["backend", "invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -124,70 +122,66 @@ def test_all_fields_of_the_format_are_read() -> None:
 BOMB = "a: &a [x,x]\nb: &b [*a,*a]\nname: pdf\ndescription: [*b,*b]\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"", "no front matter"),
-        (b"---\nname: pdf\ndescription: x\n", "no front matter"),
-        (b"---\nname: pdf\n" + b"# x\n" * 20_000 + b"---\n", "no front matter"),
-        (b"---\nname: pdf\n---\n", "has no description"),
-        (b"---\nname:\ndescription: ''\n---\n", "has no name and no description"),
-        (b"---\n- a\n---\n", "not a mapping"),
-        (b"---\nname: pdf\ndescription: Use when: always\n---\n", "(line 3). Put a value that holds `: ` in quotes"),
-        (f"---\n{BOMB}---\n".encode(), "aliases"),
-        (b"---\nname: " + b"[" * 30_000 + b"\n---\n", "nested deeper than 20"),
-        (b"---\nname: " + b"x" * 300 + b"\ndescription: x\n---\n", "300 characters"),
-        (b"---\nname: \xff\n---\n", "not UTF-8"),
-        (b"---\n" + b"x" * (10 * 1024 * 1024), "10,485,764 bytes"),
-    ],
-)
-def test_what_is_no_skill_says_why(content: bytes, problem: str) -> None:
-    metadata, [warning] = parse_skill(content, "/s/pdf/SKILL.md")
-    assert metadata is None
-    assert warning.startswith("/s/pdf/SKILL.md is left out: ")
-    assert problem in warning
-    assert len(warning) < 500
+NO_SKILLS: list[tuple[bytes, str]] = [
+    (b"", "no front matter"),
+    (b"---\nname: pdf\ndescription: x\n", "no front matter"),
+    (b"---\nname: pdf\n" + b"# x\n" * 20_000 + b"---\n", "no front matter"),
+    (b"---\nname: pdf\n---\n", "has no description"),
+    (b"---\nname:\ndescription: ''\n---\n", "has no name and no description"),
+    (b"---\n- a\n---\n", "not a mapping"),
+    (b"---\nname: pdf\ndescription: Use when: always\n---\n", "(line 3). Put a value that holds `: ` in quotes"),
+    (f"---\n{BOMB}---\n".encode(), "aliases"),
+    (b"---\nname: " + b"[" * 30_000 + b"\n---\n", "nested deeper than 20"),
+    (b"---\nname: " + b"x" * 300 + b"\ndescription: x\n---\n", "300 characters"),
+    (b"---\nname: \xff\n---\n", "not UTF-8"),
+    (b"---\n" + b"x" * (10 * 1024 * 1024), "10,485,764 bytes"),
+]
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["2020-13-99", "!!bool x", "!!python/object:os.system x", "1.10", f"0x{'f' * 9_000}", "1:1:1", "!!binary x"],
-)
-def test_values_stay_texts(value: str) -> None:
-    content = f"---\nname: pdf\nlicense: ~\ndescription: {value}\nmetadata: {{version: {value}}}\n---\n"
-    metadata, _ = parse_skill(content.encode(), "/s/pdf/SKILL.md")
-    assert metadata is not None
-    text = value.rpartition(" ")[2]
-    assert (metadata["description"], metadata["metadata"]) == (text[:1024], {"version": text})
-    assert metadata["license"] is None
+def test_what_is_no_skill_says_why() -> None:
+    for content, problem in NO_SKILLS:
+        metadata, [warning] = parse_skill(content, "/s/pdf/SKILL.md")
+        assert metadata is None
+        assert warning.startswith("/s/pdf/SKILL.md is left out: ")
+        assert problem in warning
+        assert len(warning) < 500
 
 
-@pytest.mark.parametrize(
-    ("content", "warning", "key", "value"),
-    [
+def test_values_stay_texts() -> None:
+    hostile = ["2020-13-99", "!!bool x", "!!python/object:os.system x", "1.10", f"0x{'f' * 9_000}", "1:1:1"]
+    for value in (*hostile, "!!binary x"):
+        content = f"---\nname: pdf\nlicense: ~\ndescription: {value}\nmetadata: {{version: {value}}}\n---\n"
+        metadata, _ = parse_skill(content.encode(), "/s/pdf/SKILL.md")
+        assert metadata is not None
+        text = value.rpartition(" ")[2]
+        assert (metadata["description"], metadata["metadata"]) == (text[:1024], {"version": text})
+        assert metadata["license"] is None
+
+
+def test_what_the_format_forbids_but_can_be_used_is_a_warning() -> None:
+    words = {"include_tools": "a,b"}
+    given: list[tuple[bytes, str, str, Any]] = [
         (skill("Pdf"), "the name 'Pdf' may have only lowercase letters", "name", "Pdf"),
         (skill("a--b"), "the name 'a--b' may have only", "name", "a--b"),
         (skill("doc"), "the name 'doc' differs from that of the directory, pdf", "name", "doc"),
         (skill("p" * 65), "has more than 64 characters", "name", "p" * 65),
         (skill("pdf", "x" * 1025), "the description has 1,025 characters", "description", "x" * 1024),
-        (skill("pdf", extra=f"compatibility: {'x' * 501}\n"), "the compatibility has 501", "compatibility", "x" * 500),
+        (skill("pdf", extra=f"compatibility: {'x' * 501}\n"), "has 501", "compatibility", "x" * 500),
         (skill("pdf", extra="metadata: 5\n"), "metadata is left out", "metadata", {}),
         (skill("pdf", extra="allowed-tools: {a: 5}\n"), "allowed-tools is left out", "allowed_tools", []),
-        (skill("pdf", extra="metadata: {include_tools: 'a,b'}\n"), "with spaces", "metadata", {"include_tools": "a,b"}),
-    ],
-)
-def test_what_the_format_forbids_but_can_be_used_is_a_warning(
-    content: bytes, warning: str, key: str, value: Any
-) -> None:
-    metadata, [told] = parse_skill(content, "/s/pdf/SKILL.md")
-    assert metadata is not None
-    assert metadata[key] == value  # type: ignore[literal-required]
-    assert warning in told
+        (skill("pdf", extra="metadata: {include_tools: 'a,b'}\n"), "with spaces", "metadata", words),
+    ]
+    for content, warning, key, value in given:
+        metadata, [told] = parse_skill(content, "/s/pdf/SKILL.md")
+        assert metadata is not None
+        assert metadata[key] == value  # type: ignore[literal-required]
+        assert warning in told
 
 
 # --- what the model is shown -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["state", "store", "composite", "box"], indirect=True)
 def test_skills_of_any_backend_are_shown_and_read(backend: BackendProtocol, invoke: Invoke) -> None:
     model, agent = agent_of(
         backend,
@@ -283,9 +277,8 @@ def test_a_template_of_ones_own(invoke: Invoke) -> None:
     assert "/skills" not in prompts(model)[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_wrong_arguments() -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"sources": "/skills"}, TypeError),
         ({"sources": [("/a", "b", "c")]}, TypeError),
         ({"sources": [5]}, TypeError),
@@ -294,21 +287,10 @@ def test_a_template_of_ones_own(invoke: Invoke) -> None:
         ({"sources": [], "system_prompt": f"{module.SKILLS_SYSTEM_PROMPT} {{other}}"}, ValueError),
         ({"sources": [], "tools": 5}, TypeError),
         ({"sources": [], "tools": [{"name": "x"}]}, TypeError),
-    ],
-)
-def test_wrong_arguments(options: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        SkillsMiddleware(backend=MemoryBackend(), **options)
-
-
-@pytest.mark.parametrize(
-    ("source", "label"),
-    [("/skills/user/", "User"), ("/repo/.claude/skills", "Claude"), ("/my-own_team/skills/", "My Own Team"),
-     ("/", "Unnamed"), ("/skills", "Skills"), ("/built_in_skills", "Built-in")],
-)  # fmt: skip
-def test_labels(source: str, label: str) -> None:
-    skills = SkillsMiddleware(backend=MemoryBackend(), sources=[source])
-    assert (skills.sources, skills.source_labels) == ([source], [label])
+    ]
+    for options, error in wrong:
+        with pytest.raises(error):
+            SkillsMiddleware(backend=MemoryBackend(), **options)
 
 
 def test_what_cannot_be_a_source_is_told(invoke: Invoke) -> None:
@@ -359,47 +341,43 @@ def test_changes_are_noticed_in_a_thread_that_goes_on(invoke: Invoke) -> None:
     assert prompts(model)[2] == prompts(model)[1]
 
 
-@pytest.mark.parametrize("source", ["//skills/", "/./skills", "skills"])
-def test_changes_are_noticed_however_the_source_is_written(source: str, invoke: Invoke) -> None:
-    new = calls(call("write_file", file_path="/skills/pdf/SKILL.md", content=skill("pdf").decode()))
-    model, agent = agent_of(MemoryBackend(), new, skills={"sources": [source]})
-    invoke(agent, GO, THREAD)
-    assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
+def test_changes_are_noticed_however_their_paths_are_written(invoke: Invoke) -> None:
+    written = [("//skills/", "/skills"), ("/./skills", "/skills"), ("skills", "/skills"), ("/skills", "skills")]
+    for source, place in written:
+        new = calls(call("write_file", file_path=f"{place}/pdf/SKILL.md", content=skill("pdf").decode()))
+        model, agent = agent_of(MemoryBackend(), new, skills={"sources": [source]})
+        invoke(agent, GO, THREAD)
+        assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
 
 
-def test_changes_by_a_relative_path_are_noticed(invoke: Invoke) -> None:
-    new = calls(call("write_file", file_path="skills/pdf/SKILL.md", content=skill("pdf").decode()))
-    model, agent = agent_of(MemoryBackend(), new)
-    invoke(agent, GO, THREAD)
-    assert [len(listed(prompt)) for prompt in prompts(model)] == [0, 1]
+def test_skills_in_the_state_of_another_form_are_left_out(invoke: Invoke) -> None:
+    others: list[Any] = ["x", 5, [5, {"name": "pdf"}, {"name": "pdf", "path": 5, "description": "x"}]]
+    for before in others:
+        lost = FaultyBackend(holding(pdf=skill("pdf")), lambda *_: BackendError(None, "no connection"))
+        model, agent = agent_of(lost)
+        invoke(agent, {**GO, "skills_metadata": before}, THREAD)
+        assert listed(prompts(model)[0]) == []
 
 
-@pytest.mark.parametrize("before", ["x", 5, [5, {"name": "pdf"}, {"name": "pdf", "path": 5, "description": "x"}]])
-def test_skills_in_the_state_of_another_form_are_left_out(before: Any, invoke: Invoke) -> None:
-    model, agent = agent_of(FaultyBackend(holding(pdf=skill("pdf")), lambda *_: BackendError(None, "no connection")))
-    invoke(agent, {**GO, "skills_metadata": before}, THREAD)
-    assert listed(prompts(model)[0]) == []
+def record(name: str, description: str) -> dict[str, str]:
+    then = "2024-05-06T07:08:09.000010+00:00"
+    text = skill(name, description).decode()
+    return {"content": text, "encoding": "utf-8", "created_at": then, "modified_at": then}
 
 
 def test_skills_in_state_are_those_of_the_thread(invoke: Invoke) -> None:
     model, agent = agent_of(StateBackend())
-    then = "2024-05-06T07:08:09.000010+00:00"
     for number, description in enumerate(["One it.", "Two it."]):
-        text = skill("pdf", description).decode()
-        file = {"content": text, "encoding": "utf-8", "created_at": then, "modified_at": then}
-        given = {**GO, "files": {"/skills/pdf/SKILL.md": file}}
+        given = {**GO, "files": {"/skills/pdf/SKILL.md": record("pdf", description)}}
         invoke(agent, given, {"configurable": {"thread_id": str(number)}})
     assert [listed(prompt)[0].partition(": ")[2] for prompt in prompts(model)] == ["One it.", "Two it."]
 
 
 def test_users_of_one_backend_do_not_see_each_others_skills(invoke: Invoke) -> None:
     store, user = InMemoryStore(), ["anna"]
-    files = StoreBackend(store, namespace=lambda _: (user[0],))
-    then = "2024-05-06T07:08:09.000010+00:00"
     for name in ("anna", "otto"):
-        value = {"content": skill("pdf", name).decode(), "created_at": then, "modified_at": then, "encoding": "utf-8"}
-        store.put((name,), "/skills/pdf/SKILL.md", value)
-    model, agent = agent_of(files)
+        store.put((name,), "/skills/pdf/SKILL.md", record("pdf", name))
+    model, agent = agent_of(StoreBackend(store, namespace=lambda _: (user[0],)))
     invoke(agent, GO, THREAD)
     user[0] = "otto"
     invoke(agent, GO, {"configurable": {"thread_id": "2"}})
@@ -478,9 +456,16 @@ def reading(path: str = READ) -> AIMessage:
 
 
 @pytest.mark.parametrize(
-    "extra", ["metadata:\n  include_tools: merge_pdf\n", "allowed-tools: read_file merge_pdf(x:*)\n"]
+    ("extra", "given"),
+    [
+        ("metadata:\n  include_tools: merge_pdf\n", [merge_pdf]),
+        (
+            "allowed-tools: read_file merge_pdf(x:*)\n",
+            lambda name, _: {"merge_pdf": [merge_pdf], "read_file": []}[name],
+        ),
+    ],
+    ids=["list", "resolver"],
 )
-@pytest.mark.parametrize("given", [[merge_pdf], lambda name, _: {"merge_pdf": [merge_pdf], "read_file": []}[name]])
 def test_a_tool_is_offered_once_its_skill_was_read(invoke: Invoke, extra: str, given: Any) -> None:
     offered: list[list[str]] = []
     states: list[Any] = []
@@ -490,8 +475,11 @@ def test_a_tool_is_offered_once_its_skill_was_read(invoke: Invoke, extra: str, g
             states.append(request.state)
             return super().modify_request(request)
 
-    model = ScriptedModel(script=[calls(call("merge_pdf")), reading(), calls(call("merge_pdf")), AIMessage("done")])
-    model.script[:] = [_noting(offered, model, turn) for turn in model.script]
+    def noting(turn: AIMessage) -> Callable[[Any], AIMessage]:
+        return lambda _: offered.append([*model.offered]) or turn  # type: ignore[func-returns-value]
+
+    turns = [calls(call("merge_pdf")), reading(), calls(call("merge_pdf")), AIMessage("done")]
+    model = ScriptedModel(script=[*map(noting, turns)])
     files = holding(pdf=skill("pdf", extra=extra))
     skills = Watched(backend=files, sources=["/skills"], tools=given)
     agent = create_agent(model, middleware=[FilesystemMiddleware(backend=files), skills])
@@ -501,14 +489,6 @@ def test_a_tool_is_offered_once_its_skill_was_read(invoke: Invoke, extra: str, g
     assert ["merge_pdf" in names for names in offered] == [False, False, True, True]
     assert disclosed_skill_tool_names(states[-1]) == {"merge_pdf"}
     assert disclosed_skill_tool_names(states[0]) == frozenset()
-
-
-def _noting(offered: list[list[str]], model: ScriptedModel, turn: AIMessage) -> Callable[[Any], AIMessage]:
-    def answer(_: Any) -> AIMessage:
-        offered.append([*model.offered])
-        return turn
-
-    return answer
 
 
 def test_an_id_that_a_model_uses_again_offers_no_tool_of_a_skill_that_was_not_read(invoke: Invoke) -> None:
@@ -707,12 +687,10 @@ async def test_removed_files_go_and_files_of_others_stay(mounted: Mounted) -> No
     made = {"/pdf/SKILL.md": skill("pdf"), "/pdf/mine.txt": b"theirs", "/pdf/same.txt": b"same", "/pdf/a/b/c": b"x"}
     await mounted.put(made)
     await mounted.turn()
-    assert mounted.warnings == [
-        f"{mounted.root}/skills/pdf/mine.txt exists in the sandbox already and stays as it is there"
-    ]
-    before = list(mounted.warnings)
+    told = f"{mounted.root}/skills/pdf/mine.txt exists in the sandbox already and stays as it is there"
+    assert mounted.warnings == [told]
     assert await mounted.turn() == 0
-    assert mounted.warnings == before
+    assert mounted.warnings == [told]
     await mounted.run("echo out >skills/pdf/a/out.txt")
     await mounted.store.adelete("/pdf/a")
     await mounted.store.adelete("/pdf/same.txt")
@@ -723,17 +701,6 @@ async def test_removed_files_go_and_files_of_others_stay(mounted: Mounted) -> No
     await mounted.turn()
     await mounted.turn(mounted.session())
     assert await mounted.disk() == left
-
-
-@pytest.mark.anyio
-async def test_what_commands_changed_is_repaired_by_the_next_session(mounted: Mounted) -> None:
-    await mounted.put({"/pdf/SKILL.md": skill("pdf"), "/pdf/run.sh": SCRIPT, "/pdf/other.sh": SCRIPT})
-    await mounted.turn()
-    await mounted.run("printf outside >outside; echo evil >skills/pdf/run.sh")
-    await mounted.run("cd skills/pdf; rm other.sh; ln -s ../../outside other.sh")
-    assert await mounted.turn(mounted.session()) == 2
-    assert await mounted.run("skills/pdf/run.sh; skills/pdf/other.sh") == "ran\nran\n"
-    assert (await mounted.disk())["outside"] == "outside"
 
 
 @pytest.mark.anyio
@@ -867,8 +834,7 @@ async def test_a_shell_of_this_machine_gets_the_path_of_a_mounted_disk(tmp_path:
 
 
 @pytest.mark.needs("BubblewrapSandbox")
-@pytest.mark.parametrize("is_mounted", [False, True])
-@pytest.mark.parametrize("kind", [LocalShellBackend, BubblewrapSandbox])
+@pytest.mark.parametrize(("kind", "is_mounted"), [(LocalShellBackend, False), (BubblewrapSandbox, True)])
 def test_an_agent_runs_a_script_by_the_path_of_the_prompt(
     kind: Any, is_mounted: bool, tmp_path: Path, invoke: Invoke
 ) -> None:
@@ -879,9 +845,8 @@ def test_an_agent_runs_a_script_by_the_path_of_the_prompt(
     files = CompositeBackend(box, {"/skills/": store}) if is_mounted else box
 
     def running(messages: list[Any]) -> AIMessage:
-        [path] = [
-            line.rpartition(" is ")[2] for line in messages[0].text.splitlines() if line.startswith("- For `execute`")
-        ]
+        [line] = [line for line in messages[0].text.splitlines() if line.startswith("- For `execute`")]
+        path = line.rpartition(" is ")[2]
         return calls(call("execute", command=f"sh {path}/pdf/run.sh"))
 
     _, agent = agent_of(files, running)

@@ -1,9 +1,9 @@
 """The state of agents: what checkpoints hold, and which messages a thread has."""
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import pytest
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,10 +14,8 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from deepfs import DeepAgentState, MemoryBackend, SubAgent, create_deep_agent
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -52,28 +50,26 @@ def test_a_checkpoint_holds_new_messages_only(tmp_path: Path) -> None:
     assert path.stat().st_size < 2_000_000
 
 
-@pytest.mark.parametrize(
-    ("write", "expected"),
-    [
-        ([RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("new")], ["new"]),
-        (RemoveMessage(REMOVE_ALL_MESSAGES), []),
+def test_messages_are_the_same_when_a_thread_is_read_again() -> None:
+    all_gone = RemoveMessage(REMOVE_ALL_MESSAGES)
+    writes: list[tuple[Any, list[str]]] = [
+        ([all_gone, HumanMessage("new")], ["new"]),
+        (all_gone, []),
         ([{"role": "remove", "id": REMOVE_ALL_MESSAGES, "content": ""}, ("user", "new")], ["new"]),
         ([RemoveMessage("first")], ["go"]),
         ([RemoveMessage("unknown")], ["go", "one"]),
         ([HumanMessage("changed", id="first")], ["go", "changed"]),
         (HumanMessage("single"), ["go", "one", "single"]),
         (Overwrite([HumanMessage("only")]), ["only"]),
-    ],
-    ids=["all, then one", "all", "as data", "one", "unknown", "replaced", "not in a list", "overwritten"],
-)
-def test_messages_are_the_same_when_a_thread_is_read_again(write: Any, expected: list[str]) -> None:
-    saver = InMemorySaver()
-    graph(saver, [HumanMessage("one", id="first")]).invoke(GO, THREAD)
-    done = graph(saver, write).invoke({"messages": []}, THREAD)
-    again = graph(saver, write).get_state(THREAD).values
-    assert texts(done) == texts(again) == expected
-    assert [message.id for message in done["messages"]] == [message.id for message in again["messages"]]
-    assert all(message.id for message in again["messages"])
+    ]
+    for before, (write, expected) in product((DeepAgentState, Older), writes):
+        saver = InMemorySaver()
+        graph(saver, [HumanMessage("one", id="first")], before).invoke(GO, THREAD)
+        done = graph(saver, write).invoke({"messages": []}, THREAD)
+        again = graph(saver, write).get_state(THREAD).values
+        assert texts(done) == texts(again) == expected
+        assert [message.id for message in done["messages"]] == [message.id for message in again["messages"]]
+        assert all(message.id for message in again["messages"])
 
 
 def test_a_thread_that_holds_all_messages_goes_on() -> None:
@@ -82,14 +78,6 @@ def test_a_thread_that_holds_all_messages_goes_on() -> None:
     for text in ("two", "three"):
         state = graph(saver, [HumanMessage(text)]).invoke({"messages": []}, THREAD)
     assert texts(state) == texts(graph(saver, []).get_state(THREAD).values) == ["go", "one", "two", "three"]
-
-
-def test_all_messages_of_an_older_checkpoint_are_removed() -> None:
-    saver = InMemorySaver()
-    graph(saver, [HumanMessage("one")], Older).invoke(GO, THREAD)
-    writing = graph(saver, [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("new")])
-    assert texts(writing.invoke({"messages": []}, THREAD)) == ["new"]
-    assert texts(writing.get_state(THREAD).values) == ["new"]
 
 
 # --- state_schema ----------------------------------------------------------------------------------------------------

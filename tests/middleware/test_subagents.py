@@ -1,8 +1,6 @@
 """Subagents run concurrently and share the backend; what they write reaches the supervisor."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -10,12 +8,11 @@ from typing import Annotated, Any, NotRequired
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel
@@ -32,10 +29,8 @@ from deepfs.middleware.subagents import (
     create_sub_agent,
 )
 from deepfs.policy.rules import FilesystemPermission
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["backend", "invoke"]
 
 GO = {"messages": [("user", "go")]}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -82,6 +77,7 @@ def stored(text: str) -> dict[str, str]:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["state", "filesystem", "composite"], indirect=True)
 def test_parallel_subagents_write_one_tree(backend: BackendProtocol, invoke: Invoke) -> None:
     names = [f"part-{number}" for number in range(20)]
     agent = supervisor(
@@ -127,26 +123,12 @@ def test_deletions_reach_the_supervisor(invoke: Invoke) -> None:
     assert contents(state) == {"/c": "c"}
 
 
-def test_a_subagent_sees_what_its_supervisor_wrote(invoke: Invoke) -> None:
-    read = worker(lambda task: call("read_file", file_path=f"/{task}"))
-    agent = supervisor([spec(read)], calls(call("write_file", file_path="/a", content="x")), tasks("a"))
-    assert results(invoke(agent, GO))[-1].content == "did a: 1\tx"
-
-
 def test_a_supervisor_without_files_of_its_own_keeps_those_of_its_subagents(invoke: Invoke) -> None:
     middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[spec(worker(write))])
     agent = create_agent(ScriptedModel(script=[tasks("a"), tasks("b"), AIMessage("done")]), middleware=[middleware])
     state = invoke(agent, GO)
     assert [message.content for message in results(state)] == ["did a: Wrote /out/a.md", "did b: Wrote /out/b.md"]
     assert contents(state) == {"/out/a.md": "a", "/out/b.md": "b"}
-
-
-def test_rules_of_a_subagent_apply_to_it_alone(invoke: Invoke) -> None:
-    rules = [FilesystemPermission(operations=["write"], paths=["/**"], mode="deny")]
-    agent = supervisor([spec(worker(write), permissions=rules)], tasks("a"), calls(write("b")))
-    state = invoke(agent, GO)
-    assert "permission denied" in results(state)[0].content
-    assert contents(state) == {"/out/b.md": "b"}
 
 
 def test_rules_of_middleware_hold_for_the_subagents_that_get_it(invoke: Invoke) -> None:
@@ -173,35 +155,26 @@ def test_a_subagent_sees_only_its_task(invoke: Invoke) -> None:
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "ai"]
 
 
-def test_an_empty_answer_of_a_subagent_is_reported(invoke: Invoke) -> None:
-    silent = ScriptedModel(script=[AIMessage("")])
-    assert "without a word" in results(invoke(supervisor([spec(silent)], tasks("x")), GO))[0].content
-
-
 def test_any_runnable_can_be_a_subagent(invoke: Invoke) -> None:
-    def answer(state: dict[str, Any]) -> dict[str, Any]:
-        return {"messages": [AIMessage(f"heard {state['messages'][0].content}")]}
-
-    echo = CompiledSubAgent(name="worker", description="Echoes.", runnable=RunnableLambda(answer))
-    mute = CompiledSubAgent(name="mute", description="Says nothing.", runnable=RunnableLambda(lambda state: {}))
-    bare = CompiledSubAgent(name="bare", description="Has no state.", runnable=RunnableLambda(lambda state: "x"))
-    agent = supervisor(
-        [echo, mute, bare], tasks("this"), tasks("x", to="mute"), tasks("x", to="bare"), tasks("x", to="nobody")
-    )
-    heard, nothing, stateless, nobody = results(invoke(agent, GO))
-    assert heard.content == "heard this"
-    assert (nothing.status, stateless.status, nobody.status) == ("error", "error", "error")
-    assert "worker, mute" in nobody.content
-
-
-@pytest.mark.parametrize(
-    "said",
-    [("ai", "7"), {"role": "assistant", "content": "7"}, {"type": "ai", "content": [{"type": "text", "text": "7"}]}],
-)
-def test_the_answer_of_a_runnable_may_be_data(said: Any, invoke: Invoke) -> None:
-    remote = RunnableLambda(lambda state: {"messages": [{"type": "human", "content": "?"}, said, {"odd": 1}]})
-    agent = supervisor([CompiledSubAgent(name="worker", description="Works.", runnable=remote)], tasks("count"))
-    assert [message.text for message in results(invoke(agent, GO))] == ["7"]
+    answers: dict[str, Any] = {
+        "echo": lambda state: {"messages": [AIMessage(f"heard {state['messages'][0].content}")]},
+        "tuple": lambda state: {"messages": [{"type": "human", "content": "?"}, ("ai", "7"), {"odd": 1}]},
+        "role": lambda state: {"messages": [{"role": "assistant", "content": "7"}]},
+        "blocks": lambda state: {"messages": [{"type": "ai", "content": [{"type": "text", "text": "7"}]}]},
+        "silent": lambda state: {"messages": [AIMessage("")]},
+        "mute": lambda state: {},
+        "bare": lambda state: "x",
+    }
+    workers = [
+        CompiledSubAgent(name=name, description="Works.", runnable=RunnableLambda(answer))
+        for name, answer in answers.items()
+    ]
+    made = [tasks("this", to=name) for name in (*answers, "nobody")]
+    told = [(message.status, message.text) for message in results(invoke(supervisor(workers, *made), GO))]
+    assert [text for _, text in told[:4]] == ["heard this", "7", "7", "7"]
+    assert "without a word" in told[4][1]
+    assert [status for status, _ in told[5:]] == ["error"] * 3
+    assert "echo, tuple" in told[-1][1]
 
 
 def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
@@ -214,67 +187,43 @@ def test_a_subagent_may_have_a_response_format(invoke: Invoke) -> None:
 
 
 def test_wrong_arguments_are_reported(invoke: Invoke) -> None:
-    agent = supervisor([spec(worker(write))], calls(call("task", subagent_type="worker")))
-    (wrong,) = results(invoke(agent, GO))
-    assert wrong.status == "error"
-    assert "description is missing" in wrong.content
-
-
-def test_a_subagent_that_asks_a_person_pauses_its_supervisor(invoke: Invoke) -> None:
-    asking = spec(worker(write), interrupt_on={"write_file": True})
-    agent = supervisor([asking], tasks("a"), checkpointer=InMemorySaver())
-    thread = {"configurable": {"thread_id": "1"}}
-    assert invoke(agent, GO, thread)["__interrupt__"]
-    state = invoke(agent, Command(resume={"decisions": [{"type": "approve"}]}), thread)
-    assert contents(state) == {"/out/a.md": "a"}
+    wrong = calls(call("task", subagent_type="worker", prompt="the real task"), call("task", description="x"))
+    unknown, missing = results(invoke(supervisor([spec(worker(write))], wrong), GO))
+    assert (unknown.status, missing.status) == ("error", "error")
+    assert "there is no argument prompt, did you mean description?" in unknown.content
+    assert "subagent_type is missing" in missing.content
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-def test_the_defaults_make_a_general_purpose_agent(invoke: Invoke) -> None:
-    @tool
-    def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    inner = worker(lambda task: call("ping"))
-    middleware = SubAgentMiddleware(default_model=inner, default_tools=[ping])
-    outer = ScriptedModel(script=[tasks("x", to="general-purpose"), AIMessage("done")])
-    state = invoke(create_agent(outer, middleware=[middleware]), GO)
-    assert results(state)[0].content == "did x: pong"
-    assert "general-purpose: " in middleware.tools[0].description
-    assert [message.type for message in outer.asked[0]] == ["human"]
-
-
 def test_incomplete_or_wrong_configurations_are_refused() -> None:
     model = ScriptedModel(script=[])
-    with pytest.raises(TypeError, match="needs default_model"):
-        SubAgentMiddleware(subagents=[])
-    with pytest.raises(ValueError, match="at least one"):
-        SubAgentMiddleware(default_model=model, general_purpose_agent=False)
-    with pytest.raises(ValueError, match="'x' lacks description"):
-        SubAgentMiddleware(default_model=model, subagents=[{"name": "x", "system_prompt": ""}])
-    with pytest.raises(ValueError, match="'x' has keys that are not known: prompt"):
-        SubAgentMiddleware(default_model=model, subagents=[{"name": "x", "description": "", "prompt": ""}])
-    with pytest.raises(ValueError, match="two subagents have the name 'worker'"):
-        SubAgentMiddleware(default_model=model, subagents=[spec(model), spec(model)])
-    with pytest.raises(ValueError, match="'a' needs a model"):
-        SubAgentMiddleware(backend=MemoryBackend(), subagents=[SubAgent(name="a", description="", system_prompt="")])
+    bare: Any = {"name": "x", "description": ""}
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"subagents": [], "default_model": None}, "needs default_model"),
+        ({"general_purpose_agent": False}, "at least one"),
+        ({"subagents": [{"name": "x", "system_prompt": ""}]}, "'x' lacks description"),
+        ({"subagents": [{**bare, "prompt": ""}]}, "'x' has keys that are not known: prompt"),
+        ({"subagents": [spec(model), spec(model)]}, "two subagents have the name 'worker'"),
+        ({"subagents": [bare], "default_model": None, "backend": MemoryBackend()}, "'x' needs a model"),
+        ({"subagents": [spec(model, mode="odd")]}, "has the mode 'odd'"),
+        ({"subagents": [spec(model, mode="fork", skills=["/skills"])]}, "omit skills"),
+        ({"subagents": [spec(model, mode="async")]}, "is async"),
+    ]
+    for options, told in given:
+        with pytest.raises((TypeError, ValueError), match=told):
+            SubAgentMiddleware(**{"default_model": model, **options})
 
 
 def test_the_description_of_the_tool_can_be_replaced() -> None:
+    model = ScriptedModel(script=[AIMessage("done")])
     middleware = SubAgentMiddleware(
-        default_model=ScriptedModel(script=[]), task_description="Ask:\n{available_agents}", system_prompt="Delegate."
+        default_model=model, task_description="Ask:\n{available_agents}", system_prompt="Delegate."
     )
+    create_agent(model, middleware=[middleware]).invoke(GO)
     assert middleware.tools[0].description == f"Ask:\n- general-purpose: {PROMPTS['general_purpose_description']}"
-    assert middleware.wrap_model_call(_request(), lambda request: request).system_message.text == "Delegate."
-
-
-def _request() -> Any:
-    from langchain.agents.middleware.types import ModelRequest
-
-    return ModelRequest(model=ScriptedModel(script=[]), messages=[HumanMessage("x")])
+    assert model.asked[0][0].text == "Delegate."
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------
@@ -412,38 +361,6 @@ def test_private_keys_are_not_shared(invoke: Invoke) -> None:
     assert agent.get_state(THREAD).values["secret"] == "mine"
 
 
-def test_the_private_keys_of_the_middleware_may_be_set_later(invoke: Invoke) -> None:
-    seen: list[Any] = []
-    echo = RunnableLambda(lambda state: seen.append(state) or {"messages": [AIMessage("x")]})
-    worker = CompiledSubAgent(name="worker", description="Echoes.", runnable=echo)
-    middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[worker], state_schema=_Paged)
-    middleware.private_state_keys = frozenset({"page"})
-    model = ScriptedModel(script=[tasks("x"), AIMessage("done")])
-    invoke(create_agent(model, middleware=[middleware], state_schema=_Paged), {**GO, "page": "1"})
-    assert (middleware.subagent_names, "page" in seen[0]) == ({"worker"}, False)
-
-
-class _Paged(AgentState[Any]):
-    page: NotRequired[str]
-
-
-def test_subagents_have_the_state_schema(invoke: Invoke) -> None:
-    @tool
-    def turn_page(runtime: ToolRuntime) -> Command[Any]:
-        """Turn."""
-        page = str(int(runtime.state["page"]) + 1)
-        return Command(update={"page": page, "messages": [ToolMessage("ok", tool_call_id=runtime.tool_call_id)]})
-
-    worker = spec(ScriptedModel(script=[calls(call("turn_page")), AIMessage("x")]), tools=[turn_page])
-    middleware = SubAgentMiddleware(backend=StateBackend(), subagents=[worker], state_schema=_Paged)
-    lead = create_agent(
-        ScriptedModel(script=[tasks("x"), AIMessage("done")]),
-        middleware=[FilesystemMiddleware(), middleware],
-        state_schema=_Paged,
-    )
-    assert invoke(lead, {**GO, "page": "1"})["page"] == "2"
-
-
 def test_a_run_may_ask_subagents_for_a_form_of_answer(invoke: Invoke) -> None:
     class Count(BaseModel):
         number: int
@@ -464,34 +381,7 @@ def test_create_sub_agent_builds_what_is_given(invoke: Invoke) -> None:
         create_sub_agent(SubAgent(name="a", description="b", model=model))
 
 
-def test_wrong_modes_are_refused() -> None:
-    model = ScriptedModel(script=[])
-    with pytest.raises(ValueError, match="has the mode 'odd'"):
-        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="odd")])
-    with pytest.raises(ValueError, match="omit skills"):
-        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="fork", skills=["/skills"])])
-    with pytest.raises(ValueError, match="is async"):
-        SubAgentMiddleware(default_model=model, subagents=[spec(model, mode="async")])
-
-
-def test_unknown_arguments_of_the_task_are_named(invoke: Invoke) -> None:
-    wrong = calls(call("task", description="x", subagent_type="worker", prompt="the real task"))
-    (refused,) = results(invoke(supervisor([spec(worker(write))], wrong), GO))
-    assert refused.status == "error"
-    assert "prompt" in refused.content
-
-
 # --- several interrupts ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Opens a checkpointer, each time anew over the same data."""
-    if request.param == "memory":
-        one = InMemorySaver()
-        yield lambda: nullcontext(one)
-    else:
-        yield lambda: AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.sqlite"))
 
 
 def asking(runs: list[str]) -> Any:
@@ -516,13 +406,19 @@ def asked(state: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "rounds",
-    [[["three", "one", "two"]], [["two"], ["three", "one"]], [["three"], ["one"], ["two"]]],
-    ids=str,
+    ("rounds", "nested"),
+    [
+        ([["three", "one", "two"]], True),
+        ([["two"], ["three", "one"]], False),
+        ([["three"], ["one"], ["two"]], True),
+    ],
 )
-@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
-def test_interrupts_are_answered_by_id(saver: Any, rounds: list[list[str]], nested: bool) -> None:
+def test_interrupts_are_answered_by_id(tmp_path: Path, rounds: list[list[str]], nested: bool) -> None:
+    """Each answer comes in a process of its own: the checkpointer and the agent are made anew."""
     runs: list[str] = []
+
+    def saver() -> Any:
+        return AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.sqlite"))
 
     def agent(checkpointer: Any) -> Any:
         subagent = asking(runs)
@@ -548,27 +444,6 @@ def test_interrupts_are_answered_by_id(saver: Any, rounds: list[list[str]], nest
 
     turns = count()
     asyncio.run(play())
-
-
-@pytest.mark.needs("langgraph>=1.2.20")
-def test_an_answer_to_an_unknown_interrupt_is_an_error(invoke: Invoke) -> None:
-    from langgraph.errors import UnknownInterruptError
-
-    runs: list[str] = []
-    lead = ScriptedModel(script=[tasks(*NAMES), AIMessage("done")])
-    agent = create_deep_agent(lead, subagents=[asking(runs)], checkpointer=InMemorySaver())
-    ids = asked(invoke(agent, GO, THREAD))
-    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
-        invoke(agent, Command(resume=APPROVE), THREAD)
-    unknown = "0" * 32
-    with pytest.raises(UnknownInterruptError, match=unknown):
-        invoke(agent, Command(resume={ids["one"]: APPROVE, unknown: APPROVE}), THREAD)
-    assert runs == []
-    state = invoke(agent, Command(resume=dict.fromkeys(ids.values(), APPROVE)), THREAD)
-    assert (sorted(runs), len(results(state))) == (sorted(NAMES), 3)
-    with pytest.raises(UnknownInterruptError):
-        invoke(agent, Command(resume={ids["one"]: APPROVE}), THREAD)
-    assert len(runs) == 3
 
 
 # --- files of subagents that do not end well -------------------------------------------------------------------------
@@ -609,19 +484,14 @@ def test_traces_mark_subagents(invoke: Invoke) -> None:
     assert marks == ["subagent"]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_streams_tell_which_subagent_speaks(compiled: bool) -> None:
-    def built(name: str) -> Any:
-        model = ScriptedModel(script=[AIMessage(f"I am {name}")])
-        if compiled:
-            graph = create_agent(model)
-            return CompiledSubAgent(name=name, description="Speaks.", runnable=graph)
-        return SubAgent(name=name, description="Speaks.", model=model)
-
+def test_streams_tell_which_subagent_speaks() -> None:
+    anna, bert = (ScriptedModel(script=[AIMessage(f"I am {name}")]) for name in ("anna", "bert"))
+    workers = [
+        SubAgent(name="anna", description="Speaks.", model=anna),
+        CompiledSubAgent(name="bert", description="Speaks.", runnable=create_agent(bert)),
+    ]
     two = calls(*(call("task", description="x", subagent_type=name) for name in ("anna", "bert")))
-    agent = create_deep_agent(
-        ScriptedModel(script=[two, AIMessage("lead")]), subagents=[built("anna"), built("bert")], name="boss"
-    )
+    agent = create_deep_agent(ScriptedModel(script=[two, AIMessage("lead")]), subagents=workers, name="boss")
 
     async def play() -> dict[tuple[str, ...], tuple[str, str]]:
         heard = {}

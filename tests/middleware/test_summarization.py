@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepfs import (
@@ -19,7 +19,6 @@ from deepfs import (
     FilesystemBackend,
     FilesystemPermission,
     MemoryBackend,
-    StateBackend,
     create_deep_agent,
 )
 from deepfs.backends.protocol import BackendProtocol
@@ -27,11 +26,9 @@ from deepfs.errors import BackendError, PermissionDeniedError
 from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.policy import PermissionedBackend, ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, backend, invoke, results
+from support.agents import Invoke, results
 from support.chat import ScriptedModel, call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, agent_of, event_of, said, shown, talk, text_of, thread
-
-__all__ = ["backend", "invoke"]
 
 
 def reading(*paths: str) -> AIMessage:
@@ -41,6 +38,7 @@ def reading(*paths: str) -> AIMessage:
 # --- content of the file ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["state", "filesystem", "composite"], indirect=True)
 def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: BackendProtocol, invoke: Invoke) -> None:
     turns = [AIMessage(f"reply {number}", id=f"a{number}") for number in range(6)]
     model, agent = agent_of(backend, *turns, reading(HISTORY))
@@ -57,15 +55,6 @@ def test_summarized_messages_are_in_a_file_that_the_model_can_read(backend: Back
     assert "q0" not in [message.id for message in rest]
     assert "q6" in [message.id for message in rest]
     assert [message.id for message in state["messages"] if message.type == "human"] == [f"q{n}" for n in range(7)]
-
-
-def test_files_in_state_hold_summarized_messages(invoke: Invoke) -> None:
-    model, agent = agent_of(StateBackend())
-    state = talk(invoke, agent, thread())
-    written = re.findall(r'<message [^>]*id="([^"]+)"', state["files"][HISTORY]["content"])
-    assert [*written, *(message.id for message in shown(model)[1:])] == [
-        message.id for message in state["messages"][:-1]
-    ]
 
 
 def test_a_deep_agent_keeps_its_conversation(invoke: Invoke) -> None:
@@ -112,36 +101,29 @@ def test_tool_calls_are_stored_with_their_results(invoke: Invoke) -> None:
 
 
 PIXELS = bytes(range(256))
+ENCODED = base64.b64encode(PIXELS).decode()
+IMAGES: list[dict[str, Any]] = [
+    {"type": "image", "base64": ENCODED, "mime_type": "image/png"},
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED}"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ENCODED}},
+    {"type": "image", "source_type": "base64", "mime_type": "image/png", "data": ENCODED},
+]
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        {"type": "image", "base64": base64.b64encode(PIXELS).decode(), "mime_type": "image/png"},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PIXELS).decode()}"}},
-        {
-            "type": "image",
-            "source": {
-                "type": "base64", "media_type": "image/png", "data": base64.b64encode(PIXELS).decode(),
-            },
-        },
-        {"type": "image", "source_type": "base64", "mime_type": "image/png",
-         "data": base64.b64encode(PIXELS).decode()},
-    ],
-)  # fmt: skip
-def test_media_are_stored_in_separate_files(invoke: Invoke, block: dict[str, Any]) -> None:
-    files = MemoryBackend()
-    _, agent = agent_of(files)
-    for number in range(2):
-        invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": f"see {number}"}, block])]}, thread())
-    talk(invoke, agent, thread())
-    text = text_of(files)
-    (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
-    assert path.startswith("/blobs/")
-    assert not files.ls("/conversation_history/media").ok, "each medium is stored once"
-    assert files.download_files([path])[0].content == PIXELS
-    assert "see 0" in text
-    assert base64.b64encode(PIXELS).decode()[:40] not in text
+def test_media_are_stored_in_separate_files(invoke: Invoke) -> None:
+    for block in IMAGES:
+        files = MemoryBackend()
+        _, agent = agent_of(files)
+        for number in range(2):
+            invoke(agent, {"messages": [HumanMessage([{"type": "text", "text": f"see {number}"}, block])]}, thread())
+        talk(invoke, agent, thread())
+        text = text_of(files)
+        (path,) = set(re.findall(r'<image url="([^"]+)" />', text))
+        assert path.startswith("/blobs/")
+        assert not files.ls("/conversation_history/media").ok, "each medium is stored once"
+        assert files.download_files([path])[0].content == PIXELS
+        assert "see 0" in text
+        assert ENCODED[:40] not in text
 
 
 def test_other_content_blocks_are_stored_as_they_are(invoke: Invoke) -> None:
@@ -156,6 +138,7 @@ def test_other_content_blocks_are_stored_as_they_are(invoke: Invoke) -> None:
     assert "https://example.com/a.png" in text
 
 
+@pytest.mark.parametrize("backend", ["state", "filesystem"], indirect=True)
 def test_unstorable_characters_are_escaped(backend: BackendProtocol, invoke: Invoke) -> None:
     _, agent = agent_of(backend, AIMessage("a\0b\r\nc\rd"), AIMessage("2"), reading(HISTORY), after=4)
     talk(invoke, agent, thread(), 0, 1)
@@ -175,34 +158,22 @@ def test_the_file_is_beneath_the_artifacts_root(invoke: Invoke) -> None:
     assert f"/work{HISTORY}" in shown(model)[0].text
 
 
-HOSTILE = ["../x", "/etc/passwd", "..", "", ".", "a" * 5_000, "a\0b", "x.2", "x y", "ünï", "\ud800", "a\nb", "~", 7]
+HOSTILE: list[Any] = [
+    *("../x", "/etc/passwd", "..", "", ".", "a\0b", "x.2", "x y", "ünï", "\ud800", "a\nb", "~", 7, "a/b", "a_b", "a b"),
+    *("a.b", "a", "a.2", *("a" * length for length in (100, 101, 102, 5_000))),
+]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:12])
-def test_every_thread_id_gets_its_own_file(invoke: Invoke, tmp_path: Path, name: Any) -> None:
+def test_every_thread_id_gets_its_own_file(invoke: Invoke, tmp_path: Path) -> None:
     files = FilesystemBackend(tmp_path)
-    summaries = SummarizationMiddleware(
-        Talker(script=[AIMessage("x")]), backend=files, trigger=("messages", 3), keep=("messages", 1)
-    )
-    agent = create_agent(Talker(script=[AIMessage("x")]), middleware=[summaries])
-    invoke(agent, {"messages": [*said(1)["messages"], AIMessage("a"), *said(2)["messages"]]}, thread(name))
-    invoke(create_agent(Talker(script=[AIMessage("x")]), middleware=[summaries]),
-           {"messages": [*said(3)["messages"], AIMessage("a"), *said(4)["messages"]]}, thread("other"))  # fmt: skip
-    found = [info.path for info in files.ls("/conversation_history").entries or ()]
-    assert len(found) == 2
-    assert all(re.fullmatch(r"/conversation_history/[A-Za-z0-9_-]+(\.id-[0-9a-f]{32})?\.md", path) for path in found)
-    assert [path.name for path in tmp_path.iterdir()] == ["conversation_history"]
-
-
-def test_thread_ids_never_share_a_file(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    names = ["a/b", "a_b", "a b", "a.b", "a", "a.2", *("a" * length for length in (100, 101, 102))]
-    for name in names:
+    for name in HOSTILE:
         _, agent = agent_of(files, after=3)
         invoke(agent, {"messages": [*said(1)["messages"], AIMessage("a"), *said(2)["messages"]]}, thread(name))
-    entries = files.ls("/conversation_history").entries or ()
-    assert len(entries) == len(names)
-    assert [text_of(files, info.path).count("## Summarized") for info in entries] == [1] * len(names)
+    found = [info.path for info in files.ls("/conversation_history").entries or ()]
+    assert len(found) == len(HOSTILE)
+    assert all(re.fullmatch(r"/conversation_history/[A-Za-z0-9_-]+(\.id-[0-9a-f]{32})?\.md", path) for path in found)
+    assert [text_of(files, path).count("## Summarized") for path in found] == [1] * len(HOSTILE)
+    assert [path.name for path in tmp_path.iterdir()] == ["conversation_history"]
 
 
 def test_each_run_without_a_thread_gets_its_own_file(invoke: Invoke) -> None:
@@ -296,34 +267,22 @@ def test_a_message_larger_than_a_file_is_split(invoke: Invoke, monkeypatch: pyte
     assert "".join(f"&lt;{number}ä&gt;" for number in range(1_000)) in text
 
 
-@pytest.mark.parametrize("there", [b"", b"\xff\xfe", b"text\0", b"x" * 10_000_001])
-def test_files_that_cannot_be_appended_to_are_left_alone(invoke: Invoke, there: bytes) -> None:
-    files = MemoryBackend()
-    files.upload_files([(HISTORY, there)])
-    model, agent = agent_of(files)
-    talk(invoke, agent, thread())
-    assert files.download_files([HISTORY])[0].content == there
-    assert "/conversation_history/1.2.md" in shown(model)[0].text
-    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
-
-
-def test_a_file_too_large_to_download_is_left_alone(invoke: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "conversation_history").mkdir()
-    large = tmp_path / HISTORY.lstrip("/")
-    large.touch()
-    os.truncate(large, 2**30)
-    files = FilesystemBackend(tmp_path)
-    talk(invoke, agent_of(files)[1], thread())
-    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
-    assert large.stat().st_size == 2**30
-
-
-def test_a_directory_at_the_path_is_left_alone(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    files.write(f"{HISTORY}/a", "x")
-    talk(invoke, agent_of(files)[1], thread())
-    assert "question 0" in text_of(files, "/conversation_history/1.2.md")
-    assert files.read(f"{HISTORY}/a").ok
+def test_what_cannot_be_appended_to_is_left_alone(invoke: Invoke, tmp_path: Path) -> None:
+    for number, there in enumerate((b"", b"\xff\xfe", b"text\0", b"x" * 10_000_001, None, 2**30)):
+        (tmp_path / f"{number}").mkdir()
+        files = FilesystemBackend(tmp_path / f"{number}")
+        path = HISTORY if there is not None else f"{HISTORY}/a"
+        files.upload_files([(path, there if isinstance(there, bytes) else b"x")])
+        if isinstance(there, int):  # Too large to be downloaded.
+            os.truncate(tmp_path / f"{number}{HISTORY}", there)
+        model, agent = agent_of(files)
+        talk(invoke, agent, thread())
+        assert "/conversation_history/1.2.md" in shown(model)[0].text
+        assert "question 0" in text_of(files, "/conversation_history/1.2.md")
+        if isinstance(there, int):
+            assert (tmp_path / f"{number}{HISTORY}").stat().st_size == there
+        else:
+            assert files.download_files([path])[0].content == (b"x" if there is None else there)
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -370,7 +329,7 @@ def test_an_empty_summary_stands_for_no_messages(invoke: Invoke, caplog: pytest.
 
 
 def test_media_that_cannot_be_written_are_not_removed(invoke: Invoke) -> None:
-    block = {"type": "image", "base64": base64.b64encode(PIXELS).decode(), "mime_type": "image/png"}
+    block = IMAGES[0]
     files = FaultyBackend(MemoryBackend(), {"upload_files": BackendError("Error: no")})
     model, agent = agent_of(files)
     invoke(agent, {"messages": [HumanMessage([block])]}, thread())
@@ -404,18 +363,6 @@ def test_a_pending_summary_is_dropped_if_its_messages_were_edited(invoke: Invoke
     assert model.summaries == 1
 
 
-def test_a_lost_response_of_a_write_loses_no_message(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    lost: dict[str, Exception] = {"write": BackendError("Error: connection lost")}
-    model, agent = agent_of(FaultyBackend(files, lost, late=True))
-    state = talk(invoke, agent, thread())
-    assert len(state["messages"]) == 14
-    lost.clear()
-    talk(invoke, agent, thread(), 7, 7)
-    assert HISTORY in shown(model)[0].text
-    assert text_of(files).count('id="q0"') == 1, "it is recognised, and not written again"
-
-
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -427,24 +374,3 @@ def test_write_permissions_of_the_model_do_not_prevent_summaries(invoke: Invoke)
     state = talk(invoke, agent, thread())
     assert [message.status for message in results(state)] == ["success"]
     assert "question 0" in results(state)[0].text
-
-
-def test_langchains_middleware_replaces_the_default(invoke: Invoke) -> None:
-    from langchain.agents.middleware import SummarizationMiddleware as LangChains
-
-    files = MemoryBackend()
-    model = Talker(script=[AIMessage(f"answer {number}") for number in range(9)])
-    own = LangChains(model, trigger=("messages", 4), keep=("messages", 1))
-    agent = create_deep_agent(model, backend=files, middleware=[own], checkpointer=InMemorySaver())
-    talk(invoke, agent, thread(), 0, 3)
-    assert model.summaries
-    assert not files.ls("/").entries
-
-
-def test_tool_results_and_their_calls_stay_together(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    _, agent = agent_of(files, *(calls(call("ls")) for _ in range(5)), after=4)
-    state = invoke(agent, said(0), thread())
-    messages = state["messages"]
-    asked = {made["id"] for message in messages if isinstance(message, AIMessage) for made in message.tool_calls}
-    assert {message.tool_call_id for message in messages if isinstance(message, ToolMessage)} == asked

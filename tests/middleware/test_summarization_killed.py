@@ -87,9 +87,14 @@ def in_file(files: BackendProtocol) -> list[str]:
     return re.findall(r'id="(m\d+)"', (found or b"").decode())
 
 
-@pytest.mark.parametrize("place", ["after the file", "in the model's call"])
-@pytest.mark.parametrize("kind", ["disk", "sqlite"])
-@pytest.mark.parametrize("goes_on", ["resumed", "with a message"])
+@pytest.mark.parametrize(
+    ("place", "kind", "goes_on"),
+    [
+        ("after the file", "disk", "with a message"),
+        ("after the file", "sqlite", "resumed"),
+        ("in the model's call", "sqlite", "with a message"),
+    ],
+)
 def test_twelve_messages_before_are_twelve_after(
     agents: Process, tmp_path: Path, place: str, kind: str, goes_on: str
 ) -> None:

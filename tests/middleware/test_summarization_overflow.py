@@ -12,17 +12,15 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
-from deepfs import FilesystemMiddleware, MemoryBackend, create_deep_agent
+from deepfs import FilesystemMiddleware, MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
 from deepfs.errors import BackendError
 from deepfs.middleware.compaction import is_context_overflow
-from deepfs.middleware.summarization import SummarizationMiddleware, compute_summarization_defaults
+from deepfs.middleware.summarization import SummarizationMiddleware
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, summarized_by, talk, text_of, thread
-
-__all__ = ["invoke"]
 
 
 class RefusedError(Exception):
@@ -100,17 +98,17 @@ def test_an_overflow_is_answered_by_one_summary_and_one_retry(invoke: Invoke, er
     assert all((f'id="{message.id}"' in text_of(files)) != (message.id in seen) for message in state["messages"])
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("prompt is too long"), RefusedError("prompt is too long", 500), RefusedError("max_tokens: 1", 400)],
-    ids=["no status", "of the server", "another"],
-)
-def test_other_errors_are_no_overflow(invoke: Invoke, error: Exception) -> None:
-    model, agent = agent_of(MemoryBackend(), characters=20, error=lambda: error)
-    with pytest.raises(type(error)) as raised:
-        talk(invoke, agent, thread(), 0, 2)
-    assert raised.value is error
-    assert model.summaries == 0
+def test_other_errors_are_no_overflow(invoke: Invoke) -> None:
+    for error in (
+        ValueError("prompt is too long"),
+        RefusedError("prompt is too long", 500),
+        RefusedError("max_tokens: 1", 400),
+    ):
+        model, agent = agent_of(MemoryBackend(), characters=20, error=lambda error=error: error)
+        with pytest.raises(type(error)) as raised:
+            talk(invoke, agent, thread(), 0, 2)
+        assert raised.value is error
+        assert model.summaries == 0
 
 
 def test_errors_of_providers_are_recognised() -> None:
@@ -286,9 +284,17 @@ def test_old_arguments_are_shortened_in_the_request_only(invoke: Invoke) -> None
     assert files.read("/0").ok
 
 
-@pytest.mark.parametrize(
-    ("settings", "is_cut"),
-    [
+def test_results_of_tools_keep_their_calls_after_a_summary(invoke: Invoke) -> None:
+    turns = [calls(call("echo", text="ab", times=10)) for _ in range(5)]
+    model, agent = agent_of(MemoryBackend(), *turns, characters=150)
+    invoke(agent, said(0), thread())
+    asked = {made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())}
+    assert {message.tool_call_id for message in shown(model) if isinstance(message, ToolMessage)} == asked
+    assert any(isinstance(message, HumanMessage) for message in shown(model))
+
+
+def test_when_arguments_are_shortened(invoke: Invoke) -> None:
+    cases: list[tuple[Any, bool]] = [
         ({"trigger": ("tokens", 10), "keep": ("tokens", 50)}, True),
         ({"trigger": ("tokens", 10**6), "keep": ("tokens", 50)}, False),
         ({"trigger": ("tokens", 10), "keep": ("tokens", 10**6)}, False),
@@ -296,40 +302,16 @@ def test_old_arguments_are_shortened_in_the_request_only(invoke: Invoke) -> None
         ({"trigger": ("fraction", 0.9), "keep": ("fraction", 0.1)}, False),
         ({"trigger": None, "keep": ("messages", 1)}, False),
         (None, False),
-    ],
-)
-def test_when_arguments_are_shortened(invoke: Invoke, settings: Any, is_cut: bool) -> None:
-    model = Talker(script=[written(0), AIMessage("ok"), AIMessage("ok")], profile={"max_input_tokens": 5_000})
-    summaries = SummarizationMiddleware(model, backend=MemoryBackend(), truncate_args_settings=settings)
-    agent = create_agent(model, middleware=[summaries], tools=[write_file], checkpointer=InMemorySaver())
-    talk(invoke, agent, thread(), 0, 1)
-    assert (args_seen(model)[0]["content"] != LONG) == is_cut
+    ]
+    for settings, is_cut in cases:
+        model = Talker(script=[written(0), *answers(2)], profile={"max_input_tokens": 5_000})
+        summaries = SummarizationMiddleware(model, backend=MemoryBackend(), truncate_args_settings=settings)
+        agent = create_agent(model, middleware=[summaries], tools=[write_file], checkpointer=InMemorySaver())
+        talk(invoke, agent, thread(), 0, 1)
+        assert (args_seen(model)[0]["content"] != LONG) == is_cut, settings
 
 
 @tool
 def write_file(file_path: str, content: str) -> str:
     """Write."""
     return "ok"
-
-
-def test_deep_agents_shorten_old_arguments(invoke: Invoke) -> None:
-    model = Talker(script=[written(0), *answers(20)])
-    agent = create_deep_agent(model, backend=MemoryBackend(), checkpointer=InMemorySaver())
-    talk(invoke, agent, thread(), 0, 15)
-    assert args_seen(model)[0]["content"] != LONG
-    assert model.summaries == 0
-
-
-def test_defaults_by_the_context_of_the_model() -> None:
-    known = Talker(script=[], profile={"max_input_tokens": 1_000})
-    assert compute_summarization_defaults(known)["trigger"] == ("fraction", 0.85)
-    assert compute_summarization_defaults(Talker(script=[]))["trigger"] == ("tokens", 170_000)
-
-
-def test_tool_messages_keep_their_calls_after_a_retry(invoke: Invoke) -> None:
-    turns = [calls(call("echo", text="ab", times=10)) for _ in range(5)]
-    model, agent = agent_of(MemoryBackend(), *turns, characters=150)
-    invoke(agent, said(0), thread())
-    asked = {made["id"] for message in shown(model) for made in getattr(message, "tool_calls", ())}
-    assert {message.tool_call_id for message in shown(model) if isinstance(message, ToolMessage)} == asked
-    assert any(isinstance(message, HumanMessage) for message in shown(model))

@@ -6,16 +6,13 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware as LangChainSummarization
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.prebuilt import ToolRuntime
-from langgraph.types import Command
 
-from deepfs import CompositeBackend, FilesystemMiddleware, MemoryBackend, StateBackend, create_deep_agent
+from deepfs import CompositeBackend, MemoryBackend, StateBackend, create_deep_agent
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.errors import BackendError, PermissionDeniedError
+from deepfs.errors import PermissionDeniedError
 from deepfs.middleware.compaction import as_seen
 from deepfs.middleware.summarization import (
     DEEPAGENTS_DEFAULT_SUMMARY_PROMPT,
@@ -26,11 +23,9 @@ from deepfs.middleware.summarization import (
 )
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
-from support.agents import Invoke, invoke, results
+from support.agents import Invoke, results
 from support.chat import call, calls
 from support.conversations import HISTORY, SUMMARY, Talker, event_of, said, shown, summarized_by, talk, text_of, thread
-
-__all__ = ["invoke"]
 
 COMPACT = "compact_conversation"
 
@@ -71,19 +66,8 @@ def test_the_model_compacts_its_conversation(invoke: Invoke, storage: Any) -> No
     assert event_of(agent)["cutoff_index"] == 12
 
 
-def test_a_short_conversation_is_not_compacted(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    model, agent = agent_of(files, calls(call(COMPACT)))
-    state = invoke(agent, said(0), thread())
-    assert "Nothing to compact yet" in results(state)[0].text
-    assert model.summaries == 0
-    assert not files.ls("/").entries
-    assert event_of(agent) is None
-
-
-@pytest.mark.parametrize(
-    ("trigger", "is_enough"),
-    [
+def test_half_of_the_trigger_is_enough() -> None:
+    cases: list[tuple[Any, bool]] = [
         (("messages", 26), True),
         (("messages", 28), False),
         (("tokens", 60), True),
@@ -93,15 +77,13 @@ def test_a_short_conversation_is_not_compacted(invoke: Invoke) -> None:
         ({"messages": 26, "tokens": 100_000}, False),
         ([{"messages": 26, "tokens": 60}, ("messages", 100)], True),
         (None, True),
-    ],
-    ids=str,
-)
-def test_half_of_the_trigger_is_enough(trigger: Any, is_enough: bool) -> None:
-    model = Talker(script=[calls(call(COMPACT)), AIMessage("done")], profile={"max_input_tokens": 1_000})
-    summaries = SummarizationMiddleware(model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 2))
-    agent = create_agent(model, middleware=[SummarizationToolMiddleware(summaries)])
-    state = agent.invoke({"messages": [*talked(11), HumanMessage("short enough?")]})
-    assert ("Compacted" in results(dict(state))[0].text) == is_enough
+    ]
+    for trigger, is_enough in cases:
+        model = Talker(script=[calls(call(COMPACT)), AIMessage("done")], profile={"max_input_tokens": 1_000})
+        summaries = SummarizationMiddleware(model, backend=MemoryBackend(), trigger=trigger, keep=("messages", 2))
+        agent = create_agent(model, middleware=[SummarizationToolMiddleware(summaries)])
+        state = agent.invoke({"messages": [*talked(11), HumanMessage("short enough?")]})
+        assert ("Compacted" in results(dict(state))[0].text) == is_enough, trigger
 
 
 def test_parallel_calls_are_harmless(invoke: Invoke) -> None:
@@ -119,25 +101,24 @@ def test_parallel_calls_are_harmless(invoke: Invoke) -> None:
     assert [message.tool_call_id for message in shown(model) if message.type == "tool"] == asked
 
 
-FAILURES: dict[str, Any] = {
-    "refused": ReadOnlyBackend,
-    "error": lambda files: FaultyBackend(files, {"write": BackendError("Error: disk on fire")}),
-    "raises": lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
-    "permission": lambda files: FaultyBackend(files, {"download_files": PermissionDeniedError("/x")}),
-}
+FAILURES: list[Any] = [
+    ReadOnlyBackend,
+    lambda files: FaultyBackend(files, {"write": RuntimeError("a bug")}),
+    lambda files: FaultyBackend(files, {"download_files": PermissionDeniedError("/x")}),
+]
 
 
-@pytest.mark.parametrize("fail", FAILURES)
-def test_without_its_file_nothing_is_compacted(invoke: Invoke, fail: str) -> None:
-    model, agent = agent_of(FAILURES[fail](MemoryBackend()), *talked(6), calls(call(COMPACT)))
-    state = talk(invoke, agent, thread())
-    (result,) = results(state)
-    assert result.status == "error"
-    assert "Not compacted" in result.text
-    assert "No message was removed" in result.text
-    assert event_of(agent) is None
-    assert shown(model)[0].id == "q0"
-    assert state["messages"][-1].text == "answer 0", "the run went on"
+def test_without_its_file_nothing_is_compacted(invoke: Invoke) -> None:
+    for fail in FAILURES:
+        model, agent = agent_of(fail(MemoryBackend()), *talked(6), calls(call(COMPACT)))
+        state = talk(invoke, agent, thread())
+        (result,) = results(state)
+        assert result.status == "error"
+        assert "Not compacted" in result.text
+        assert "No message was removed" in result.text
+        assert event_of(agent) is None
+        assert shown(model)[0].id == "q0"
+        assert state["messages"][-1].text == "answer 0", "the run went on"
 
 
 def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
@@ -153,26 +134,6 @@ def test_a_failing_summary_changes_nothing(invoke: Invoke) -> None:
     assert shown(model)[0].id == "q0"
     ids = re.findall(r'id="(q\d)"', text_of(files))
     assert sorted(ids) == sorted(set(ids)), "each message is stored once, however often it is tried"
-
-
-def test_subagents_compact_their_own_conversation(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    steps = [calls(call("ls", path="/")) for _ in range(6)]
-    model = Talker(script=[*steps, calls(call(COMPACT)), AIMessage("the answer")])
-    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 20), keep=("messages", 2))
-    helper: Any = {
-        "name": "helper", "description": "helps", "model": model, "system_prompt": "Help.",
-        "middleware": [summaries, SummarizationToolMiddleware(summaries)],
-    }  # fmt: skip
-    task = call("task", description="do it", subagent_type="helper")
-    main = Talker(script=[calls(task), AIMessage("all done")])
-    agent = create_deep_agent(main, backend=files, subagents=[helper], checkpointer=InMemorySaver())
-    state = invoke(agent, said(0), thread())
-    assert results(state)[0].text == "the answer"
-    assert SUMMARY in shown(model)[0].text
-    assert event_of(agent) is None, "the supervisor's conversation is another one"
-    (info,) = files.ls("/conversation_history").entries or ()
-    assert ".sub-" in info.path
 
 
 def test_the_prompt_of_the_tool_and_its_arguments() -> None:
@@ -250,47 +211,27 @@ def event(cutoff: int, **more: Any) -> dict[str, Any]:
     return {"cutoff_index": cutoff, "summary_message": HumanMessage("summary", id="s"), "file_path": None, **more}
 
 
-def seen(messages: list[Any], given: Any) -> list[Any]:
-    return [message.id for message in as_seen(messages, messages, given)]
-
-
 TALK = [HumanMessage(f"{number}", id=f"{number}") for number in range(5)]
 
 
-@pytest.mark.parametrize(
-    ("messages", "given", "expected"),
-    [
+def test_a_summary_stands_for_its_messages_also_when_others_go() -> None:
+    ids, new = {"last_id": "2", "kept_id": "3"}, HumanMessage("new", id="n")
+    cases: list[tuple[list[Any], Any, str]] = [
         (TALK, None, "0 1 2 3 4"),
         (TALK, event(3), "s 3 4"),
         (TALK, event(5), "s"),
         (TALK[:2], event(3), "0 1"),
         (TALK, {"cutoff_index": 3}, "0 1 2 3 4"),
         (TALK, {**event(3), "cutoff_index": "3"}, "0 1 2 3 4"),
-        (TALK, event(3, last_id="2", kept_id="3"), "s 3 4"),
-        (TALK[1:], event(3, last_id="2", kept_id="3"), "s 3 4"),
-        (TALK[3:], event(3, last_id="2", kept_id="3"), "s 3 4"),
-        ([HumanMessage("new", id="n"), *TALK], event(3, last_id="2", kept_id="3"), "s 3 4"),
-        ([HumanMessage("new", id="n")], event(3, last_id="2", kept_id="3"), "n"),
-        ([], event(3, last_id="2", kept_id="3"), ""),
-    ],
-)
-def test_a_summary_stands_for_its_messages_also_when_others_go(messages: Any, given: Any, expected: str) -> None:
-    assert seen(messages, given) == expected.split()
-
-
-def test_two_tools_may_set_the_event_in_one_step(invoke: Invoke) -> None:
-    @tool
-    def mark(runtime: ToolRuntime[Any, Any]) -> Any:
-        """Set the event."""
-        answer = ToolMessage("ok", tool_call_id=runtime.tool_call_id)
-        return Command(update={"_summarization_event": event(1), "messages": [answer]})
-
-    model = Talker(script=[calls(call("mark"), call("mark")), AIMessage("done")])
-    summaries = SummarizationMiddleware(model, backend=MemoryBackend())
-    agent = create_agent(model, [mark], middleware=[summaries], checkpointer=InMemorySaver())
-    invoke(agent, said(0), thread())
-    assert [message.type for message in shown(model)] == ["human", "ai", "tool", "tool"]
-    assert shown(model)[0].text == "summary"
+        (TALK, event(3, **ids), "s 3 4"),
+        (TALK[1:], event(3, **ids), "s 3 4"),
+        (TALK[3:], event(3, **ids), "s 3 4"),
+        ([new, *TALK], event(3, **ids), "s 3 4"),
+        ([new], event(3, **ids), "n"),
+        ([], event(3, **ids), ""),
+    ]
+    for messages, given, expected in cases:
+        assert [message.id for message in as_seen(messages, messages, given)] == expected.split()
 
 
 def test_a_cleared_conversation_starts_anew(invoke: Invoke) -> None:
@@ -340,27 +281,3 @@ def test_langchain_would_summarise_at_once_again_by_the_reported_tokens() -> Non
     state = agent.invoke({"messages": [*talked(6), HumanMessage("go")]})
     assert "Compacted" in results(dict(state))[0].text
     assert model.summaries == 1
-
-
-def test_edited_messages_are_written_again(invoke: Invoke) -> None:
-    files = MemoryBackend()
-    model, agent = agent_of(files, trigger=("messages", 6))
-    talk(invoke, agent, thread(), 0, 3)
-    agent.update_state(thread(), {"messages": [HumanMessage("question 3, corrected", id="q3")]})
-    talk(invoke, agent, thread(), 4, 8)
-    assert text_of(files).count("question 3, corrected") == 1
-    assert SUMMARY in shown(model)[0].text
-
-
-def test_twelve_messages_before_are_twelve_after(invoke: Invoke) -> None:
-    """In the state, and in file and view of the model together."""
-    files = MemoryBackend()
-    before = [HumanMessage(f"word {number}", id=f"m{number}") for number in range(12)]
-    model = Talker(script=[AIMessage("answer")])
-    summaries = SummarizationMiddleware(model, backend=files, trigger=("messages", 12), keep=("messages", 2))
-    agent = create_agent(model, middleware=[FilesystemMiddleware(files), summaries])
-    state = invoke(agent, {"messages": before})
-    assert [message.id for message in state["messages"][:12]] == [f"m{number}" for number in range(12)]
-    path = re.findall(r"/conversation_history/\S+\.md", shown(model)[0].text)[0]
-    written = re.findall(r'id="(m\d+)"', text_of(files, path))
-    assert [*written, *(message.id for message in shown(model)[1:])] == [f"m{number}" for number in range(12)]

@@ -5,6 +5,7 @@ import re
 from functools import partial
 from importlib import import_module
 from inspect import isclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -40,10 +41,8 @@ from deepfs.operations import Operation
 from deepfs.policy import ReadOnlyBackend
 from deepfs.testing import FaultyBackend
 from deepfs.types import ExecuteResponse, GrepMatch, GrepResult
-from support.agents import Invoke, Sandbox, invoke, results
+from support.agents import Invoke, Sandbox, results
 from support.chat import ScriptedModel, call, calls
-
-__all__ = ["invoke"]
 
 
 def stored(**files: str) -> MemoryBackend:
@@ -64,8 +63,10 @@ def says(backend: Any, name: str, /, **arguments: Any) -> str:
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("ls", {"path": "/d"}), ("glob", {"pattern": "d/*"})])
-@pytest.mark.parametrize("options", [{}, {"max_result_chars": 3_000}])
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [("ls", {"path": "/d"}, {"max_result_chars": 3_000}), ("glob", {"pattern": "d/*"}, {})],
+)
 def test_a_long_list_is_read_in_pages_in_a_fixed_order(name: str, arguments: Any, options: Any) -> None:
     names = [f"/d/{number:04}" for number in range(2_500)]
     tool = tools(stored(**dict.fromkeys(reversed(names), "")), **options)[name]
@@ -81,16 +82,12 @@ def test_a_long_list_is_read_in_pages_in_a_fixed_order(name: str, arguments: Any
     assert tool.invoke({**arguments, "offset": 9_000}) == "[There are only 2,500. Begin with offset=0]"
 
 
-@pytest.mark.parametrize("number", [2**31, 2**63 - 1, 2**63, 10**23])
-def test_numbers_of_any_size_are_taken(number: int) -> None:
-    backend = stored(**{"/a": ""})
-    assert says(backend, "ls", offset=number) == "[There are only 1. Begin with offset=0]"
-    assert says(backend, "ls", limit=number) == "/a\t0"
-    assert says(backend, "glob", pattern="*", offset=number) == "[There are only 1. Begin with offset=0]"
-
-
-def test_a_page_of_a_directory_has_at_most_the_entries_asked_for() -> None:
+def test_numbers_of_any_size_are_taken() -> None:
     backend = stored(**{"/a": "", "/b": "", "/c": ""})
+    for number in (2**31, 2**63 - 1, 2**63, 10**23):
+        assert says(backend, "ls", offset=number) == "[There are only 3. Begin with offset=0]"
+        assert says(backend, "ls", limit=number) == "/a\t0\n/b\t0\n/c\t0"
+        assert says(backend, "glob", pattern="*", offset=number) == "[There are only 3. Begin with offset=0]"
     assert says(backend, "ls", offset=1, limit=1) == "/b\t0\n[2 to 2 of 3. Go on with offset=2]"
 
 
@@ -105,27 +102,26 @@ def test_a_negative_offset_reads_the_last_lines() -> None:
 DEEP = "é" * 20_000 + "needle" + "z" * 20_000
 
 
-@pytest.mark.parametrize(
-    "search",
-    [
-        {"pattern": "needle"},
-        {"pattern": "NEEDLE", "ignore_case": True},
-        {"pattern": "ne+dle", "regex": True},
-        {"pattern": "(?i)NEE..E", "regex": True},
-    ],
-)
-@pytest.mark.parametrize("before", [0, 1_500, 4_990, 4_998, 20_000])
-def test_a_match_deep_in_a_line_is_shown_with_its_place(search: dict[str, Any], before: int) -> None:
-    backend = stored(**{"/a": f"one\n{DEEP[20_000 - before :]}\nthree\n"})
-    found = says(backend, "grep", output_mode="content", **search)
-    assert len(found) < 900
-    shown = re.fullmatch(r"/a:\n  2: …?(.*?)… \[cut; offset=1, column=(\d+); the match is at column=(\d+)\]", found)
-    assert shown, found
-    assert "needle" in shown[1]
-    assert int(shown[3]) == before
-    read = says(backend, "read_file", file_path="/a", offset=1, column=int(shown[2]), limit=1)
-    assert read.removeprefix("2\t").startswith(shown[1])
-    assert says(backend, "read_file", file_path="/a", offset=1, column=before).startswith("2\tneedle")
+SEARCHES: list[dict[str, Any]] = [
+    {"pattern": "needle"},
+    {"pattern": "NEEDLE", "ignore_case": True},
+    {"pattern": "ne+dle", "regex": True},
+    {"pattern": "(?i)NEE..E", "regex": True},
+]
+
+
+def test_a_match_deep_in_a_line_is_shown_with_its_place() -> None:
+    for search, before in product(SEARCHES, [0, 1_500, 4_990, 4_998, 20_000]):
+        backend = stored(**{"/a": f"one\n{DEEP[20_000 - before :]}\nthree\n"})
+        found = says(backend, "grep", output_mode="content", **search)
+        assert len(found) < 900
+        shown = re.fullmatch(r"/a:\n  2: …?(.*?)… \[cut; offset=1, column=(\d+); the match is at column=(\d+)\]", found)
+        assert shown, found
+        assert "needle" in shown[1]
+        assert int(shown[3]) == before
+        read = says(backend, "read_file", file_path="/a", offset=1, column=int(shown[2]), limit=1)
+        assert read.removeprefix("2\t").startswith(shown[1])
+        assert says(backend, "read_file", file_path="/a", offset=1, column=before).startswith("2\tneedle")
 
 
 def test_a_deep_match_whose_line_cannot_be_read_again_is_told() -> None:
@@ -151,54 +147,43 @@ def test_few_long_lines_are_read_again() -> None:
 # --- searches that find nothing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pattern", [r"def \w+\(", "mean|median", "a.*b", "^^x", "f$", r"a\.b", "[a-z]+", "(a|b)"])
-def test_a_literal_pattern_that_looks_like_an_expression_is_told(pattern: str) -> None:
-    assert "regex=true" in says(stored(**{"/a": "text"}), "grep", pattern=pattern)
+def test_a_literal_pattern_that_looks_like_an_expression_is_told() -> None:
+    backend = stored(**{"/a": "text"})
+    expressions = [r"def \w+\(", "mean|median", "a.*b", "^^x", "f$", r"a\.b", "[a-z]+", "(a|b)"]
+    plain = ["price: $5", "f(x)", "a || b", "C:/x", "what?", "[x]", "1.5", "Begin"]
+    told = [pattern for pattern in (*expressions, *plain) if "regex=true" in says(backend, "grep", pattern=pattern)]
+    assert told == expressions
 
 
-@pytest.mark.parametrize("pattern", ["price: $5", "f(x)", "a || b", "C:/x", "what?", "[x]", "1.5", "Begin"])
-def test_plain_text_is_not_taken_for_an_expression(pattern: str) -> None:
-    assert "regex=true" not in says(stored(**{"/a": "text"}), "grep", pattern=pattern)
+def test_a_search_that_found_nothing_says_what_the_pattern_means() -> None:
+    dots = "Case matters, and names that start with a dot need a part of the pattern that does, as in .github/READ*"
+    backend = stored(**{"/a.py": "text", "/readme.md": ""})
+    for name, pattern, told in [
+        ("grep", "-rn total", "Give options as arguments of their own, not in the pattern"),
+        ("grep", '"total"', "Leave out the quotes unless the text has them"),
+        ("grep", "-> total", "Case matters unless ignore_case is set"),
+        ("glob", "*.py,*.ts", "Write several patterns as {*.py,*.ts}"),
+        ("glob", "*.py|*.ts", "Write several patterns as {*.py,*.ts}"),
+        ("glob", "src\\*.py", "Use / between names; a backslash only goes before a special character"),
+        ("glob", "READ*", dots),
+    ]:
+        text = says(backend, name, pattern=pattern)
+        assert text.startswith("[No ")
+        assert text.endswith(f". {told}]"), text
+    assert says(backend, "glob", pattern="{*.js,*.rs}").endswith(", as in .github/{*.js,*.rs}]")
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern", "told"),
-    [
-        ("grep", "-rn total", ". Give options as arguments of their own, not in the pattern]"),
-        ("grep", '"total"', ". Leave out the quotes unless the text has them]"),
-        ("grep", "-> total", ". Case matters unless ignore_case is set]"),
-        ("glob", "*.py,*.ts", ". Write several patterns as {*.py,*.ts}]"),
-        ("glob", "*.py|*.ts", ". Write several patterns as {*.py,*.ts}]"),
-        ("glob", "src\\*.py", ". Use / between names; a backslash only goes before a special character]"),
-        ("glob", "{*.js,*.rs}", ", as in .github/{*.js,*.rs}]"),
-        ("glob", "READ*", ". Case matters, and names that start with a dot need a part of the pattern that does, "
-                          "as in .github/READ*]"),
-    ],
-)  # fmt: skip
-def test_a_search_that_found_nothing_says_what_the_pattern_means(name: str, pattern: str, told: str) -> None:
-    text = says(stored(**{"/a.py": "text", "/readme.md": ""}), name, pattern=pattern)
-    assert text.startswith("[No ")
-    assert text.endswith(told), text
-
-
-@pytest.mark.parametrize(
-    ("pattern", "told"),
-    [
+def test_a_glob_with_brackets_is_told_how_to_write_names_with_brackets() -> None:
+    backend = stored(**{"/app/[slug]/page.tsx": "", "/app/[[...sign-in]]/page.js": ""})
+    for pattern, told in [
         ("app/[slug]/*", r"app/\[slug\]/*]"),
         ("**/[[...sign-in]]/*", r"**/\[\[...sign-in\]\]/*."),
         (r"app/\[id\]/[slug]", r"app/\[id\]/\[slug\]]"),
-    ],
-)
-def test_a_glob_with_brackets_is_told_how_to_write_names_with_brackets(pattern: str, told: str) -> None:
-    backend = stored(**{"/app/[slug]/page.tsx": "", "/app/[[...sign-in]]/page.js": ""})
-    for text in (says(backend, "glob", pattern=pattern), says(backend, "grep", pattern="x", glob=pattern)):
-        assert text.endswith(f". If the brackets are part of a name, write {told}"), text
+    ]:
+        for text in (says(backend, "glob", pattern=pattern), says(backend, "grep", pattern="x", glob=pattern)):
+            assert text.endswith(f". If the brackets are part of a name, write {told}"), text
     assert says(backend, "glob", pattern=r"app/\[slug\]/*") == "/app/[slug]/page.tsx"
     assert says(backend, "read_file", file_path=r"/app/\[slug\]/page.tsx").endswith("Did you mean /app/[slug]/?")
-
-
-def test_several_patterns_find_what_they_are_told_to() -> None:
-    assert says(stored(**{"/a.py": "", "/d/b.ts": ""}), "glob", pattern="{*.py,*.ts}") == "/a.py\n/d/b.ts"
 
 
 def test_files_that_were_not_searched_are_counted_with_the_reasons() -> None:
@@ -210,89 +195,84 @@ def test_files_that_were_not_searched_are_counted_with_the_reasons() -> None:
     assert says(backend, "grep", pattern="x").endswith(f"\n[2 files were {reasons}")
 
 
-def test_a_directory_may_be_moved_to_a_path_that_ends_in_a_slash() -> None:
-    assert says(stored(**{"/a/x": ""}), "move", source="/a", destination="/b/") == "Moved /a to /b"
-
-
 # --- paths that do not exist -----------------------------------------------------------------------------------------
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 TREE = {"/src/main.py": "", "/src/util.py": "", "/notes/Caf\u00e9.txt": "", "/notes/a b.txt": "", "/README.md": ""}
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "told"),
-    [
-        ("read_file", "/src/mian.py", "File '/src/mian.py' not found. Did you mean /src/main.py?"),
-        ("read_file", "src/main.txt", "Did you mean /src/main.py?"),
-        ("read_file", "/readme.md", "Did you mean /README.md?"),
-        ("read_file", "/scr/deep/main.py", "Did you mean /src/?"),
-        ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: list it with ls."),
-        ("read_file", "/home/me/x", "Paths start at the root of this filesystem: list it with ls."),
-        ("read_file", "/src/lib/x", "The nearest directory that exists is /src."),
-        ("read_file", "/README.md/x", "/README.md is a file: use its own path."),
-        ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
-        ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
-        ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
-        ("read_file", '"/src/main.py"', "Paths start at the root of this filesystem: list it with ls."),
-        ("read_file", "/notes/a\\ b.txt", "Did you mean /notes/a b.txt?"),
-        ("read_file", "/src/*.py", "Wildcards are not expanded in a path: find the paths with glob."),
-        ("delete", "/src/*", "Wildcards are not expanded in a path: find the paths with glob."),
-        ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
-    ],
-)
-def test_a_missing_path_is_answered_by_one_that_exists(name: str, path: str, told: str) -> None:
-    argument = "path" if name == "ls" else "file_path"
-    text = says(stored(**TREE), name, **{argument: path})
-    assert text.startswith("Error: ")
-    assert text.endswith(told), text
+MISSING = [
+    ("read_file", "/src/mian.py", "File '/src/mian.py' not found. Did you mean /src/main.py?"),
+    ("read_file", "src/main.txt", "Did you mean /src/main.py?"),
+    ("read_file", "/readme.md", "Did you mean /README.md?"),
+    ("read_file", "/scr/deep/main.py", "Did you mean /src/?"),
+    ("read_file", "/home/me/src/main.py", "Paths start at the root of this filesystem: list it with ls."),
+    ("read_file", "/home/me/x", "Paths start at the root of this filesystem: list it with ls."),
+    ("read_file", "/src/lib/x", "The nearest directory that exists is /src."),
+    ("read_file", "/README.md/x", "/README.md is a file: use its own path."),
+    ("read_file", "/notes/cafe\u0301.txt", 'Did you mean "/notes/Caf\\u00e9.txt"?'),
+    ("read_file", "/src/zzz.rs", "Find the right path with ls or glob."),
+    ("ls", "/srcs", "Directory '/srcs' not found. Did you mean /src/?"),
+    ("read_file", '"/src/main.py"', "Paths start at the root of this filesystem: list it with ls."),
+    ("read_file", "/notes/a\\ b.txt", "Did you mean /notes/a b.txt?"),
+    ("read_file", "/src/*.py", "Wildcards are not expanded in a path: find the paths with glob."),
+    ("delete", "/src/*", "Wildcards are not expanded in a path: find the paths with glob."),
+    ("delete", "/src/utils.py", "not found. It may be deleted already. Did you mean /src/util.py?"),
+]
+ADVICE: list[tuple[str, dict[str, Any], str]] = [
+    ("ls", {"path": "~/src"}, "start the path with '/'. Give another absolute path."),
+    ("ls", {"path": "../"}, "name the path from '/'. Give another absolute path."),
+    ("ls", {"path": "/README.md"}, "is not a directory. Use read_file for a file."),
+    ("ls", {"path": "/README.md/x"}, "/README.md is a file: read it with read_file."),
+    ("read_file", {"file_path": "C:\\src\\main.py"}, "separate names with '/'. Give another absolute path."),
+    ("read_file", {"file_path": "/src"}, "List it with ls, or name a file."),
+    ("read_file", {"file_path": "/README.md", "offset": 9}, "2 lines"),
+    ("read_file", {"file_path": "/README.md", "column": 9}, "has 3 characters"),
+    ("read_file", {"file_path": "/README.md", "limit": 0}, "limit: it must be at least 1, not 0."),
+    ("read_file", {}, "file_path is missing. read_file takes"),
+    ("read_file", {"file_path": "/a\0"}, "it holds a NUL character. Give another absolute path."),
+    ("read_file", {"file_path": "/set overwrite.md"}, "not found. Find the right path with ls or glob."),
+    ("read_file", {"file_path": ["/a", "/b"]}, "file_path must be a string, not a list: make one call for each."),
+    ("write_file", {"file_path": "/new/", "content": ""}, "its directories are made with it."),
+    ("write_file", {"file_path": "/README.md", "content": ""}, "To change a part of it, use edit_file."),
+    ("write_file", {"file_path": "/src", "content": ""}, "is a directory. Add the name of a file to the path."),
+    ("write_file", {"file_path": "/README.md/x", "content": ""}, "Choose a path that is not below a file."),
+    ("write_file", {"file_path": "/a", "content": {"a": 1}}, "content must be a string, not an object."),
+    ("write_file", {"file_path": "/a", "content": ["a", "b"]}, "content must be a string, not a list."),
+    ("write_file", {"file_path": "/a", "content": 5}, "content must be a string, not a number."),
+    ("edit_file", {"file_path": "/a.bin", "old_string": "a", "new_string": "b"}, "Leave it as it is, and say so."),
+    ("edit_file", {"file_path": "/README.md", "old_string": "1\tone", "new_string": "b"}, "Leave them out."),
+    ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
+    ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
+    ("edit_file", {"file_path": "/README.md", "old_string": "o", "new_string": "b"}, "replace_all"),
+    ("move", {"source": "/README.md", "destination": "/new/"}, "give /new/README.md."),
+    ("move", {"source": "/README.md", "destination": "../a.md"}, "from '/'. Give another absolute path."),
+    ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
+    ("move", {"source": "/README.md", "destination": "/src", "overwrite": True}, "give /src/README.md."),
+    ("move", {"source": "/README.md", "destination": "/src"}, "To move it into the directory, give /src/README.md."),
+    ("move", {"source": "/src", "destination": "/src/x"}, "it lies inside /src. Give another absolute path."),
+    ("move", {"source": "/src/main.py", "destination": "/README.md"}, "new path, or set overwrite to replace it."),
+    ("glob", {"pattern": "../*"}, "Correct the pattern, or set path."),
+    ("grep", {"pattern": "(", "regex": True}, "or set regex=false to find plain text."),
+    ("grep", {"pattern": "x", "output_mode": "json"}, "output_mode: "),
+    ("delete", {"file_path": "/zzz"}, "It may be deleted already; if not, find the right path with ls or glob."),
+    ("delete", {"file_path": "/"}, "choose a path"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "told"),
-    [
-        ("ls", {"path": "~/src"}, "start the path with '/'. Give another absolute path."),
-        ("ls", {"path": "../"}, "name the path from '/'. Give another absolute path."),
-        ("ls", {"path": "/README.md"}, "is not a directory. Use read_file for a file."),
-        ("ls", {"path": "/README.md/x"}, "/README.md is a file: read it with read_file."),
-        ("read_file", {"file_path": "C:\\src\\main.py"}, "separate names with '/'. Give another absolute path."),
-        ("read_file", {"file_path": "/src/../README.md"}, "name the path from '/'. Give another absolute path."),
-        ("write_file", {"file_path": "/new/", "content": ""}, "its directories are made with it."),
-        ("move", {"source": "/README.md", "destination": "/new/"}, "give /new/README.md."),
-        ("read_file", {"file_path": "/a\0"}, "it holds a NUL character. Give another absolute path."),
-        ("read_file", {"file_path": "/set overwrite.md"}, "not found. Find the right path with ls or glob."),
-        ("write_file", {"file_path": "/README.md", "content": ""}, "To change a part of it, use edit_file."),
-        ("write_file", {"file_path": "/src", "content": ""}, "is a directory. Add the name of a file to the path."),
-        ("write_file", {"file_path": "/README.md/x", "content": ""}, "Choose a path that is not below a file."),
-        ("edit_file", {"file_path": "/a.bin", "old_string": "a", "new_string": "b"}, "Leave it as it is, and say so."),
-        ("edit_file", {"file_path": "/README.md", "old_string": "1\tone", "new_string": "b"}, "Leave them out."),
-        ("edit_file", {"file_path": "/README.md", "old_string": "x", "new_string": "b"}, "without line numbers."),
-        ("edit_file", {"file_path": "/README.md", "old_string": "tow", "new_string": "b"}, "or read the file again."),
-        ("move", {"source": "/README.md", "destination": "../a.md"}, "from '/'. Give another absolute path."),
-        ("move", {"source": "/src", "destination": "/README.md", "overwrite": True}, "Choose another destination."),
-        ("move", {"source": "/README.md", "destination": "/src", "overwrite": True}, "give /src/README.md."),
-        ("glob", {"pattern": "../*"}, "Correct the pattern, or set path."),
-        ("grep", {"pattern": "(", "regex": True}, "or set regex=false to find plain text."),
-        ("delete", {"file_path": "/zzz"}, "It may be deleted already; if not, find the right path with ls or glob."),
-        (
-            "move",
-            {"source": "/README.md", "destination": "/src"},
-            "To move it into the directory, give /src/README.md.",
-        ),
-        ("move", {"source": "/src", "destination": "/src/x"}, "it lies inside /src. Give another absolute path."),
-        ("move", {"source": "/src/main.py", "destination": "/README.md"}, "new path, or set overwrite to replace it."),
-        ("read_file", {"file_path": ["/a", "/b"]}, "file_path must be a string, not a list: make one call for each."),
-        ("write_file", {"file_path": "/a", "content": {"a": 1}}, "content must be a string, not an object."),
-        ("write_file", {"file_path": "/a", "content": ["a", "b"]}, "content must be a string, not a list."),
-        ("write_file", {"file_path": "/a", "content": 5}, "content must be a string, not a number."),
-    ],
-)
-def test_advice_is_that_of_the_tool_that_was_called(name: str, arguments: dict[str, Any], told: str) -> None:
+def test_errors_say_what_to_do_next_with_the_tool_that_was_called() -> None:
     backend = stored(**TREE)
     backend.write("/README.md", "one\ntwo\n", overwrite=True)
     backend.upload_files([("/a.bin", b"\xff\0")])
-    text = says(backend, name, **arguments).removesuffix(" Correct them and call the tool again.")
-    assert text.startswith("Error: ")
-    assert text.endswith(told), text
+    for name, path, told in MISSING:
+        text = says(backend, name, **{"path" if name == "ls" else "file_path": path})
+        assert text.startswith("Error: ")
+        assert text.endswith(told), text
+    for name, arguments, told in ADVICE:
+        text = says(backend, name, **arguments)
+        assert text.startswith(("Error: ", "Invalid regex pattern: ")), text
+        assert told in text, text
+        assert len(text) < 400
 
 
 def test_advice_names_only_tools_that_are_offered(tmp_path: Any) -> None:
@@ -340,23 +320,22 @@ def test_closest_names_are_found_in_bounded_time_among_many() -> None:
 # --- files that are not shown -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
+def test_a_file_that_is_not_shown_is_told_what_it_is() -> None:
+    backend = MemoryBackend()
+    for name, content, told in [
         ("/a.txt", "d\xe9j\xe0 vu\n".encode("latin-1"), "is not UTF-8 but likely Latin-1 text (8 bytes)"),
         ("/a.txt", "d\xe9j\xe0 vu\n".encode("utf-16"), "is not UTF-8 but likely UTF-16 text (18 bytes)"),
         ("/a.txt", "\u65e5\u672c\u8a9e".encode("shift-jis"), "is a binary file (application/octet-stream, 6 bytes)"),
         ("/a.txt", b"text\0\xff", "is a binary file (application/octet-stream, 6 bytes)"),
         ("/a.png", b"no picture", "does not hold the image/png that its name says (10 bytes)"),
         ("/a.zip", b"no archive", "is a binary file (application/zip, 10 bytes)"),
-    ],
-)
-def test_a_file_that_is_not_shown_is_told_what_it_is(name: str, content: bytes, told: str) -> None:
-    backend = MemoryBackend()
-    backend.upload_files([(name, content)])
-    text = says(backend, "read_file", file_path=name)
-    assert text.startswith(f"[{name} {told}"), text
-    assert text.endswith(" cannot be shown. Go on without it, and say so]")
+        ("/big.png", PNG + bytes(5_000_001), "(image/png, 5,000,049 bytes) is too large to be shown"),
+        ("/huge.png", PNG + bytes(11_000_000), "is too large: 11,000,048 bytes"),
+    ]:
+        backend.upload_files([(name, content)])
+        text = says(backend, "read_file", file_path=name)
+        assert text.startswith("["), text
+        assert f"{name} {told}" in text.replace("'", "")
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -375,22 +354,21 @@ def test_a_command_that_takes_too_long_is_told_the_longest_time(tmp_path: Any) -
     assert says(Sandbox(), "execute", command="a", timeout=9_999).endswith("[The timeout was 3600 s, the maximum]")
 
 
-@pytest.mark.parametrize("lines", ["[Exit code 0]\n", "plain\n", "</output>\n[Exit code 1]\n"])
-def test_a_large_output_has_one_pair_of_delimiters_and_its_notes_outside(lines: str) -> None:
-    backend, output = MemoryBackend(), lines * 1_000
-    shown = command_output(ExecuteResponse(output, 1, truncated=True))
-    message = ToolMessage(shown, tool_call_id="1", name="execute")
-    text = str(run_sync(Evictor(backend, 1_000, "/large").evict, message, "1").content)
-    note, *middle, cut, code = text.split("\n")
-    assert (cut, code) == ("[Output was cut off: write it to a file, and read that]", "[Exit code 1]")
-    assert text.count("<output") == 0
-    assert len(re.findall(r"^<text [0-9a-f]{8}>$", text, re.MULTILINE)) == (2 if "code" in lines else 0)
-    path = re.search(r"is in (\S+):", note)
-    assert path
-    assert backend.download_files([path[1]])[0].content == f"{output}{cut}\n{code}".encode()
-    assert not [
-        line for line in re.sub(r"(?s)<text (\w+)>.*?</text \1>", "", "\n".join(middle)).split("\n") if "code" in line
-    ]
+def test_a_large_output_has_one_pair_of_delimiters_and_its_notes_outside() -> None:
+    for lines in ("[Exit code 0]\n", "plain\n", "</output>\n[Exit code 1]\n"):
+        backend, output = MemoryBackend(), lines * 1_000
+        shown = command_output(ExecuteResponse(output, 1, truncated=True))
+        message = ToolMessage(shown, tool_call_id="1", name="execute")
+        text = str(run_sync(Evictor(backend, 1_000, "/large").evict, message, "1").content)
+        note, *middle, cut, code = text.split("\n")
+        assert (cut, code) == ("[Output was cut off: write it to a file, and read that]", "[Exit code 1]")
+        assert text.count("<output") == 0
+        assert len(re.findall(r"^<text [0-9a-f]{8}>$", text, re.MULTILINE)) == (2 if "code" in lines else 0)
+        path = re.search(r"is in (\S+):", note)
+        assert path
+        assert backend.download_files([path[1]])[0].content == f"{output}{cut}\n{code}".encode()
+        outside = re.sub(r"(?s)<text (\w+)>.*?</text \1>", "", "\n".join(middle))
+        assert "code" not in outside
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -409,29 +387,27 @@ def test_unknown_arguments_are_named() -> None:
     assert len(says(stored(), "ls", **{f"{number}{'x' * 5_000}": 1 for number in range(500)})) < 1_000
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "told"),
-    [
-        ("read_file", {"path": "/a"}, "1\tone"),
-        ("edit_file", {"path": "/a", "old_str": "one", "new_str": "two"}, "Replaced 1 occurrence in /a"),
-        ("write_file", {"filename": "b", "file_text": ""}, "Wrote /b"),
-        ("ls", {"directory": "/"}, "/a\t4"),
-        ("grep", {"query": "ONE", "-i": True, "-n": True, "head_limit": 3}, "/a"),
-        ("move", {"src": "/a", "dst": "b"}, "Moved /a to /b"),
-        ("glob", {"pattern": "*", "directory": "/"}, "/a"),
-        ("grep", {"pattern": "one", "-A": 1, "-B": 1, "output_mode": "content"}, "/a:\n  1: one"),
-        ("read_file", {"path": None, "file": "/a"}, "1\tone"),
-    ],
-)
-def test_names_of_arguments_of_other_tools_are_understood(
-    invoke: Invoke, name: str, arguments: dict[str, Any], told: str
-) -> None:
-    backend = stored(**{"/a": "one\n"})
-    model = ScriptedModel(script=[calls(call(name, **arguments)), AIMessage("Done.")])
-    agent = create_agent(model, middleware=[FilesystemMiddleware(backend)])
-    assert [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))] == [told]
-    # Without the middleware, an approval would not see the names, so the tool refuses them.
-    assert "did you mean" in says(backend, name, **arguments)
+ALIASES: list[tuple[str, dict[str, Any], str]] = [
+    ("read_file", {"path": "/a"}, "1\tone"),
+    ("edit_file", {"path": "/a", "old_str": "one", "new_str": "two"}, "Replaced 1 occurrence in /a"),
+    ("write_file", {"filename": "b", "file_text": ""}, "Wrote /b"),
+    ("ls", {"directory": "/"}, "/a\t4"),
+    ("grep", {"query": "ONE", "-i": True, "-n": True, "head_limit": 3}, "/a"),
+    ("move", {"src": "/a", "dst": "b"}, "Moved /a to /b"),
+    ("glob", {"pattern": "*", "directory": "/"}, "/a"),
+    ("grep", {"pattern": "one", "-A": 1, "-B": 1, "output_mode": "content"}, "/a:\n  1: one"),
+    ("read_file", {"path": None, "file": "/a"}, "1\tone"),
+]
+
+
+def test_names_of_arguments_of_other_tools_are_understood(invoke: Invoke) -> None:
+    for name, arguments, told in ALIASES:
+        backend = stored(**{"/a": "one\n"})
+        model = ScriptedModel(script=[calls(call(name, **arguments)), AIMessage("Done.")])
+        agent = create_agent(model, middleware=[FilesystemMiddleware(backend)])
+        assert [message.content for message in results(invoke(agent, {"messages": [("user", "go")]}))] == [told]
+        # Without the middleware, an approval would not see the names, so the tool refuses them.
+        assert "did you mean" in says(backend, name, **arguments)
 
 
 def test_two_names_of_one_argument_with_different_values_are_an_error(invoke: Invoke) -> None:
@@ -449,23 +425,6 @@ def test_no_alias_is_ambiguous_or_grants_more() -> None:
         assert not {"overwrite", "replace_all"} & schema.aliases.keys()
 
 
-def test_approvals_see_the_names_of_the_schema(invoke: Invoke) -> None:
-    seen: list[dict[str, Any]] = []
-
-    def when(request: Any) -> bool:
-        seen.append(request.tool_call["args"])
-        return False
-
-    model = ScriptedModel(script=[calls(call("write_file", path="/a", contents="one")), AIMessage("Done.")])
-    interrupt_on = {"write_file": {"allowed_decisions": ["approve"], "when": when}}
-    state = invoke(
-        create_deep_agent(model, backend=stored(), interrupt_on=interrupt_on), {"messages": [("user", "go")]}
-    )
-    assert [message.content for message in results(state)] == ["Wrote /a"]
-    assert seen
-    assert all(args == {"file_path": "/a", "content": "one"} for args in seen)
-
-
 # --- the tools that are offered --------------------------------------------------------------------------------------
 
 READING = {"ls", "read_file", "glob", "grep"}
@@ -473,41 +432,31 @@ NO_WRITES = FilesystemPermission(operations=["write"], mode="deny")
 SOME_WRITES = FilesystemPermission(operations=["write"], paths=["/out/**"])
 
 
-class Kept(MemoryBackend):
-    """Deletes nothing."""
-
-    capabilities = MemoryBackend.capabilities.__class__(deletes=False)
-
-
-@pytest.mark.parametrize(
-    ("backend", "offered"),
-    [
+def test_tools_that_the_backend_would_refuse_are_not_offered(invoke: Invoke) -> None:
+    memory, refusing = MemoryBackend, lambda: ReadOnlyBackend(MemoryBackend())
+    all_but_commands = set(TOOL_NAMES) - {"execute"}
+    given: list[tuple[Any, set[str]]] = [
         (ReadOnlyBackend(Sandbox()), READING),
-        (WrapperBackend(ReadOnlyBackend(MemoryBackend())), READING),
-        (CompositeBackend(ReadOnlyBackend(MemoryBackend()), {"/m/": ReadOnlyBackend(MemoryBackend())}), READING),
-        (CompositeBackend(ReadOnlyBackend(MemoryBackend()), {"/m/": MemoryBackend()}), set(TOOL_NAMES) - {"execute"}),
-        (PermissionedBackend(MemoryBackend(), [NO_WRITES]), READING),
-        (PermissionedBackend(MemoryBackend(), [SOME_WRITES, NO_WRITES]), set(TOOL_NAMES) - {"execute"}),
+        (WrapperBackend(refusing()), READING),
+        (CompositeBackend(refusing(), {"/m/": refusing()}), READING),
+        (CompositeBackend(refusing(), {"/m/": memory()}), all_but_commands),
+        (PermissionedBackend(memory(), [NO_WRITES]), READING),
+        (PermissionedBackend(memory(), [SOME_WRITES, NO_WRITES]), all_but_commands),
         (Sandbox(), set(TOOL_NAMES)),
-    ],
-)
-def test_tools_that_the_backend_would_refuse_are_not_offered(invoke: Invoke, backend: Any, offered: set[str]) -> None:
-    assert set(tools(backend)) == offered
-    model = ScriptedModel(script=[AIMessage("Done.")])
-    invoke(create_deep_agent(model, middleware=[FilesystemMiddleware(backend)]), {"messages": [("user", "go")]})
-    assert set(model.offered) & set(TOOL_NAMES) == offered
-
-
-def test_a_list_of_tools_that_is_changed_later_changes_no_middleware() -> None:
-    names: Any = ["read_file", "ls"]
-    middleware = FilesystemMiddleware(stored(), tools=names)
-    names.append("write_file")
-    assert {tool.name for tool in middleware.with_backend(stored()).tools} == {"read_file", "ls"}
+    ]
+    for backend, offered in given:
+        assert set(tools(backend)) == offered
+        model = ScriptedModel(script=[AIMessage("Done.")])
+        invoke(create_deep_agent(model, middleware=[FilesystemMiddleware(backend)]), {"messages": [("user", "go")]})
+        assert set(model.offered) & set(TOOL_NAMES) == offered
 
 
 def test_the_tools_of_the_middleware_can_be_chosen() -> None:
-    chosen = FilesystemMiddleware(stored(), tools=["read_file", "grep", "execute"])
+    names: Any = ["read_file", "grep", "execute"]
+    chosen = FilesystemMiddleware(stored(), tools=names)
+    names.append("write_file")
     assert [tool.name for tool in chosen.tools] == ["read_file", "grep", "execute"]
+    assert [tool.name for tool in chosen.with_backend(stored()).tools] == ["read_file", "grep", "execute"]
     assert [tool.name for tool in FilesystemMiddleware(stored(), tools="all").tools] == list(TOOL_NAMES)
     assert list(tools(stored(), tools=["grep", "execute"])) == ["grep"]
     for wrong in (["ls"], ["read_file", "cat"], "read_file"):

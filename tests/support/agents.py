@@ -14,7 +14,7 @@ from deepfs.backends.protocol import BackendProtocol, Capabilities, ExecuteRespo
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox
 
-__all__ = ["BACKENDS", "Invoke", "Sandbox", "backend", "invoke", "results"]
+__all__ = ["BACKENDS", "Invoke", "Sandbox", "backend", "in_async", "in_sync", "invoke", "results"]
 
 Invoke = Callable[..., dict[str, Any]]
 
@@ -59,15 +59,17 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> BackendProtocol:
     return BACKENDS[request.param](tmp_path)
 
 
-def _sync(agent: Any, *given: Any) -> dict[str, Any]:
+def in_sync(agent: Any, *given: Any) -> dict[str, Any]:
+    """Run a graph in its sync form."""
     return agent.invoke(*given)
 
 
-def _async(agent: Any, *given: Any) -> dict[str, Any]:
+def in_async(agent: Any, *given: Any) -> dict[str, Any]:
+    """Run a graph in its async form."""
     return asyncio.run(agent.ainvoke(*given))
 
 
-@pytest.fixture(params=[_sync, _async], ids=["sync", "async"])
+@pytest.fixture(params=[in_sync, in_async], ids=["sync", "async"])
 def invoke(request: pytest.FixtureRequest) -> Invoke:
     """Runs a graph in its sync form or its async one."""
     return request.param

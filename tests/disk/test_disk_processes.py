@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Disk, is_temporary
+from support.promises import keeps
 
 EDITOR = """
 import sys
@@ -86,6 +87,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
     process.stdout.close()
 
 
+@keeps("Edits hold across processes that use deepfs.")
 @pytest.mark.parametrize("edits", [50, pytest.param(2_000, marks=pytest.mark.stress)])
 def test_every_successful_edit_is_in_the_file(tmp_path: Path, edits: int) -> None:
     (tmp_path / "log").write_bytes(b"")

@@ -47,9 +47,7 @@ RULES = [FilesystemPermission(["read", "write"], ["/denied/**"], "deny")]
 LAYERS: dict[str, Callable[[Path], tuple[BackendProtocol, str]]] = {
     "disk": lambda root: (FilesystemBackend(root), "/t"),
     "unconfined": lambda root: (FilesystemBackend(root, virtual_mode=False), f"{root}/t"),
-    "under rules": lambda root: (PermissionedBackend(FilesystemBackend(root), RULES), "/t"),
     "mounted": lambda root: (CompositeBackend(MemoryBackend(), {"/m": FilesystemBackend(root)}), "/m/t"),
-    "listed": lambda root: (Listing(FilesystemBackend(root)), "/t"),
     "all": lambda root: (
         PermissionedBackend(
             HistoryBackend(
@@ -119,7 +117,7 @@ async def test_rules_reach_beneath_odd_names(tmp_path: Path, rule: str) -> None:
         await in_thread(os.rmdir, place)
 
 
-@pytest.mark.parametrize("seconds", [999_999_999_999, -99_999_999_999, 253_402_300_800, -62_135_596_801, 2**62])
+@pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**62])
 async def test_times_of_any_value(tmp_path: Path, seconds: int) -> None:
     def made() -> None:
         (tmp_path / "file").write_text("needle")

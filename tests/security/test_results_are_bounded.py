@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.protocol import BackendProtocol
-from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import TooLargeError
 from deepfs.middleware.tools import filesystem_tools
 from deepfs.search import disk, request
@@ -69,10 +67,10 @@ def test_the_limit_of_an_edit_is_exact() -> None:
         assert refused.value.size == size
 
 
-@pytest.mark.parametrize("content", ["abcabc", "abc\r\nabc\n"])
-def test_a_file_over_the_limit_may_be_made_smaller(content: str) -> None:
-    assert "abc" not in replace("/a", content, "abc", "x", replace_all=True, limit=3).content
-    assert "abc" not in replace("/a", content, "abc", "xyz", replace_all=True, limit=3).content
+def test_a_file_over_the_limit_may_be_made_smaller() -> None:
+    for content in ["abcabc", "abc\r\nabc\n"]:
+        assert "abc" not in replace("/a", content, "abc", "x", replace_all=True, limit=3).content
+        assert "abc" not in replace("/a", content, "abc", "xyz", replace_all=True, limit=3).content
 
 
 def test_an_edit_in_a_file_with_both_line_ends_takes_memory_in_proportion_to_the_file() -> None:
@@ -132,8 +130,6 @@ def test_bytes_count_in_a_window_not_characters() -> None:
 BACKENDS: dict[str, Callable[[Path], BackendProtocol]] = {
     "memory": lambda _: MemoryBackend(),
     "disk": FilesystemBackend,
-    "wrapped": lambda root: WrapperBackend(FilesystemBackend(root)),
-    "mounted": lambda root: CompositeBackend(MemoryBackend(), {"/d/": FilesystemBackend(root)}),
 }
 
 

@@ -86,14 +86,13 @@ _USES: Final[dict[str, Callable[[FilesystemBackend, str], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("use", _USES)
 def test_a_used_database_is_refused_and_stays_locked(
-    used: sqlite3.Connection, backend: FilesystemBackend, tmp_path: Path, mode: str, use: str
+    used: sqlite3.Connection, backend: FilesystemBackend, tmp_path: Path, mode: str
 ) -> None:
     for name in {"wal": ("n.db", "n.db-shm", "n.db-wal"), "delete": ("n.db",)}[mode]:
-        for _ in range(3):
-            assert _USES[use](backend, f"/dir/{name}") == "permission_denied"
-        assert _try_to_write(tmp_path / "dir" / "n.db") == _LOCKED
+        for use, call in _USES.items():
+            assert [call(backend, f"/dir/{name}") for _ in range(3)] == ["permission_denied"] * 3, use
+            assert _try_to_write(tmp_path / "dir" / "n.db") == _LOCKED, use
     used.execute("COMMIT")
     assert used.execute("SELECT * FROM texts").fetchall() == [("word",)]
     assert used.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

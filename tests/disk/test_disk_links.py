@@ -94,25 +94,20 @@ def test_a_relative_root_is_relative_to_the_working_directory(root: Path, monkey
 # --- links to targets inside the root ---
 
 
-@pytest.mark.parametrize(
-    ("link", "target"),
-    [
-        ("link", "top"),
-        ("link", "./a/../top"),
-        ("a/link", "../top"),
-        ("a/b/link", "../../top"),
-        ("a/b/link", ".././/../top"),
-        ("a/link", "b/../../top"),
-    ],
-)
-def test_a_relative_link_to_a_target_inside_is_followed(root: Path, disk: Disk, link: str, target: str) -> None:
-    (root / link).symlink_to(target)
-    assert read(disk, f"/{link}") == b"top"
-
-
-def test_an_absolute_link_to_a_target_inside_is_followed(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to(root / "a" / "b" / "file")
-    assert read(disk, "/link") == b"deep"
+def test_links_to_targets_inside_are_followed(root: Path, disk: Disk) -> None:
+    links = {
+        "1": "top",
+        "2": "./a/../top",
+        "3": f"{root}/a/../top",
+        "a/4": "b/../../top",
+        "a/b/5": ".././/../top",
+        "into": "a/b",
+        "6": "into/../../top",
+    }
+    for link, target in links.items():
+        (root / link).symlink_to(target)
+    del links["into"]
+    assert {link: read(disk, f"/{link}") for link in links} == dict.fromkeys(links, b"top")
 
 
 def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) -> None:
@@ -122,12 +117,6 @@ def test_links_to_directories_and_to_links_are_followed(root: Path, disk: Disk) 
     assert read(disk, "/one/b/file") == b"deep"
     assert read(disk, "/one/up/two/up/top") == b"top"
     assert [entry.path for entry in disk.list_directory("/one").entries] == ["/one/b/", "/one/up/"]
-
-
-def test_dotdot_after_a_link_is_the_parent_of_its_target(root: Path, disk: Disk) -> None:
-    (root / "into").symlink_to("a/b")
-    (root / "link").symlink_to("into/../../top")
-    assert read(disk, "/link") == b"top"
 
 
 def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
@@ -140,29 +129,21 @@ def test_a_link_to_the_root_is_the_root(root: Path, disk: Disk) -> None:
 # --- links that lead outside, nowhere or in circles ---
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"],
+OUTSIDE = (
+    *("/etc/passwd", "../outside/secret", "../outside/missing", "a/../../outside/secret", "../root/top", "..", "/"),
+    *("{root}/../outside/secret", "{root}/../outside/missing", "{root}-2/x"),
 )
-def test_a_link_that_leads_outside_is_refused_and_reveals_nothing(root: Path, disk: Disk, target: str) -> None:
-    (root / "link").symlink_to(target)
-    for path in ("/link", "/link/secret"):
-        with pytest.raises(PermissionDeniedError) as caught:
-            disk.read_file(path)
-        assert str(caught.value) == f"Error: Permission denied for '{path}': a link leads outside"
 
 
-def test_absolute_links_outside_are_refused_with_one_text_whether_targets_exist(root: Path, disk: Disk) -> None:
-    (root / "exists").symlink_to(root.parent / "outside" / "secret")
-    (root / "misses").symlink_to(root.parent / "outside" / "missing")
-    (root / "sibling").symlink_to(f"{root}-2/x")
-    texts = set()
-    for name in ("exists", "misses", "sibling"):
-        with pytest.raises(PermissionDeniedError) as caught:
-            disk.read_file(f"/{name}")
-        texts.add(str(caught.value).replace(name, ""))
-    assert len(texts) == 1
-    assert str(root.parent) not in texts.pop()
+def test_a_link_that_leads_outside_is_refused_and_reveals_nothing(root: Path, disk: Disk) -> None:
+    told = set()
+    for number, target in enumerate(OUTSIDE):
+        (root / f"link{number}").symlink_to(target.format(root=root))
+        for path in (f"/link{number}", f"/link{number}/secret"):
+            with pytest.raises(PermissionDeniedError) as caught:
+                disk.read_file(path)
+            told.add(str(caught.value).replace(path, "PATH"))
+    assert told == {"Error: Permission denied for 'PATH': a link leads outside"}
 
 
 @keeps("nothing outside `root_dir` is read, listed or changed")
@@ -189,12 +170,6 @@ def test_no_operation_follows_a_link_that_leads_outside(root: Path, disk: Disk) 
         with pytest.raises(PermissionDeniedError):
             call()
     assert tree(root.parent) == before
-
-
-def test_a_dangling_link_reads_as_missing(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to("a/nothing")
-    with pytest.raises(NotFoundError):
-        disk.read_file("/link")
 
 
 @pytest.mark.parametrize("target", ["loop", "./loop/x", "a/../loop"])

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from deepfs.disk import Disk, ReadLimits, modified_at
 from deepfs.disk import reading as files
 from deepfs.disk import reading as windows
-from deepfs.errors import (
-    ConflictError,
-    DeadlineError,
-    InvalidContentError,
-    PermissionDeniedError,
-    TooLargeError,
-)
+from deepfs.errors import ConflictError, DeadlineError, InvalidContentError, PermissionDeniedError, TooLargeError
 from deepfs.text import lines as text
 from support.deadlines import ScriptedDeadline
 from support.disks import public_directory, seen_by_nobody

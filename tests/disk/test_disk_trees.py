@@ -24,7 +24,6 @@ from deepfs.errors import (
     NotDirectoryError,
     NotFoundError,
     PermissionDeniedError,
-    TooLargeError,
 )
 from deepfs.types import FileInfo
 from support.deadlines import ScriptedDeadline
@@ -154,15 +153,6 @@ def looked_at(runs: Iterable[FileRun]) -> list[tuple[str, int | None, bytes]]:
         for run in runs
         for info, file in zip(run.infos(run.names, Deadline()), run, strict=True)
     ]
-
-
-def test_a_file_found_by_a_walk_can_be_read(root: Path, disk: Disk) -> None:
-    (root / "link").symlink_to("dir/sub/deep")
-    seen = looked_at(disk.walk_runs("/"))
-    assert seen == [("/dir.txt", 3, b"333"), ("/dir/file", 1, b"1"), ("/dir/sub/deep", 2, b"22"), ("/link", 2, b"22")]
-    for found in walk(disk, "/"):
-        with pytest.raises(TooLargeError):
-            found.read(limit=0)
 
 
 def test_a_file_found_by_a_walk_can_be_read_after_the_walk(disk: Disk) -> None:

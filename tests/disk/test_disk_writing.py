@@ -14,12 +14,7 @@ import pytest
 from deepfs.disk import Deadline, Disk, is_temporary
 from deepfs.disk.file_locks import LockHeldError
 from deepfs.disk.usage import BoundedDisk, DiskUse
-from deepfs.errors import (
-    AlreadyExistsError,
-    BackendError,
-    PermissionDeniedError,
-    TooLargeError,
-)
+from deepfs.errors import AlreadyExistsError, BackendError, PermissionDeniedError, TooLargeError
 from deepfs.text.entries import EntryChange
 from support.disks import open_descriptors, public_directory, recorded_modes, seen_by_nobody, tree, when_free
 

@@ -421,29 +421,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-async def test_the_time_of_other_tasks_leaves_that_for_reads_as_it_is(clock: list[float]) -> None:
-    loop, turns, served = loop_bridge.loop_callbacks(), 0, 0
-
-    def work() -> None:
-        nonlocal served
-        clock[0] += loop_bridge._WORK_S / 10
-        served += 1
-
-    async def read() -> None:
-        if not loop.has_time():
-            await loop.next_turn()
-        loop.work(work)
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(100):
-            tasks.start_soon(read)
-        while served < 100:
-            clock[0] += 1  # Another task computes for a second in each turn.
-            turns += 1
-            await anyio.lowlevel.checkpoint()
-    assert turns <= 25
-
-
 async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, served = FilesystemBackend(root), list[int]()
     await backend.aread("/dir/file.txt")

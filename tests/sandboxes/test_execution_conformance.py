@@ -20,7 +20,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.suite_parts("Surface", "Writing")
 class TestLocalShell(BackendConformance):
+    """Its files are those of a FilesystemBackend, for which the whole suite runs."""
+
     root: Path
 
     @pytest.fixture

@@ -10,13 +10,14 @@ from deepfs.errors import InvalidPathError, NotSupportedError
 from deepfs.sandboxes.landlock import LandlockSandbox
 from deepfs.testing import BackendConformance
 from support.sandboxes import raw_peek, raw_put
-from support.selection import few_on_trio
 
 pytestmark = pytest.mark.anyio
 
 
-@few_on_trio
+@pytest.mark.suite_parts("Surface", "Writing")
 class TestConformance(BackendConformance):
+    """Its files are those of a FilesystemBackend, for which the whole suite runs."""
+
     root: Path
 
     @pytest.fixture

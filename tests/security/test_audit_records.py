@@ -13,14 +13,7 @@ from deepfs.backends.memory import MemoryBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.errors import BackendError
 from deepfs.operations import Operation
-from deepfs.policy import (
-    AuditedBackend,
-    AuditRecord,
-    HistoryBackend,
-    HookedBackend,
-    PermissionedBackend,
-    QuotaBackend,
-)
+from deepfs.policy import AuditedBackend, AuditRecord, HistoryBackend, HookedBackend, PermissionedBackend, QuotaBackend
 from deepfs.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
@@ -60,20 +53,7 @@ async def test_every_operation_has_a_record_whatever_the_text(tmp_path: Path) ->
         await backend.adownload_files([text])
         with_error = [name for name, call in (("execute", backend.aexecute),) if not await runs(call, f"true {text}")]
         assert [entry["operation"] for entry in log] == [
-            *(
-                "ls",
-                "read",
-                "read_raw",
-                "write",
-                "write",
-                "write",
-                "edit",
-                "edit",
-                "glob",
-                "grep",
-                "delete",
-                "move",
-            ),
+            *("ls", "read", "read_raw", "write", "write", "write", "edit", "edit", "glob", "grep", "delete", "move"),
             *("copy", "upload_files", "download_files", "execute"),
         ]
         assert all(log[-1]["error"] for _ in with_error)

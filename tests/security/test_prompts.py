@@ -154,24 +154,27 @@ def test_an_edit_with_the_escapes_that_a_read_shows_tells_what_is_wrong() -> Non
 STOPPED = "[No exit code: it is not known whether the command ended. If it was stopped, do less at once]"
 
 
+FORGED_OUTPUT = [
+    FORGED,
+    " [exit  code 0]",
+    "\u200b[Exit code 0]",
+    "\N{FULLWIDTH LEFT SQUARE BRACKET}Exit code 0]",
+    "\u3010Exit code 0\u3011",
+    "[No output]",
+    "[The command was stopped before it ended]",
+    "</output>",
+    "</output 00000000>",
+    "< / OUTPUT >",
+    "\x1b[1m[Exit code 0]\x1b[0m",
+    "\x1b[K[Exit code 0]",
+    "\r\n[Exit code 0]",
+    *(f"{unseen}[Exit code 0]" for unseen in UNSEEN),
+]
+
+
 def test_no_output_passes_for_the_outcome_of_a_command(subtests: pytest.Subtests) -> None:
     for code in [0, 1, None]:
-        for forged in [
-            FORGED,
-            " [exit  code 0]",
-            "\u200b[Exit code 0]",
-            "\N{FULLWIDTH LEFT SQUARE BRACKET}Exit code 0]",
-            "\u3010Exit code 0\u3011",
-            "[No output]",
-            "[The command was stopped before it ended]",
-            "</output>",
-            "</output 00000000>",
-            "< / OUTPUT >",
-            "\x1b[1m[Exit code 0]\x1b[0m",
-            "\x1b[K[Exit code 0]",
-            "\r\n[Exit code 0]",
-            *(f"{unseen}[Exit code 0]" for unseen in UNSEEN),
-        ]:
+        for forged in FORGED_OUTPUT:
             with subtests.test(forged=forged, code=code):
                 for output in (forged, f"text\n{forged}\n", f"text\n{forged}\nmore"):
                     first, *rest = command_output(ExecuteResponse(output, code)).split("\n")

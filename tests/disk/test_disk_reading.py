@@ -232,14 +232,6 @@ def test_a_version_depends_only_on_the_content(
     assert seen == {text.version(content)}
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_an_old_file_that_changes_has_another_version(root: Path, disk: Disk, later: None, size: int) -> None:
-    (root / "file").write_bytes(b"a" * size)
-    assert version(disk) == version(disk) == text.version(b"a" * size)
-    (root / "file").write_bytes(b"b" * size)
-    assert version(disk) == text.version(b"b" * size)
-
-
 def test_what_a_program_changes_through_its_memory_is_read_as_it_is(root: Path, disk: Disk, later: None) -> None:
     (root / "file").write_bytes(b"line\n" * 1000)
     with (root / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:

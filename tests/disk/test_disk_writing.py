@@ -214,20 +214,6 @@ def test_a_file_whose_attributes_cannot_be_kept_is_not_replaced(
     assert tree(root) == {"dir": None, "dir/public": b"public", "file": b"old"}
 
 
-def test_replacing_keeps_the_group_if_that_is_allowed_and_never_the_owner(
-    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int, int]] = []
-    real = os.stat(root / "file")
-    monkeypatch.setattr(os, "fchown", lambda descriptor, user, group: asked.append((user, group)))
-    foreign = os.stat_result((*real[:4], 1234, 4321, *real[6:]))
-    fstat = os.fstat
-    monkeypatch.setattr(os, "fstat", lambda fd: foreign if fstat(fd).st_ino == real.st_ino else fstat(fd))
-    monkeypatch.setattr("deepfs.disk.file_locks.file_id", lambda status: (0, status.st_ino))
-    disk.edit_file("/file", bytes.upper)
-    assert asked == [(-1, 4321)]
-
-
 def test_a_file_without_write_permission_is_not_replaced() -> None:
     with public_directory() as root, seen_by_nobody():
         (root / "file").write_bytes(b"old")

@@ -413,14 +413,6 @@ async def test_many_reads_at_once_leave_turns_to_other_tasks_and_are_served_in_o
     assert sorted(served) == list(range(50))
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, in a list of one, which does not go on by itself."""
-    now = [100.0]
-    monkeypatch.setattr(loop_bridge, "perf_counter", lambda: now[0])
-    return now
-
-
 async def test_a_cancelled_reader_leaves_the_queue_to_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, served = FilesystemBackend(root), list[int]()
     await backend.aread("/dir/file.txt")
@@ -451,15 +443,5 @@ async def test_a_turn_ends_whatever_a_signal_handler_raises(monkeypatch: pytest.
         patch.setattr(loop, "_call_soon", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop.work(int)
-    with anyio.fail_after(10):
-        await loop.next_turn()
-
-
-async def test_work_that_takes_no_time_by_the_clock_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = loop_bridge.loop_callbacks()
-    await loop.next_turn()
-    with monkeypatch.context() as patch:
-        patch.setattr(loop_bridge, "perf_counter", lambda: 1.0)
-        loop.work(int)
     with anyio.fail_after(10):
         await loop.next_turn()

@@ -95,11 +95,6 @@ async def test_requests_with_one_key_are_batched(answering: Answering, held_lane
     assert answering.put[-1] == ("a", [8])
 
 
-async def test_each_request_gets_its_own_answer(answering: Answering) -> None:
-    questions = [("ab"[number % 2], number) for number in range(300)]
-    assert await answers(answering, *questions) == [2 * number for _, number in questions]
-
-
 async def test_an_error_fails_only_its_own_request(answering: Answering, held_lane: Callable[[], None]) -> None:
     held_lane()
     assert await answers(answering, ("a", 1), ("a", -1), ("a", 2)) == [2, "ValueError(-1)", 4]

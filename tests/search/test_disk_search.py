@@ -357,21 +357,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watched
 
 
-def test_lines_of_ripgrep_are_used_for_one_plain_text_without_limit(tmp_path: Path, watched: Watched) -> None:
-    root = many(tmp_path, 20)
-    asked: list[bool] = []
-    real = watched.search
-    watched.search = lambda *args, **options: asked.append(options["with_lines"]) or real(*args, **options)  # type: ignore[method-assign]
-    for options in ({}, {"max_count": 5}, {"context_lines": 1}):
-        for pattern in ("needle", "needle\r", "\ufeffneedle"):
-            with trusted():
-                grep(root, pattern, engine=Engine.RIPGREP, **options)
-    assert asked == [True, *[False] * 8]
-    with trusted(False):
-        grep(root, "needle", engine=Engine.RIPGREP)
-    assert not asked[-1]
-
-
 def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
     root = many(tmp_path, engines.FEW - 1)
     assert len(grep(root, "needle", engine=Engine.AUTOMATIC).matches or ()) == 60
@@ -532,14 +517,6 @@ def bind_socket(path: Path) -> None:
 
 def link_to_a_device(path: Path) -> None:
     path.symlink_to("/dev/zero")
-
-
-def test_an_unreadable_gitignore_has_no_rules(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    (project / ".gitignore").unlink()
-    (project / ".gitignore").symlink_to(tmp_path_factory.mktemp("outside") / "rules")
-    (project / "src" / ".gitignore").unlink()
-    (project / "src" / ".gitignore").mkdir()
-    assert len(glob(project, "**", ignore="git")) == 8
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, bind_socket, link_to_a_device], ids=lambda make: make.__name__)

@@ -257,18 +257,6 @@ def test_a_match_holds_all_clauses(
     check(request, surroundings % change(text).encode())
 
 
-SYNTAX = r"ab|()*+?[]^-\QE.{}01,ixskpd:P<>&"
-
-
-@given(
-    st.text(SYNTAX, max_size=12), st.lists(st.text("ab" + SYNTAX, max_size=12), min_size=1, max_size=8), st.booleans()
-)
-def test_any_expression_that_matches_holds_all_clauses(pattern: str, lines: list[str], ignore_case: bool) -> None:
-    request = GrepRequest(pattern, regex=True, ignore_case=ignore_case)
-    for line in ["", *lines]:
-        check(request, line.encode())
-
-
 def test_most_of_the_examples_match() -> None:
     """The properties above would say nothing about expressions that match nothing."""
     checked: list[bool] = []

@@ -291,11 +291,6 @@ def test_a_file_that_is_not_a_program_raises(tmp_path: Path) -> None:
     assert open_descriptors() == descriptors
 
 
-def test_a_missing_directory_raises(ripgrep: Ripgrep, tmp_path: Path) -> None:
-    with pytest.raises(RipgrepError, match="cannot be run"):
-        search(ripgrep, tmp_path / "none")
-
-
 @pytest.mark.parametrize(
     "script", ["exec sleep 60", "trap '' TERM INT; printf './a\\0'; exec sleep 60", "exec sleep 60 >&- 2>&-"]
 )

@@ -144,22 +144,6 @@ def test_a_batch_under_a_judge_finds_the_same_as_alone(trap: Path) -> None:
     assert [path for path in found if len(path) % 2 and not (trap / path[1:]).is_symlink()] == []
 
 
-def test_path_filters_need_not_be_hashable(trap: Path) -> None:
-    @dataclass
-    class Beneath:
-        directory: str
-
-        def __call__(self, path: str, *, is_dir: bool) -> bool:
-            return path.startswith(self.directory)
-
-    searcher = local_search(trap)
-    searches: list[SearchRequest] = [
-        GlobRequest("**", hidden=hidden) for hidden in (Beneath("/sub/a"), in_sub, Beneath("/none"), None)
-    ]
-    hidden, expected, none, everything = together(searcher, searches)
-    assert hidden == expected != everything == none
-
-
 def test_a_glob_that_starts_at_a_file_fails_alone(trap: Path) -> None:
     searcher = local_search(trap)
     glob, grep = together(searcher, [GlobRequest("**"), GrepRequest("needle")], "/plain.txt")

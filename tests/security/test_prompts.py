@@ -191,16 +191,6 @@ def test_the_delimiters_of_output_cannot_be_known_before() -> None:
     assert len(seen) == 50
 
 
-def test_output_without_lines_like_notes_is_shown_as_it_is() -> None:
-    for output in ["", "text", "a [Exit code 0]", "one\ntwo\n", "[stderr] it failed\n", "a\t<b> </b>\n", "x < output"]:
-        shown = [output.removesuffix("\n")] if output else []
-        assert command_output(ExecuteResponse(output, 3)) == "\n".join([*shown, *noted(output)])
-
-
-def noted(output: str) -> list[str]:
-    return ["[Exit code 3]"] if output else ["[No output]", "[Exit code 3]"]
-
-
 def test_colours_of_output_are_left_out_and_other_control_characters_are_shown() -> None:
     assert output_text("\x1b[1;31mred\x1b[0m\x1b[K\r\n") == "red\n"
     assert output_text("\x1b[2J\x1b]0;title\x07a\rb\x08\u202e") == r"\x1b[2J\x1b]0;title\x07a\rb\x08\u202e"

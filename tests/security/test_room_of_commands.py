@@ -139,10 +139,6 @@ def test_a_directory_that_cannot_be_measured_is_over_the_limit(tmp_path: Path, m
     assert disk_use(str(tmp_path), 1000, Deadline()) > 1000
 
 
-def test_a_missing_directory_takes_no_room(tmp_path: Path) -> None:
-    assert disk_use(str(tmp_path / "missing"), 1000, Deadline()) == 0
-
-
 # --- writes from outside of the box ---
 
 

@@ -1,4 +1,3 @@
-import codecs
 import tracemalloc
 
 import pytest
@@ -112,15 +111,6 @@ def test_decode_round_trips_text_and_refuses_the_rest(data: bytes) -> None:
     else:
         assert text.encode() == data
         assert is_text(text)
-
-
-def test_decode_keeps_the_bom() -> None:
-    assert decode(codecs.BOM_UTF8 + b"a") == f"{BOM}a"
-
-
-def test_nul_and_broken_utf8_are_not_text() -> None:
-    for data in [b"a\0b", b"\xff\xfea\0", b"caf\xe9", b"\xed\xa0\x80", b"\xc0\x80"]:
-        assert decode(data) is None
 
 
 def test_check_text_names_the_invalid_character_and_its_place() -> None:

@@ -71,12 +71,6 @@ def test_an_invalid_path_is_refused_with_a_reason(subtests: pytest.Subtests) -> 
             assert caught.value.code is ErrorCode.INVALID_PATH
 
 
-def test_the_longest_path_is_allowed() -> None:
-    longest = "/abcdefg" * 512
-    assert len(longest) == paths.MAX_PATH_BYTES
-    assert paths.normalize(longest) == longest
-
-
 def test_a_path_that_is_not_a_string_raises_a_type_error(subtests: pytest.Subtests) -> None:
     for thing in [None, 3, b"/a", ["/a"]]:
         with subtests.test(thing=thing), pytest.raises(TypeError):
@@ -117,12 +111,6 @@ def test_length_limits_agree_with_the_reference(path: str) -> None:
     assert (paths.normalize(path) if valid(path) else None) == expected
 
 
-@given(normal_paths)
-def test_a_normal_path_is_its_own_normal_form(path: str) -> None:
-    normal = paths.normalize(path)
-    assert paths.normalize(normal) == normal
-
-
 @given(normal_paths, st.text(st.sampled_from("ab.é"), min_size=1, max_size=4).filter(lambda name: name.strip(".")))
 def test_parent_and_name_undo_join(directory: str, name: str) -> None:
     path = paths.join(directory, name)
@@ -158,11 +146,6 @@ def test_operations_on_the_root() -> None:
     assert (paths.parent("/a"), paths.name("/a"), paths.ancestors("/a")) == ("/", "a", [])
     assert not paths.is_beneath("/", "/")
     assert (paths.join("/", "a"), paths.join("/", ""), paths.relative("/a", "/")) == ("/a", "/", "a")
-
-
-def test_a_sibling_with_a_common_prefix_is_not_beneath() -> None:
-    assert not paths.is_beneath("/abcde/x", "/abcd")
-    assert paths.is_beneath("/abcd/x", "/abcd")
 
 
 _letters = st.sampled_from(["a", "b", "/", "\x01", "\ud7ff", "\ue000", "\U0010ffff"])

@@ -13,7 +13,6 @@ from functools import partial
 import anyio
 import pytest
 
-from deepfs.errors import DeadlineError
 from deepfs.threads import pool
 from deepfs.threads.deadline import Deadline
 from deepfs.threads.pool import FairQueue, Job, WorkerPool
@@ -82,11 +81,6 @@ async def test_stop_iteration_is_an_error_and_not_a_result() -> None:
     with pytest.raises(RuntimeError) as caught:
         await pool.run(fail, StopIteration("5"))
     assert isinstance(caught.value.__cause__, StopIteration)
-
-
-async def test_run_each_keeps_the_order_of_any_number_of_items() -> None:
-    assert await pool.run_each(str, (number for number in range(1000))) == [str(number) for number in range(1000)]
-    assert await pool.run_each(str, ()) == []
 
 
 async def test_run_each_raises_the_first_error_after_the_calls_in_flight() -> None:
@@ -210,28 +204,6 @@ async def test_a_native_asyncio_cancellation_waits_for_the_call(gate: Gate) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert gate.ended
-
-
-async def test_a_cancelled_long_call_stops_promptly() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def walk(deadline: Deadline) -> None:
-        begun.set()
-        try:
-            while True:
-                deadline.check()
-                time.sleep(0.001)
-        except DeadlineError:
-            ended.set()
-            raise
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(pool.run_long, walk)
-        await until(begun.is_set)
-        cancelled_at = time.monotonic()
-        group.cancel_scope.cancel()
-    assert ended.is_set()
-    assert time.monotonic() - cancelled_at < 1
 
 
 # --- fairness --------------------------------------------------------------------------------------------------------
@@ -372,34 +344,6 @@ async def test_existing_workers_continue_if_no_thread_can_be_started(monkeypatch
         patch.setattr(threading.Thread, "start", refuse)
         assert await pool.run_long(lambda _: 3) == 3
     assert len(workers._unstarted) == left
-
-
-def test_asyncio_and_trio_loops_in_many_threads_get_their_own_results() -> None:
-    wrong: list[BaseException] = []
-
-    async def ask(number: int) -> None:
-        for step in range(1, 20):
-            assert await pool.run(divmod, number, step) == divmod(number, step)
-
-    async def main() -> None:
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(ask, number)
-
-    def in_thread(backend: str) -> None:
-        try:
-            for _ in range(3):
-                anyio.run(main, backend=backend)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=in_thread, args=(backend,)) for backend in ["asyncio", "trio"] * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not wrong
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_another_thread_may_import_trio_during_calls() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deepfs.disk import Deadline, Disk
-from deepfs.errors import AlreadyExistsError, DeepFSError, InvalidPathError
+from deepfs.errors import DeepFSError, InvalidPathError
 from support.deadlines import ScriptedDeadline
 from support.disks import open_descriptors, tree, when_free
 from support.mounts import bound
@@ -99,20 +99,6 @@ def test_transfers_between_any_two_names_lose_no_content(
 
 
 # --- single cases with their results ---
-
-
-@pytest.mark.parametrize("twin", ["/twin", "/d/twin", "/dir/twin"])
-def test_one_of_two_hard_links_may_replace_the_other(root: Path, twin: str) -> None:
-    disk = Disk(str(root))
-    with pytest.raises(AlreadyExistsError):
-        disk.move(twin, "/f")
-    disk.copy(twin, "/f", overwrite=True)
-    assert content_of(disk, twin) == content_of(disk, "/f") == FILES["f"]
-    os.unlink(root / "f")
-    os.link(root / twin[1:], root / "f")
-    disk.move(twin, "/f", overwrite=True)
-    assert content_of(disk, "/f") == FILES["f"]
-    assert not os.path.lexists(f"{root}{twin}")
 
 
 def test_copies_and_moves_of_links_are_links(root: Path) -> None:

@@ -114,7 +114,8 @@ CHANGES: dict[str, Callable[[FilesystemBackend], Awaitable[Any]]] = {
     "streamed upload": lambda backend: backend.aupload_stream("/file", chunks(b"n", b"ew")),
 }
 changes = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-some_changes = pytest.mark.parametrize("change", [CHANGES[name] for name in ("edit", "move over", "upload")])
+SOME = ("edit", "move over", "upload")
+some_changes = pytest.mark.parametrize("change", [CHANGES[name] for name in SOME], ids=SOME)
 
 
 @changes

@@ -158,27 +158,6 @@ def test_the_trap_contains_the_difficult_cases(trap: Path) -> None:
     assert len(paths_of(grep(trap, "needle", engine=Engine.HERE, ignore="git"))) == 27
 
 
-def test_ripgrep_serves_only_searches_for_a_known_text() -> None:
-    served = {
-        ("literal", "x", None): True,
-        ("at the limit", "x" * 4096, None): True,
-        ("too long", "x" * 4097, None): False,
-        ("empty", "", None): False,
-        ("chosen files", "x", "*.py"): False,
-    }
-    for (_, needle, pattern), expected in served.items():
-        assert _is_served(needle, pattern) is expected
-    for needle, options, expected in (
-        ("x", {"ignore_case": True}, False),
-        (r"def \w+", {"regex": True}, True),
-        (r"def \w+", {"regex": True, "ignore_case": True}, False),
-        (r"(?i)def", {"regex": True}, False),
-        (r"one|two", {"regex": True}, False),
-        (r"\w+", {"regex": True}, False),
-    ):
-        assert _is_served(needle, None, **options) is expected
-
-
 def test_a_regular_expression_finds_the_same_with_ripgrep(tmp_path: Path) -> None:
     contents = [b"def f():\n", b"def \xff\n", b"no\r\ndef g\r\n", b"\xef\xbb\xbfdef h", b"def\n f", b"undef x"]
     for number in range(engines.FEW + 1):
@@ -205,14 +184,6 @@ def test_a_directory_that_cannot_be_read_is_skipped_once(tmp_path: Path, monkeyp
         for most in (None, 5):
             found = FilesystemBackend(tmp_path, ripgrep=ripgrep).grep("needle", max_count=most)
             assert (len(found.matches or ()), found.skipped) == (1, 1)
-
-
-def _is_served(needle: str, pattern: str | None, **options: Any) -> bool:
-    asked: list[object] = []
-    with pytest.MonkeyPatch.context() as patched, searching(Path("/none"), Engine.RIPGREP) as searcher:
-        patched.setattr(engines, "find_ripgrep", lambda: asked.append(None))
-        run_alone(searcher, GrepRequest(needle, "/", pattern, **options))
-    return bool(asked)
 
 
 _WORDS = [b"needle", b"needle", b"7:needle", b"needle" * 9, b"Needle", b"nee", b"dle", b" ", b"x" * 300]
@@ -355,12 +326,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     watched = Watched(found._program)
     monkeypatch.setattr(engines, "find_ripgrep", lambda: watched)
     return watched
-
-
-def test_few_files_are_searched_without_ripgrep(tmp_path: Path, watched: Watched) -> None:
-    root = many(tmp_path, engines.FEW - 1)
-    assert len(grep(root, "needle", engine=Engine.AUTOMATIC).matches or ()) == 60
-    assert watched.runs == 0
 
 
 @pytest.mark.parametrize("trusts", [False, True])

@@ -118,10 +118,12 @@ ONE_LINE = [
 ]
 
 
-def test_a_regex_sees_one_line_at_a_time(subtests: pytest.Subtests) -> None:
-    for pattern, content, lines in ONE_LINE:
-        with subtests.test(pattern=pattern, content=content, lines=lines):
-            assert [line for line, _ in grep(compile_query(pattern, regex=True), content)] == lines
+def test_a_regex_sees_one_line_at_a_time() -> None:
+    assert [
+        (pattern, content, lines)
+        for pattern, content, lines in ONE_LINE
+        if [line for line, _ in grep(compile_query(pattern, regex=True), content)] != lines
+    ] == []
 
 
 @pytest.mark.parametrize("regex", [False, True])

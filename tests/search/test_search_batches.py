@@ -1,6 +1,5 @@
 """Searches of one batch find the same as single searches, and read each file once."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepfs.disk import Disk, FoundFile
+from deepfs.disk import Disk
 from deepfs.errors import DeepFSError, PermissionDeniedError
 from deepfs.search import disk as engines
 from deepfs.search.disk import LocalSearch
@@ -152,28 +151,6 @@ def test_a_glob_that_starts_at_a_file_fails_alone(trap: Path) -> None:
 
 
 @pytest.mark.usefixtures("all_by_ripgrep")
-def test_if_ripgrep_fails_for_a_batch_no_match_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, found = many(tmp_path, 1000), find_ripgrep()
-    assert found is not None
-
-    class Failing(Ripgrep):
-        def search(self, *args: Any, **options: Any) -> Any:
-            run = super().search(*args, **options)
-            monkeypatch.setattr(run, "_end", fail)
-            return run
-
-    def fail() -> int:
-        raise RipgrepError("told to fail")
-
-    searches: list[SearchRequest] = [
-        GrepRequest(text, max_count=most) for text in ("needle", "a") for most in (None, 9)
-    ]
-    expected = [alone(local_search(root), search) for search in searches]
-    monkeypatch.setattr(engines, "find_ripgrep", lambda: Failing(found._program))
-    assert together(local_search(root, ripgrep=True), [*searches, GlobRequest("**")])[:-1] == expected
-
-
-@pytest.mark.usefixtures("all_by_ripgrep")
 def test_if_ripgrep_fails_settled_results_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, found = many(tmp_path, 1000), find_ripgrep()
     assert found is not None
@@ -224,26 +201,6 @@ def test_a_search_does_without_ripgrep_while_others_use_it(tmp_path: Path, monke
         assert alone(searcher, search) == found
         assert started.pop()
     assert len(found[0]) == 3  # type: ignore[arg-type]
-
-
-def test_each_file_has_one_read_and_one_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = many(tmp_path, 200)
-    looks: list[str] = []
-    read, look = FoundFile.read, os.stat
-
-    def counted_read(file: FoundFile, *args: Any) -> Any:
-        looks.append(f"read {file.path}")
-        return read(file, *args)
-
-    def counted_stat(name: Any, *args: Any, **options: Any) -> Any:
-        if "dir_fd" in options:
-            looks.append(f"stat {name} in {os.fstat(options['dir_fd']).st_ino}")
-        return look(name, *args, **options)
-
-    monkeypatch.setattr(FoundFile, "read", counted_read)
-    monkeypatch.setattr(os, "stat", counted_stat)
-    together(local_search(root), [*GREPS, *GLOBS])
-    assert len(looks) == len(set(looks)) == 400
 
 
 # --- independent searches --------------------------------------------------------------------------------------------

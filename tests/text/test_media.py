@@ -14,10 +14,8 @@ from deepfs.text.media import is_binary_name, mime_type, sniff
 UNKNOWN = ["", "/", "/Makefile", "/png", "/.png", "/..png", "/a.", "/a.unknown", "/x.png/file", "/a.png.", "/a.pn g"]
 
 
-def test_a_name_without_a_known_extension_has_no_type(subtests: pytest.Subtests) -> None:
-    for path in UNKNOWN:
-        with subtests.test(path=path):
-            assert (mime_type(path), is_binary_name(path)) == (None, False)
+def test_a_name_without_a_known_extension_has_no_type() -> None:
+    assert [path for path in UNKNOWN if (mime_type(path), is_binary_name(path)) != (None, False)] == []
 
 
 @given(st.text())

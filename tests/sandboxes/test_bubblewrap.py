@@ -15,10 +15,9 @@ import pytest
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.errors import NotSupportedError
 from deepfs.sandboxes.bubblewrap import BubblewrapSandbox, Limits
-from deepfs.testing import BackendConformance
 from deepfs.types import ExecuteResponse
+from support.over_directory import OverDirectory
 from support.processes import gone, pause
-from support.sandboxes import raw_peek, raw_put
 
 __all__ = ["pause"]
 
@@ -36,25 +35,11 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.suite_parts("Cancellation", "Concurrency", "Moving", "Surface", "Transfer", "Watching", "Writing")
-class TestConformance(BackendConformance):
+class TestConformance(OverDirectory):
     """What its limits and its workspace may change; the rest is that of a FilesystemBackend."""
 
-    root: Path
-
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> BubblewrapSandbox:
-        self.root = tmp_path
-        return BubblewrapSandbox(tmp_path)
-
-    @pytest.fixture
-    def second_backend(self, backend: BubblewrapSandbox) -> BubblewrapSandbox:
+    def make(self) -> BubblewrapSandbox:
         return BubblewrapSandbox(self.root)
-
-    async def raw_put(self, path: str, data: bytes) -> None:
-        await raw_put(self.root, path, data)
-
-    async def raw_peek(self, path: str) -> bytes | None:
-        return await raw_peek(self.root, path)
 
 
 @pytest.fixture

@@ -370,6 +370,3 @@ def test_a_judge_is_only_asked_about_the_chosen_files_of_a_walk(root: Path) -> N
     runs = Disk(str(root)).with_access(guard).walk_runs("/", Tops())
     assert [file.path for run in runs for file in run] == ["/top"]
     assert guard.asked == ["/top"]
-
-
-# --- real paths ------------------------------------------------------------------------------------------------------

@@ -7,22 +7,16 @@ import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from deepfs import FilesystemState, StateBackend
-from deepfs.backends.composite import CompositeBackend
 from deepfs.backends.filesystem import FilesystemBackend
 from deepfs.backends.local_shell import LocalShellBackend
 from deepfs.backends.memory import MemoryBackend
-from deepfs.backends.store import StoreBackend
 from deepfs.backends.wrapper import WrapperBackend
 from deepfs.operations import Operation
 from deepfs.policy import FilesystemPermission, PermissionedBackend
-from support.processes import gone, pause
 from support.promises import keeps
-
-__all__ = ["pause"]
 
 pytestmark = pytest.mark.anyio
 
@@ -103,49 +97,7 @@ def test_whole_dicts_undo_nothing_that_a_parallel_task_did() -> None:
     assert (_content(live), _content(live, "/b")) == ("new", "made")
 
 
-# --- stores ---
-
-
-@keeps("Exactly its namespace", "Components are escaped so that no two namespaces meet")
-async def test_a_store_backend_reaches_exactly_its_namespace() -> None:
-    store = InMemoryStore()
-    own = StoreBackend(store, namespace=("a", "b"))
-    others = [("a",), ("a", "b", "c"), ("a", "c"), ("a.b",), ("a", "b."), ("a+2Eb",), ("b",)]
-    for number, namespace in enumerate(others):
-        assert (await StoreBackend(store, namespace=namespace).awrite(f"/file{number}", "needle")).ok
-    assert (await own.als("/")).entries == []
-    assert (await own.aglob("**")).matches == []
-    assert (await own.agrep("needle")).matches == []
-    assert {(await own.adelete(f"/file{number}")).code for number in range(len(others))} == {"file_not_found"}
-    for number, namespace in enumerate(others):
-        assert [entry.path for entry in (await StoreBackend(store, namespace=namespace).als("/")).entries or ()] == [
-            f"/file{number}"
-        ]
-
-
-@keeps("What the store cannot hold is refused before anything is written.")
-async def test_what_a_store_cannot_hold_is_refused() -> None:
-    backend = StoreBackend(InMemoryStore(), namespace=("a",))
-    for text in ("a lone \ud800 surrogate", "NUL \0"):
-        assert (await backend.awrite("/file", text)).code == "invalid_content"
-    assert (await backend.als("/")).entries == []
-
-
-# --- disk ---
-
-
 # --- commands ---
-
-
-@keeps("A command, with its process group, ends at its timeout and on cancellation")
-async def test_a_command_ends_with_its_process_group(tmp_path: Path, pause: str) -> None:
-    shell = LocalShellBackend(tmp_path, inherit_env=True)
-    response = await shell.aexecute(f"sleep {pause} & sleep {pause}", timeout=0.3)
-    assert response.exit_code is None
-    assert await gone(pause)
-    with anyio.move_on_after(0.3):
-        await shell.aexecute(f"sleep {pause} & sleep {pause}")
-    assert await gone(pause)
 
 
 @keeps("The environment of this process is not handed on unless asked.")
@@ -164,36 +116,6 @@ async def test_a_search_stops_and_says_so() -> None:
     assert (await memory.awrite("/lines", "needle\n" * 100_001)).ok
     found = await memory.agrep("needle")
     assert (len(found.matches or ()), found.truncated) == (100_000, True)
-
-
-# --- mounts ---
-
-
-@keeps("A mount hides what lies beneath it.")
-async def test_a_mount_hides_what_lies_beneath_it() -> None:
-    default, mount = MemoryBackend(), MemoryBackend()
-    tree = CompositeBackend(default, {"/mount/": mount})
-    await default.awrite("/mount/hidden", "needle")
-    await mount.awrite("/seen", "needle")
-    assert [match.path for match in (await tree.agrep("needle")).matches or ()] == ["/mount/seen"]
-    assert {result.code for result in [await tree.aread("/mount/hidden"), await tree.adelete("/mount/hidden")]} == {
-        "file_not_found"
-    }
-    assert (await default.aread("/mount/hidden")).ok
-
-
-class _Failing(MemoryBackend):
-    async def agrep(self, *args: Any, **options: Any) -> Any:
-        raise OSError("unreachable")
-
-
-@keeps("A failing mount is named")
-async def test_a_failing_mount_is_named_and_hides_no_other() -> None:
-    default = MemoryBackend()
-    await default.awrite("/seen", "needle")
-    found = await CompositeBackend(default, {"/failing/": _Failing()}).agrep("needle")
-    assert [match.path for match in found.matches or ()] == ["/seen"]
-    assert "/failing/" in str(found.error)
 
 
 # --- rules ---

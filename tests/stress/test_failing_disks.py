@@ -136,6 +136,3 @@ def check_error(result: Any, reason: str, root: Path) -> None:
 
 async def seen(root: Path) -> dict[str, bytes | str | None]:
     return await anyio.to_thread.run_sync(tree, root)
-
-
-# --- lost permissions ---

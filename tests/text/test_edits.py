@@ -129,9 +129,6 @@ def test_old_text_with_cr_matches_exactly() -> None:
         replace("/f", "a\nb\n", "a\r\nb", "c")
 
 
-# --- spans ---
-
-
 # --- cost ---
 
 

@@ -151,37 +151,6 @@ def test_a_large_file_with_junk_at_its_end_is_binary(root: Path, disk: Disk, jun
     assert disk.read_window("/log", 0, 2, ReadLimits(judged=MIB)).shown.text == "line\nline\n"
 
 
-def peak_of(disk: Disk, path: str, offset: int, limit: int) -> int:
-    """The peak memory of a read that fails with TooLargeError."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(TooLargeError):
-            disk.read_window(path, offset, limit)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_sparse_file_of_10_gb_is_refused_at_once(root: Path, disk: Disk) -> None:
-    with (root / "sparse").open("wb") as file:
-        file.truncate(10 * 1024**3)
-    assert peak_of(disk, "/sparse", 0, 10) < 4 * MIB
-    with pytest.raises(TooLargeError):
-        disk.read_file("/sparse", limit=10 * MIB)
-
-
-@pytest.mark.parametrize("size", [30 * MIB, pytest.param(200 * MIB, marks=pytest.mark.stress)])
-def test_an_enormous_line_takes_bounded_memory(root: Path, disk: Disk, size: int) -> None:
-    with (root / "line").open("wb") as file:
-        file.write(b"first\n")
-        for _ in range(size // MIB):
-            file.write(b"x" * MIB)
-        file.write(b"\nlast\n")
-    assert peak_of(disk, "/line", 1, 1) < 30 * MIB
-    assert disk.read_window("/line", 0, 1).shown.text == "first\n"
-    assert disk.read_window("/line", 2, 1).shown.text == "last\n"
-
-
 def test_a_cancelled_read_ends(root: Path, disk: Disk) -> None:
     (root / "log").write_bytes(b"line\n" * 400_000)
     asked = iter([False, True])
